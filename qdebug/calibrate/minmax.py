@@ -1,0 +1,10 @@
+"""minmax: the range is the largest magnitude seen. Nothing clips; an outlier stretches the step."""
+
+from __future__ import annotations
+
+from qdebug.calibrate.histogram import TensorHistogram
+
+
+def minmax_amax(histogram: TensorHistogram) -> float:
+    """amax = max |x|, exact."""
+    return histogram.amax

@@ -1,0 +1,15 @@
+"""percentile: the range leaves out a fixed share of the largest magnitudes."""
+
+from __future__ import annotations
+
+from qdebug.calibrate.histogram import TensorHistogram
+
+
+def percentile_amax(histogram: TensorHistogram, percentile: float) -> float:
+    """amax = the `percentile`-th percentile of |x| (0 < percentile <= 100).
+
+    Where more than that share of the values is 0, the result would be 0 and clip everything that
+    is not; the exact amax is used instead.
+    """
+    amax = histogram.magnitude_percentile(percentile)
+    return amax if amax > 0 else histogram.amax

@@ -1,0 +1,80 @@
+"""Puts the subcommands together and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from qdebug import __version__
+from qdebug.cli.compare import compare_command
+from qdebug.cli.doctor import doctor_command
+from qdebug.cli.export import export_command
+from qdebug.errors import QdebugError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="qdebug",
+    help="Find out where, why and how cheaply to fix the accuracy an INT8 or FP16 network lost.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("compare")(compare_command)
+app.command("export")(export_command)
+app.command("doctor")(doctor_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"qdebug {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Exit codes: 0 held, 1 the gate failed, 2 bad input or usage, 3 a backend failed,
+    130 interrupted."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; never raises on bad input."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=arguments, prog_name="qdebug", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except QdebugError as error:
+        return _report(error, arguments)
+    except (KeyboardInterrupt, typer.Abort):
+        print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); that is not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.TyperException as error:
+        print(f"qdebug: error: {error.format_message()}", file=sys.stderr)
+        return 2
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def _report(error: QdebugError, arguments: Sequence[str]) -> int:
+    if "-vv" in arguments:
+        traceback.print_exception(error)
+    print(f"qdebug: error: {error}", file=sys.stderr)
+    return error.exit_code

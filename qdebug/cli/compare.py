@@ -1,0 +1,210 @@
+"""`qdebug compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qdebug.cli.options import (
+    Config,
+    Force,
+    Json,
+    NoProgress,
+    Output,
+    Verbose,
+)
+
+_WHAT, _GATE, _KEEP = "What to compare", "Verdict", "What to keep"
+
+
+def compare_command(
+    model: Annotated[str | None, typer.Argument(help="The ONNX model.", show_default=False)] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            help="Samples to compare on: .npz, .npy, .h5, a directory of them, test_data_set_*, "
+            "Polygraphy's inputs JSON, or script.py:function.",
+            metavar="DATA",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="int8, fp16 or fp32. [int8]", rich_help_panel=_WHAT),
+    ] = None,
+    rest: Annotated[
+        str | None,
+        typer.Option(
+            help="Precision of layers without an INT8 form: fp32 or fp16. [fp32]",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Scales of weights: per-channel or per-tensor. [per-channel]",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    calib_data: Annotated[
+        str | None,
+        typer.Option(
+            help="Samples to calibrate on; without, the compared ones.",
+            metavar="DATA",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Calibrator: minmax or percentile:P. [minmax]", rich_help_panel=_WHAT),
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="A precision plan.", metavar="FILE.yaml", rich_help_panel=_WHAT),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(help="Ranges to use.", metavar="FILE.yaml", rich_help_panel=_WHAT),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="The FP32 model of one that carries Q/DQ, or a run file whose reference "
+            "activations are reused.",
+            metavar="FILE",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="Where the candidate runs: ort. [ort]", rich_help_panel=_WHAT),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Use the first N samples.", min=1, rich_help_panel=_WHAT),
+    ] = None,
+    calib_samples: Annotated[
+        int | None,
+        typer.Option(help="Calibrate on the first N samples.", min=1, rich_help_panel=_WHAT),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples per execution where the batch axis is dynamic. [chosen by size]",
+            min=1,
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory for captured tensors, such as 512M. [2G]",
+            metavar="SIZE",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A condition that must hold, such as "output.cosine>=0.99", '
+            '"layer.sqnr_db>=20" or "metric>=0.95"; repeatable.',
+            metavar="CONDITION",
+            rich_help_panel=_GATE,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="End-to-end accuracy: top1, agreement, file.py:function or "
+            "package.module:function.",
+            rich_help_panel=_GATE,
+        ),
+    ] = None,
+    output: Output = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Activations to keep: all, worst:N samples, or none. [worst:2]",
+            rich_help_panel=_KEEP,
+        ),
+    ] = None,
+    keep_dtype: Annotated[
+        str | None,
+        typer.Option(help="Keep them as float32 or float16. [float32]", rich_help_panel=_KEEP),
+    ] = None,
+    save_plan: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the plan that was run, ranges included.",
+            metavar="FILE.yaml",
+            rich_help_panel=_KEEP,
+        ),
+    ] = None,
+    force: Force = False,
+    json: Json = None,
+    top: Annotated[int, typer.Option(help="Layers to list.", min=1, rich_help_panel="Output")] = 10,
+    config: Config = None,
+    no_progress: NoProgress = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Compare a quantized or FP16 model with its FP32 reference, tensor by tensor.
+
+    Example: qdebug compare model.onnx --inputs samples.npz --calib-data calib.npz -o run.h5
+    """
+    flags = {
+        "model": model,
+        "inputs": inputs,
+        "precision": precision,
+        "rest": rest,
+        "weights": weights,
+        "calib_data": calib_data,
+        "method": method,
+        "plan": plan,
+        "calibration": calibration,
+        "reference": reference,
+        "backend": backend,
+        "samples": samples,
+        "calib_samples": calib_samples,
+        "batch_size": batch_size,
+        "memory_budget": memory_budget,
+        "fail_on": tuple(fail_on or ()),
+        "metric": metric,
+        "output": output,
+        "keep": keep,
+        "keep_dtype": keep_dtype,
+        "save_plan": save_plan,
+        "force": force or None,
+    }
+    return _run(flags, config, json=json, top=top, no_progress=no_progress, verbose=verbose)
+
+
+def _run(
+    flags: Mapping[str, object],
+    config: Path | None,
+    *,
+    json: str | None,
+    top: int,
+    no_progress: bool,
+    verbose: int,
+) -> int:
+    # Imported here: --help must not wait for the numeric packages.
+    from qdebug.cli.common import error_console, output_console, set_verbosity, write_json
+    from qdebug.config import resolve_compare
+    from qdebug.pipeline.compare import compare
+    from qdebug.report.jsonout import compare_to_json
+    from qdebug.report.progress import ProgressBars
+    from qdebug.report.terminal import print_compare
+    from qdebug.report.view import compare_view
+
+    set_verbosity(verbose)
+    settings = resolve_compare(flags, config)
+    with ProgressBars(error_console(), enabled=not no_progress) as progress:
+        outcome = compare(settings, progress)
+    if json:
+        write_json(compare_to_json(outcome.result), json)
+    if json != "-":
+        print_compare(output_console(), compare_view(outcome.result, top), outcome.run_file)
+    return 0 if outcome.result.verdict.passed else 1

@@ -1,0 +1,145 @@
+"""Settings of a run: defaults < file < flags, resolved once and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qdebug.errors import UsageError
+from qdebug.yamlfile import read_yaml
+
+BACKENDS = ("ort",)
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """Everything `qdebug compare` can be told. Names are those of the flags.
+
+    Attributes:
+        model: the ONNX file.
+        inputs: DATA to compare on.
+        precision: "int8", "fp16" or "fp32"; None takes the plan's, or int8.
+        rest: precision of layers without an INT8 form; None takes the plan's, or fp32.
+        weights: "per-channel" or "per-tensor"; None takes the plan's, or per-channel.
+        plan: a plan file; layers and ranges that it names are kept.
+        calibration: a file with ranges.
+        calib_data: DATA to calibrate on; None calibrates on `inputs`.
+        method: the calibrator.
+        reference: an FP32 model to compare with, or a run file whose reference is reused.
+        samples, calib_samples: how many to use; None uses all.
+        batch_size: for a dynamic batch axis; None chooses.
+        memory_budget: bytes that captured tensors may take at a time.
+        keep, keep_dtype: which activations the run file keeps, and as what.
+        fail_on: gate conditions.
+        metric: end-to-end accuracy.
+        output: the run file; None writes none.
+        force: replace an existing run file.
+        save_plan: write the plan that was run to this file.
+    """
+
+    model: str
+    inputs: str
+    precision: str | None = None
+    rest: str | None = None
+    weights: str | None = None
+    backend: str = "ort"
+    plan: str | None = None
+    calibration: str | None = None
+    calib_data: str | None = None
+    method: str = "minmax"
+    reference: str | None = None
+    samples: int | None = None
+    calib_samples: int | None = None
+    batch_size: int | None = None
+    memory_budget: int = 2 << 30
+    keep: str = "worst:2"
+    keep_dtype: Literal["float32", "float16"] = "float32"
+    fail_on: tuple[str, ...] = ()
+    metric: str | None = None
+    output: str | None = None
+    force: bool = False
+    save_plan: str | None = None
+
+
+class CompareFile(BaseModel):
+    """A run configuration file. Paths in it are relative to the working directory."""
+
+    model_config = ConfigDict(
+        extra="forbid", alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
+    )
+
+    command: Literal["compare"] = "compare"
+    model: str | None = None
+    inputs: str | None = None
+    precision: Literal["int8", "fp16", "fp32"] | None = None
+    rest: Literal["fp16", "fp32"] | None = None
+    weights: Literal["per-channel", "per-tensor"] | None = None
+    backend: str | None = None
+    plan: str | None = None
+    calibration: str | None = None
+    calib_data: str | None = None
+    method: str | None = None
+    reference: str | None = None
+    samples: int | None = Field(None, gt=0)
+    calib_samples: int | None = Field(None, gt=0)
+    batch_size: int | None = Field(None, gt=0)
+    memory_budget: str | None = None
+    keep: str | None = None
+    keep_dtype: Literal["float32", "float16"] | None = None
+    fail_on: tuple[str, ...] | None = None
+    metric: str | None = None
+    output: str | None = None
+    force: bool | None = None
+    save_plan: str | None = None
+
+
+def resolve_compare(flags: Mapping[str, Any], file: Path | None) -> CompareSettings:
+    """Settings from defaults, then `file`, then `flags` (a flag that is None was not given).
+
+    Raises:
+        UsageError: the file is not valid, or the model or the inputs are nowhere.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        read = read_yaml(file, CompareFile, UsageError)
+        values = {k: v for k, v in read.model_dump().items() if v is not None and k != "command"}
+    values |= {k: v for k, v in flags.items() if v is not None and v != ()}
+    for name, flag in (("model", "MODEL"), ("inputs", "--inputs")):
+        if not values.get(name):
+            raise UsageError(f"{flag} is missing", "Run 'qdebug compare --help' for an example.")
+    if isinstance(values.get("memory_budget"), str):
+        values["memory_budget"] = parse_bytes(values["memory_budget"])
+    settings = CompareSettings(model=values.pop("model"), inputs=values.pop("inputs"))
+    settings = replace(settings, **values)
+    if settings.backend not in BACKENDS:
+        raise UsageError(
+            f"--backend: '{settings.backend}' is not available", f"Known: {', '.join(BACKENDS)}."
+        )
+    return settings
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes for "512M", "2G", "1.5GiB" or a plain number.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+    body = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = body[-1:] if body[-1:] in units else ""
+    try:
+        value = float(body.removesuffix(unit) if unit else body)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"--memory-budget: '{text}' is no size", "Write for example 512M or 2G.")
+    return int(value * 2 ** units[unit])
+
+
+def setting_names() -> tuple[str, ...]:
+    """The names of all settings of `compare`."""
+    return tuple(f.name for f in fields(CompareSettings))

@@ -1,0 +1,91 @@
+"""Gate conditions such as "output.cosine>=0.99": parsed once, checked against a result."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from qdebug.errors import MetricError
+
+SCOPES = ("output", "layer", "tensor", "metric")
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": lambda value, bound: value >= bound,
+    "<=": lambda value, bound: value <= bound,
+    ">": lambda value, bound: value > bound,
+    "<": lambda value, bound: value < bound,
+}
+_PATTERN = re.compile(r"^\s*(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*(\S+)\s*$")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`scope.name operator bound`; it must hold for every output, layer or tensor."""
+
+    expression: str
+    scope: str
+    name: str
+    operator: str
+    bound: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A condition with the worst value found; None when there was nothing to check."""
+
+    expression: str
+    value: float | None
+    passed: bool
+
+
+def parse_condition(text: str, names: Mapping[str, Sequence[str]]) -> Condition:
+    """Parse `text`; `names` lists what each scope offers (none for the scope "metric").
+
+    Raises:
+        MetricError: the text is not a condition, or names an unknown scope or metric.
+    """
+    match = _PATTERN.match(text)
+    if match is None:
+        raise MetricError(
+            f"--fail-on: '{text}' is not a condition",
+            'Write for example --fail-on "output.cosine>=0.99" or "metric>=0.95".',
+        )
+    scope, name, operator, bound = match.groups()
+    _check_known(text, "scope", scope, SCOPES)
+    if scope == "metric":
+        name = name or ""
+        if name:
+            raise MetricError(
+                f"--fail-on: '{text}': 'metric' has no parts", 'Write "metric>=0.95".'
+            )
+    else:
+        _check_known(text, f"metric of a {scope}", name or "", names[scope])
+    try:
+        number = float(bound)
+    except ValueError:
+        raise MetricError(f"--fail-on: '{text}': '{bound}' is not a number") from None
+    return Condition(text, scope, name or "", operator, number)
+
+
+def check_condition(condition: Condition, values: Sequence[float | None]) -> Checked:
+    """Check all `values`; the worst is reported. A NaN fails, and so does having no value."""
+    measured = [v for v in values if v is not None]
+    if not measured:
+        return Checked(condition.expression, None, False)
+    if any(math.isnan(v) for v in measured):
+        return Checked(condition.expression, math.nan, False)
+    worst = min(measured) if condition.operator.startswith(">") else max(measured)
+    passed = _COMPARE[condition.operator](worst, condition.bound)
+    return Checked(condition.expression, worst, passed)
+
+
+def _check_known(text: str, what: str, name: str, known: Sequence[str]) -> None:
+    if name in known:
+        return
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"Did you mean '{close[0]}'? " if close else ""
+    raise MetricError(
+        f"--fail-on: '{text}': unknown {what} '{name}'", f"{hint}Known: {', '.join(known)}."
+    )

@@ -1,0 +1,174 @@
+"""End-to-end accuracy: built-in metrics and the user's own functions, on the final outputs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import math
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdebug.errors import MetricError
+from qdebug.types import Array
+
+BUILT_IN = ("top1", "agreement")
+LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class TaskMetric:
+    """A named measure of end-to-end quality.
+
+    `compute(outputs, labels, reference)`: outputs and reference are arrays [samples, …] by output
+    name, labels the arrays beside the inputs; returns one number.
+    """
+
+    name: str
+    needs_labels: bool
+    compute: Callable[[Outputs, Outputs, Outputs], float]
+
+    def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
+        """The metric's value.
+
+        Raises:
+            MetricError: it raised, or gave no finite number.
+        """
+        try:
+            value = float(self.compute(outputs, labels, reference))
+        except MetricError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            last = traceback.format_exception_only(error)[-1].strip()
+            raise MetricError(f"--metric {self.name} raised {last}", _frame(error)) from error
+        if not math.isfinite(value):
+            raise MetricError(f"--metric {self.name} returned {value}, which is no finite number")
+        return value
+
+
+def load_metric(spec: str) -> TaskMetric:
+    """The metric for "top1", "agreement", "file.py:function" or "package.module:function".
+
+    A function of a file is called with those of `outputs`, `labels` and `reference` that it names
+    as parameters. A function of a module is called as scikit-learn's are: `(y_true, y_pred)`,
+    where y_pred is the class index when the labels are whole numbers and the output has one more
+    axis, and the raw output otherwise.
+
+    Raises:
+        MetricError: there is no such metric, file or function.
+    """
+    if spec == "top1":
+        return TaskMetric(spec, True, _top1)
+    if spec == "agreement":
+        return TaskMetric(spec, False, _agreement)
+    source, _, function = spec.rpartition(":")
+    if not source or not function:
+        raise MetricError(
+            f"--metric: unknown metric '{spec}'",
+            f"Known: {', '.join(BUILT_IN)}, file.py:function, package.module:function.",
+        )
+    if source.endswith(".py"):
+        return _from_file(spec, Path(source), function)
+    return _from_module(spec, source, function)
+
+
+def labels_of(extras: Outputs) -> Array:
+    """The one array of labels.
+
+    Raises:
+        MetricError: there is none, or it is not clear which one it is.
+    """
+    for name in LABEL_NAMES:
+        if name in extras:
+            return extras[name]
+    if len(extras) == 1:
+        return next(iter(extras.values()))
+    found = f"the arrays beside the inputs are {', '.join(extras)}" if extras else "there are none"
+    raise MetricError(
+        f"the metric needs labels, but {found}",
+        "Add an array 'labels' with one entry per sample to the data, or use --metric agreement.",
+    )
+
+
+def _top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
+    truth = labels_of(labels).reshape(-1)
+    return float(np.mean(_classes(_first(outputs)) == truth))
+
+
+def _agreement(outputs: Outputs, _: Outputs, reference: Outputs) -> float:
+    return float(np.mean(_classes(_first(outputs)) == _classes(_first(reference))))
+
+
+def _first(outputs: Outputs) -> Array:
+    return next(iter(outputs.values()))
+
+
+def _classes(scores: Array) -> Array:
+    """The index of the highest score; NaN never wins, so that a broken sample counts as wrong."""
+    flat = scores.reshape(len(scores), -1).astype(np.float64)
+    best = np.argmax(np.where(np.isnan(flat), -np.inf, flat), axis=1)
+    return np.where(np.isnan(flat).all(axis=1), -1, best)
+
+
+def _from_file(spec: str, path: Path, function: str) -> TaskMetric:
+    if not path.is_file():
+        raise MetricError(f"--metric: {path}: no such file")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert module_spec and module_spec.loader  # a .py path always has a loader
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:  # the user's file may raise anything
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise MetricError(f"--metric: {path} cannot be loaded: {last}", _frame(error)) from error
+    called = _attribute(spec, module, function)
+    wanted = list(inspect.signature(called).parameters)
+    unknown = [p for p in wanted if p not in ("outputs", "labels", "reference")]
+    if unknown:
+        raise MetricError(
+            f"--metric: {spec} takes a parameter '{unknown[0]}'",
+            "Its parameters must be among outputs, labels and reference.",
+        )
+
+    def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
+        given = {"outputs": outputs, "labels": labels, "reference": reference}
+        return float(called(**{name: given[name] for name in wanted}))
+
+    return TaskMetric(spec, False, compute)
+
+
+def _from_module(spec: str, source: str, function: str) -> TaskMetric:
+    try:
+        module = importlib.import_module(source)
+    except ImportError as error:
+        raise MetricError(f"--metric: module '{source}' cannot be imported: {error}") from error
+    called = _attribute(spec, module, function)
+
+    def compute(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
+        truth, scores = labels_of(labels), _first(outputs)
+        whole = np.issubdtype(truth.dtype, np.integer) and scores.ndim == truth.ndim + 1
+        return float(called(truth, np.argmax(scores, axis=-1) if whole else scores))
+
+    return TaskMetric(spec, True, compute)
+
+
+def _attribute(spec: str, module: Any, name: str) -> Callable[..., Any]:
+    called = getattr(module, name, None)
+    if not callable(called):
+        raise MetricError(f"--metric: '{spec}': there is no function '{name}'")
+    return called  # type: ignore[no-any-return]
+
+
+def _frame(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"In {Path(last.filename).name}, line {last.lineno}: {last.line}"

@@ -1,0 +1,163 @@
+"""A read-only view of an ONNX graph: named nodes, who produces and who reads each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from qdebug.types import Array, TensorSpec
+
+FLOAT_TYPES = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+)
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    """The version of the default operator set; 0 when the model imports none."""
+    versions = [int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")]
+    return max(versions, default=0)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation. `implicit_inputs` are outer tensors that its subgraphs read."""
+
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    implicit_inputs: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every tensor the node depends on, optional inputs that are absent left out."""
+        return tuple(t for t in self.inputs if t) + self.implicit_inputs
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model whose nodes all have unique names. Treat `proto` as frozen: edit a copy."""
+
+    proto: onnx.ModelProto
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes in execution order."""
+        return tuple(_node(n) for n in self.proto.graph.node)
+
+    @cached_property
+    def initializers(self) -> Mapping[str, TensorProto]:
+        """Constants by name: initializers, and outputs of Constant nodes."""
+        constants = {t.name: t for t in self.proto.graph.initializer}
+        for node in self.proto.graph.node:
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                constants[node.output[0]] = node.attribute[0].t
+        return constants
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs a caller must feed."""
+        names = {t.name for t in self.proto.graph.initializer}
+        return tuple(_spec(v) for v in self.proto.graph.input if v.name not in names)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return tuple(v.name for v in self.proto.graph.output)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        """Nodes by their unique name."""
+        return {n.name: n for n in self.nodes}
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that writes each tensor."""
+        return {t: n for n in self.nodes for t in n.outputs if t}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each tensor, in execution order."""
+        readers: dict[str, dict[str, Node]] = {}
+        for node in self.nodes:
+            for tensor in node.reads:
+                readers.setdefault(tensor, {})[node.name] = node
+        return {t: tuple(nodes.values()) for t, nodes in readers.items()}
+
+    @cached_property
+    def types(self) -> Mapping[str, int]:
+        """ONNX element type of each tensor, where shape inference finds one."""
+        graph = self.proto.graph
+        values = [*graph.value_info, *graph.input, *graph.output]
+        types = {v.name: v.type.tensor_type.elem_type for v in values}
+        types |= {name: t.data_type for name, t in self.initializers.items()}
+        return {name: kind for name, kind in types.items() if kind}
+
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int | str | None, ...]]:
+        """Inferred shape of each tensor, where there is one."""
+        graph = self.proto.graph
+        values = [*graph.value_info, *graph.input, *graph.output]
+        known = {v.name: _shape(v) for v in values if v.type.tensor_type.HasField("shape")}
+        return known | {name: tuple(t.dims) for name, t in self.initializers.items()}
+
+    @cached_property
+    def opset(self) -> int:
+        """The version of the default operator set."""
+        return opset_of(self.proto)
+
+    def constant(self, tensor: str) -> Array | None:
+        """The value of a constant tensor, or None when it is computed."""
+        proto = self.initializers.get(tensor)
+        return None if proto is None else numpy_helper.to_array(proto)
+
+    def is_float(self, tensor: str) -> bool:
+        """Whether the tensor may hold floating point; an unknown type counts as float."""
+        return self.types.get(tensor, TensorProto.FLOAT) in FLOAT_TYPES
+
+    def activations(self) -> Iterator[str]:
+        """Floating-point tensors that nodes compute from the inputs, in execution order."""
+        for node in self.nodes:
+            if node.op_type != "Constant":
+                yield from (t for t in node.outputs if t and self.is_float(t))
+
+
+def _node(proto: onnx.NodeProto) -> Node:
+    return Node(
+        proto.name,
+        proto.op_type,
+        "" if proto.domain == "ai.onnx" else proto.domain,
+        tuple(proto.input),
+        tuple(proto.output),
+        tuple(_outer_reads(proto)),
+    )
+
+
+def _outer_reads(node: onnx.NodeProto) -> Iterator[str]:
+    for attribute in node.attribute:
+        bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+        for body in bodies:
+            own = {t.name for t in body.initializer} | {v.name for v in body.input}
+            own |= {t for n in body.node for t in n.output}
+            for inner in body.node:
+                yield from (t for t in inner.input if t and t not in own)
+                yield from (t for t in _outer_reads(inner) if t not in own)
+            yield from (v.name for v in body.output if v.name not in own)
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+    return TensorSpec(value.name, _shape(value), dtype)
+
+
+def _shape(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:
+    return tuple(
+        d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else (d.dim_param or None)
+        for d in value.type.tensor_type.shape.dim
+    )

@@ -1,0 +1,123 @@
+"""Read an ONNX file: one clear error for each way it can be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from qdebug.errors import ModelError
+from qdebug.model.graph import opset_of
+
+OLDEST_OPSET = 9
+_PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """An ONNX file as it is on disk, weights included.
+
+    `sha256` is that of the file; `digest` covers its external data too and is the key by which
+    results may be reused.
+    """
+
+    path: Path
+    proto: onnx.ModelProto
+    sha256: str
+    digest: str
+
+
+def read_model(path: str | Path) -> ModelFile:
+    """Read `path` with its external data.
+
+    Raises:
+        ModelError: the file is missing, not ONNX, truncated, older than opset 9, over 2 GB, or
+            its external data are missing.
+    """
+    path = Path(path)
+    data = _read_bytes(path)
+    proto = _parse(path, data)
+    sha256 = hashlib.sha256(data).hexdigest()
+    del data
+    _check_opset(path, proto)
+    digest = _load_external_data(path, proto, sha256)
+    if proto.ByteSize() > _PROTOBUF_LIMIT_BYTES:
+        raise ModelError(
+            f"{path}: the model with its weights is over 2 GB ({proto.ByteSize() / 1e9:.1f} GB)",
+            "Split it, or debug a smaller variant: qdebug rewrites the model in memory.",
+        )
+    return ModelFile(path, proto, sha256, digest)
+
+
+def _read_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise ModelError(f"{path}: is a directory, not an ONNX file")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file", "Give the path of an .onnx file.") from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    if not data:
+        raise ModelError(f"{path}: the file is empty", "Export the model again.")
+    return data
+
+
+def _parse(path: Path, data: bytes) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        # A field holding the graph starts the damage in a truncated file, so the parser cannot
+        # tell it from another format; the size helps the user to.
+        raise ModelError(
+            f"{path}: not an ONNX file, or a truncated one ({len(data)} bytes)",
+            "Compare its size with the original, or export the model again.",
+        ) from None
+    if not proto.HasField("graph") or not proto.graph.node:
+        raise ModelError(f"{path}: not an ONNX model: it has no graph with nodes")
+    return proto
+
+
+def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
+    version = opset_of(proto)
+    newest = onnx.defs.onnx_opset_version()
+    if version < OLDEST_OPSET or version > newest:
+        raise ModelError(
+            f"{path}: opset {version} is not supported; qdebug takes {OLDEST_OPSET} to {newest}",
+            "Convert it with onnx.version_converter, or export it again at opset 17.",
+        )
+
+
+def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
+    files = sorted(
+        {ExternalDataInfo(t).location for t in _all_tensors(proto) if uses_external_data(t)}
+    )
+    if not files:
+        return sha256
+    digest = hashlib.sha256(sha256.encode())
+    for name in files:
+        try:
+            with (path.parent / name).open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError:
+            raise ModelError(
+                f"{path}: its external data file '{name}' is missing or unreadable",
+                f"Put '{name}' beside the model.",
+            ) from None
+    try:
+        onnx.load_external_data_for_model(proto, str(path.parent))
+    except Exception as error:  # onnx raises several kinds here, all of them about these files
+        raise ModelError(f"{path}: its external data cannot be read: {error}") from error
+    return digest.hexdigest()
+
+
+def _all_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    tensors = list(proto.graph.initializer)
+    for node in proto.graph.node:
+        tensors += [a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
+    return tensors

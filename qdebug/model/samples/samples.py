@@ -1,0 +1,127 @@
+"""The samples of a run, as the pipeline reads them."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+from qdebug.errors import SampleError
+from qdebug.model.samples.base import Batch, Layout, Reader
+from qdebug.model.samples.conform import check_finite
+from qdebug.types import Array, Feeds, TensorSpec
+
+
+class Samples:
+    """Samples of a model's inputs, read when asked for; memory holds one batch.
+
+    Any number of passes, from several threads; reading in order is fastest.
+
+    Attributes:
+        count: number of samples.
+        batch_size: samples per execution; the largest one when the user's feeds differ.
+        batch_is_free: any batch size works, and the last batch may be smaller.
+        extras: arrays that are no model inputs (labels), `count` rows each, in memory.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        layout: Layout,
+        extras: Mapping[str, Array],
+        inputs: Sequence[TensorSpec],
+        where: str,
+    ) -> None:
+        self.extras = extras
+        self.count = layout.count
+        self.batch_size = layout.batch_size
+        self.batch_is_free = layout.batch_is_free
+        self._reader = reader
+        self._layout = layout
+        self._inputs = tuple(inputs)
+        self._where = where
+
+    def feeds(self, start: int, count: int) -> Feeds:
+        """`count` samples from `start`, by input name, in the model's types; fresh arrays.
+
+        Shapes are the model's, with `count` as leading axis when samples lie on it. Unless
+        `batch_is_free`, start and count must be those of one of `batches()`.
+
+        Raises:
+            SampleError: NaN or Inf in the samples, damaged data, or a failing script.
+            ValueError: start and count lie outside the samples, or are not a batch.
+        """
+        self._check_range(start, count)
+        try:
+            feeds = self._reader.read(start, count)
+        except OSError as error:
+            raise SampleError(
+                f"{self._where}: cannot be read any more ({error}).", "Leave the data in place."
+            ) from error
+        for spec in self._inputs:
+            check_finite(feeds[spec.name], spec, (start, count), self._where)
+        return feeds
+
+    def batches(self) -> Iterator[Batch]:
+        """The executions of one pass, in order. Nothing is read."""
+        offsets = self._layout.offsets or [*range(0, self.count, self.batch_size), self.count]
+        for index, start in enumerate(offsets[:-1]):
+            yield Batch(index, start, offsets[index + 1] - start)
+
+    def with_batch_size(self, size: int) -> Samples:
+        """The same samples in batches of `size`.
+
+        Raises:
+            SampleError: the model or the data allows no other batch size.
+        """
+        if size < 1:
+            raise SampleError(f"--batch-size is {size}; it must be at least 1.")
+        if not self.batch_is_free and size != self.batch_size:
+            raise SampleError(
+                f"{self._where}: --batch-size {size} cannot be used: the samples fit the model "
+                f"in batches of {self.batch_size} only.",
+                f"Leave it out, or use --batch-size {self.batch_size}; for another one, export "
+                "the model with a dynamic batch axis and stack the samples in an .npz.",
+            )
+        layout = Layout(self.count, size, self.batch_is_free, self._layout.offsets)
+        return Samples(self._reader, layout, self.extras, self._inputs, self._where)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over names, shapes, types and bytes of inputs and extras; takes one pass.
+
+        The same samples have the same digest in every file format and at every batch size.
+        Feeds that are executed as given count with their boundaries.
+        """
+        hashes = {spec.name: hashlib.sha256() for spec in self._inputs}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for batch in self.batches():
+            for name, array in self.feeds(batch.start, batch.count).items():
+                shape = self._digest_shape(array)
+                if shapes.get(name) != shape:
+                    hashes[name].update(f"{array.dtype}{shape}".encode())
+                    shapes[name] = shape
+                hashes[name].update(array.tobytes())
+        for name, array in self.extras.items():
+            hashes[f"extra {name}"] = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+            hashes[f"extra {name}"].update(array.tobytes())
+        parts = [f"{name!r}: {hashes[name].hexdigest()}" for name in sorted(hashes)]
+        return hashlib.sha256("\n".join([str(self.count), *parts]).encode()).hexdigest()
+
+    def _digest_shape(self, array: Array) -> tuple[int, ...]:
+        return array.shape if self._layout.offsets else (0, *array.shape[1:])
+
+    def _check_range(self, start: int, count: int) -> None:
+        if start < 0 or count < 1 or start + count > self.count:
+            raise ValueError(f"samples {start} to {start + count} of {self.count}")
+        if self.batch_is_free:
+            return
+        offsets = self._layout.offsets
+        if offsets is None:
+            is_batch = start % self.batch_size == 0 and count == self.batch_size
+        else:
+            index = bisect.bisect_left(offsets, start)
+            is_batch = offsets[index] == start and offsets[index + 1] == start + count
+        if not is_batch:
+            raise ValueError(f"{count} samples from {start} are not one of the batches")

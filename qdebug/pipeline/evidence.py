@@ -1,0 +1,98 @@
+"""Which activations a run file keeps: all samples, the worst ones, or none."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from qdebug.measure.compare import Errors, Execution
+from qdebug.model.samples import Batch
+from qdebug.store.reader import RunReader
+from qdebug.store.schema import Keep
+from qdebug.store.writer import RunWriter
+from qdebug.types import Array, Tensors
+
+
+class EvidenceSink:
+    """Writes activations of the samples worth keeping, as executions come by.
+
+    With `worst:N` a sample enters while it is among the N worst so far by its outputs' error, and
+    takes the row of the one it displaces: exact in one pass, with about N·ln(samples/N) writes.
+    """
+
+    def __init__(self, writer: RunWriter, keep: Keep, tensors: Mapping[str, str]) -> None:
+        self._writer = writer
+        self._keep = keep
+        self._tensors = tensors
+        self._worst: list[tuple[float, int, int]] = []  # (badness, -sample, row): least bad on top
+
+    def start_group(self) -> None:
+        """The next executions go over the same samples again, with other tensors."""
+        self._worst = []
+
+    def __call__(self, execution: Execution, errors: Errors) -> None:
+        """Write what is to be kept of one execution."""
+        for index in range(execution.count):
+            row = self._row(execution.start + index, errors.output_ratios[index])
+            if row is not None:
+                self._write(execution, index, row)
+
+    def _row(self, sample: int, badness: float) -> int | None:
+        if self._keep.kind == "all":
+            return sample
+        if self._keep.kind == "none":
+            return None
+        entry = (badness, -sample, len(self._worst))
+        if len(self._worst) < self._keep.count:
+            heapq.heappush(self._worst, entry)
+            return entry[2]
+        if (badness, -sample) <= self._worst[0][:2]:
+            return None
+        row = self._worst[0][2]
+        heapq.heapreplace(self._worst, (badness, -sample, row))
+        return row
+
+    def _write(self, execution: Execution, index: int, row: int) -> None:
+        sample, count = execution.start + index, execution.count
+        reference = {
+            name: sample_part(array, index, count) for name, array in execution.reference.items()
+        }
+        candidate = {
+            name: sample_part(execution.candidate[stand_in], index, count)
+            for name, stand_in in self._tensors.items()
+            if stand_in in execution.candidate
+        }
+        self._writer.put_rows("reference", row, sample, reference)
+        self._writer.put_rows("candidate", row, sample, candidate)
+
+
+class StoredRows:
+    """The reference activations of an earlier run, in place of executing the model again."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+        self._tensors = set(reader.tensors("reference"))
+        self._samples = set(reader.samples)
+        self.used = False
+
+    def __call__(self, batch: Batch, names: Sequence[str]) -> Tensors | None:
+        """The tensors of a batch, or None when one of them is not stored."""
+        samples = range(batch.start, batch.start + batch.count)
+        if not self._tensors.issuperset(names) or not self._samples.issuperset(samples):
+            return None
+        rows = [self._reader.read_rows("reference", sample, names) for sample in samples]
+        self.used = True
+        if len(rows) == 1:
+            return rows[0]
+        return {name: np.concatenate([row[name] for row in rows]) for name in names}
+
+
+def sample_part(array: Array, index: int, count: int) -> Array:
+    """What belongs to sample `index` of `count`: its share of the leading axis, axis kept; a
+    tensor that cannot be split belongs to every sample."""
+    if array.ndim == 0 or array.shape[0] % count:
+        return array
+    rows = array.shape[0] // count
+    return array[index * rows : (index + 1) * rows]

@@ -1,0 +1,60 @@
+"""What a run file says about where it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+
+from qdebug import __version__
+from qdebug.config import CompareSettings
+from qdebug.model.samples import Samples
+from qdebug.pipeline.subject import Subject
+
+PACKAGES = ("onnxruntime", "onnx", "onnxslim", "numpy", "h5py")
+
+
+def manifest_of(
+    settings: CompareSettings, subject: Subject, samples: Samples, key: str
+) -> dict[str, object]:
+    """Hashes of model and samples, versions, device and settings; JSON types only."""
+    return {
+        "qdebug": __version__,
+        "versions": package_versions(),
+        "python": sys.version.split()[0],
+        "device": {"kind": "cpu", "machine": platform.machine(), "system": platform.platform()},
+        "model": {
+            "path": settings.model,
+            "sha256": subject.model.file.sha256,
+            "digest": subject.model.file.digest,
+            "opset": subject.reference.opset,
+            "quantized": subject.model.quantized,
+        },
+        "samples": {"path": settings.inputs, "count": samples.count, "digest": samples.digest},
+        "settings": asdict(settings),
+        "reference_key": key,
+    }
+
+
+def reference_key(subject: Subject, samples: Samples) -> str:
+    """A digest of all that decides the reference's activations: equal keys, equal activations."""
+    parts = [
+        hashlib.sha256(subject.reference.proto.SerializeToString(deterministic=True)).hexdigest(),
+        samples.digest,
+        version("onnxruntime"),
+        platform.machine(),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that decide results."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

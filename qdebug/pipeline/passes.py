@@ -1,0 +1,158 @@
+"""The lockstep pass: reference, candidate and cut layers over all samples, one group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qdebug.measure.compare import (
+    Comparison,
+    Errors,
+    Execution,
+    compare_execution,
+    merge_errors,
+)
+from qdebug.measure.sums import MeasureOptions
+from qdebug.model.layers import Layer
+from qdebug.model.samples import Batch, Samples
+from qdebug.pipeline.subject import Subject
+from qdebug.plan.rewrite.cut import cut_layers
+from qdebug.run.base import Backend, Session
+from qdebug.run.stream import map_in_order
+from qdebug.types import Array, Feeds, Precision, Progress, ProgressCallback, Tensors
+
+CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
+"""Where the channels are in the output of an operator that has them."""
+
+StoredReference = Callable[[Batch, Sequence[str]], Tensors | None]
+"""Reference tensors of a batch from an earlier run, or None to execute the model."""
+
+ExecutionSink = Callable[[Execution, Errors], None]
+"""Takes each execution, in order, while its arrays are alive."""
+
+
+@dataclass
+class TaskOutputs:
+    """Final outputs of both runs, kept only when a metric needs them."""
+
+    reference: dict[str, list[Array]] = field(default_factory=dict)
+    candidate: dict[str, list[Array]] = field(default_factory=dict)
+
+    def add(self, execution: Execution, subject: Subject) -> None:
+        """Keep the outputs of one execution."""
+        for name in subject.reference.outputs:
+            stand_in = subject.tensors.get(name, name)
+            if name in execution.reference and stand_in in execution.candidate:
+                self.reference.setdefault(name, []).append(execution.reference[name])
+                self.candidate.setdefault(name, []).append(execution.candidate[stand_in])
+
+    def joined(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Reference and candidate outputs, [samples, …]."""
+        return (
+            {name: np.concatenate(parts) for name, parts in self.reference.items()},
+            {name: np.concatenate(parts) for name, parts in self.candidate.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One group of tensors, ready to be compared over all samples."""
+
+    subject: Subject
+    comparison: Comparison
+    reference: Session
+    candidate: Session
+    local: Session | None
+    local_feeds: tuple[str, ...]
+    not_float: tuple[str, ...]
+
+    def execute(self, batch: Batch, feeds: Feeds, stored: StoredReference | None) -> Execution:
+        """Run the sessions on one batch, one after the other."""
+        reference = stored(batch, list(self.reference.dtypes)) if stored else None
+        if reference is None:
+            reference = self.reference.run(feeds)
+        candidate = self.candidate.run(feeds)
+        local: Tensors = {}
+        if self.local is not None:
+            sources = {**feeds, **reference}
+            local = self.local.run({name: sources[name] for name in self.local_feeds})
+        return Execution(batch.start, batch.count, reference, candidate, local)
+
+
+def open_pass(stack: ExitStack, backend: Backend, subject: Subject, tensors: Sequence[str]) -> Pass:
+    """Open the sessions for one group of tensors; `stack` closes them."""
+    group = set(tensors)
+    wanted = [
+        layer
+        for layer in subject.layers
+        if layer.output in group and subject.precisions[layer.name] is not Precision.FP32
+    ]
+    cut = cut_layers(subject.reference, subject.candidate, wanted)
+    feeds = cut.inputs if cut else ()
+
+    def opened(session: Session) -> Session:
+        stack.callback(session.close)
+        return session
+
+    local = opened(backend.open(cut.proto, [])) if cut else None
+    fed = [t for t in feeds if t in subject.reference.producers]
+    capture = list(dict.fromkeys([*tensors, *fed]))
+    reference = opened(backend.open(subject.reference.proto, capture))
+    candidate = opened(backend.open(subject.candidate.proto, [subject.tensors[t] for t in tensors]))
+    floats = [t for t in tensors if _is_float(subject, t, reference, candidate)]
+    comparison = Comparison(
+        tensors={t: subject.tensors[t] for t in floats},
+        options=_options(subject, floats),
+        local={x.name: (x.output, cut.outputs[x.name]) for x in wanted if x.name in cut.outputs}
+        if cut
+        else {},
+        outputs=tuple(t for t in subject.reference.outputs if t in floats),
+    )
+    not_float = tuple(t for t in tensors if t not in floats)
+    return Pass(subject, comparison, reference, candidate, local, feeds, not_float)
+
+
+def run_pass(
+    one: Pass,
+    samples: Samples,
+    workers: int,
+    stored: StoredReference | None,
+    sinks: Sequence[ExecutionSink],
+    progress: ProgressCallback,
+) -> Errors:
+    """The error totals of a group over all samples; memory for `workers + 1` executions."""
+
+    def work(batch: Batch) -> tuple[Execution, Errors]:
+        feeds = samples.feeds(batch.start, batch.count)
+        execution = one.execute(batch, feeds, stored)
+        return execution, compare_execution(one.comparison, execution)
+
+    def consumed() -> Iterator[Errors]:
+        for execution, errors in map_in_order(work, samples.batches(), workers):
+            for sink in sinks:
+                sink(execution, errors)
+            progress(Progress("compare", execution.start + execution.count, samples.count))
+            yield errors
+
+    return merge_errors(consumed())
+
+
+def _is_float(subject: Subject, tensor: str, reference: Session, candidate: Session) -> bool:
+    stand_in = subject.tensors[tensor]
+    kinds = (reference.dtypes.get(tensor), candidate.dtypes.get(stand_in))
+    return all(k is not None and np.issubdtype(k, np.floating) for k in kinds)
+
+
+def _options(subject: Subject, tensors: Sequence[str]) -> dict[str, MeasureOptions]:
+    by_output: dict[str, Layer] = {layer.output: layer for layer in subject.layers}
+    options = {}
+    for tensor in tensors:
+        layer = by_output.get(tensor)
+        axis = CHANNEL_AXIS.get(layer.op_type) if layer else None
+        limit = subject.amax.get(tensor)
+        if axis is not None or limit is not None:
+            options[tensor] = MeasureOptions(limit, axis)
+    return options

@@ -1,0 +1,149 @@
+"""From error totals to the result that reports are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qdebug.measure.compare import Errors, skipped_tensors
+from qdebug.measure.conditions import Checked, Condition, check_condition
+from qdebug.measure.metrics import METRIC_NAMES, Metrics, metrics_of, sqnr_db
+from qdebug.measure.result import (
+    Divergence,
+    LayerResult,
+    TaskResult,
+    TensorResult,
+    Verdict,
+)
+from qdebug.model.layers import Layer
+from qdebug.pipeline.subject import Subject
+from qdebug.types import Precision, Skipped
+
+DIVERGENCE_DB = 20.0
+"""First divergence: an error of a tenth of the signal."""
+
+_NUMERIC = tuple(n for n in METRIC_NAMES if n not in ("worst_sample", "worst_channel"))
+CONDITION_NAMES = {
+    "output": _NUMERIC,
+    "tensor": _NUMERIC,
+    "layer": (*_NUMERIC, "local_sqnr_db"),
+    "metric": (),
+}
+"""What a condition may ask for, by scope."""
+
+
+def tensor_results(subject: Subject, errors: Errors) -> tuple[TensorResult, ...]:
+    """Every compared tensor, in execution order."""
+    return tuple(
+        TensorResult(tensor, metrics_of(errors.tensors[tensor]))
+        for tensor in subject.tensors
+        if tensor in errors.tensors
+    )
+
+
+def layer_results(subject: Subject, errors: Errors) -> tuple[LayerResult, ...]:
+    """Every layer whose output was compared, worst first."""
+    results = [
+        _layer_result(subject, errors, layer)
+        for layer in subject.layers
+        if layer.output in errors.tensors
+    ]
+    ranked = sorted(results, key=_badness)
+    return tuple(replace(result, rank=i) for i, result in enumerate(ranked, start=1))
+
+
+def first_divergence(
+    subject: Subject, tensors: Sequence[TensorResult], threshold_db: float = DIVERGENCE_DB
+) -> Divergence | None:
+    """The first tensor in execution order under the threshold, or with NaN or Inf of its own."""
+    for result in tensors:
+        value = result.metrics.sqnr_db
+        if math.isnan(value) or value < threshold_db:
+            producer = subject.reference.producers.get(result.name)
+            layer = subject.layers.of_node.get(producer.name) if producer else None
+            return Divergence(result.name, layer.name if layer else None, value, threshold_db)
+    return None
+
+
+def all_skipped(subject: Subject, errors: Errors, not_float: Sequence[str]) -> tuple[Skipped, ...]:
+    """Tensors of the reference that have no error, with the reason."""
+    skipped = list(skipped_tensors(errors))
+    skipped += [Skipped(t, "not floating point") for t in not_float]
+    known = {*subject.tensors, *(s.tensor for s in skipped)}
+    for node in subject.reference.nodes:
+        if node.op_type == "Constant":
+            continue
+        for tensor in node.outputs:
+            if tensor and tensor not in known:
+                is_float = subject.reference.is_float(tensor)
+                reason = "not in the candidate" if is_float else "not floating point"
+                skipped.append(Skipped(tensor, reason))
+    return tuple(skipped)
+
+
+def verdict_of(
+    conditions: Sequence[Condition],
+    outputs: Sequence[TensorResult],
+    layers: Sequence[LayerResult],
+    tensors: Sequence[TensorResult],
+    task: TaskResult | None,
+) -> Verdict:
+    """Check every condition."""
+    checked: list[Checked] = []
+    for condition in conditions:
+        values: list[float | None]
+        if condition.scope == "metric":
+            values = [task.candidate if task else None]
+        elif condition.name == "local_sqnr_db":
+            values = [layer.local_sqnr_db for layer in layers]
+        else:
+            metrics = {
+                "output": [x.metrics for x in outputs],
+                "layer": [x.metrics for x in layers],
+                "tensor": [x.metrics for x in tensors],
+            }[condition.scope]
+            values = [getattr(m, condition.name) for m in metrics]
+        checked.append(check_condition(condition, values))
+    return Verdict(tuple(checked))
+
+
+def _layer_result(subject: Subject, errors: Errors, layer: Layer) -> LayerResult:
+    sums = errors.tensors[layer.output]
+    energy = errors.local.get(layer.name)
+    local = None
+    if energy is not None:
+        local = math.nan if math.isnan(energy) else sqnr_db(sums.ref_sq, energy)
+    clipped = [_clipped(errors, t) for t in layer.quantized_inputs]
+    measured = [c for c in clipped if c is not None]
+    is_int8 = subject.precisions[layer.name] is Precision.INT8
+    return LayerResult(
+        name=layer.name,
+        op_type=layer.op_type,
+        precision=subject.precisions[layer.name],
+        tensor=layer.output,
+        nodes=tuple(n for node in layer.nodes for n in subject.model.origins.get(node, (node,))),
+        metrics=metrics_of(sums),
+        local_sqnr_db=local,
+        input_clipped_fraction=max(measured) if measured and is_int8 else None,
+    )
+
+
+def _clipped(errors: Errors, tensor: str) -> float | None:
+    sums = errors.tensors.get(tensor)
+    if sums is None or sums.clipped is None or not sums.count:
+        return None
+    return sums.clipped / sums.count
+
+
+def _badness(result: LayerResult) -> tuple[int, float, float]:
+    """Sort key: local error first; NaN and Inf are the worst of each kind."""
+    cumulative = _order(result.metrics)
+    if result.local_sqnr_db is None:
+        return (1, cumulative, 0.0)
+    local = -math.inf if math.isnan(result.local_sqnr_db) else result.local_sqnr_db
+    return (0, local, cumulative)
+
+
+def _order(metrics: Metrics) -> float:
+    return metrics.sqnr_db if metrics.is_finite else -math.inf

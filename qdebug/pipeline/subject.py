@@ -1,0 +1,183 @@
+"""What is compared: the FP32 reference, the lowered candidate, and the layers of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qdebug.config import CompareSettings
+from qdebug.errors import PlanError, UsageError
+from qdebug.model.graph import Graph
+from qdebug.model.layers import Layers, find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.plan.lower import lower, required_opset
+from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
+from qdebug.plan.planfile import read_plan
+from qdebug.plan.quantize import QMAX, QMIN
+from qdebug.plan.rewrite.strip import strip_qdq
+from qdebug.types import Precision
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A reference and a candidate whose tensors are matched.
+
+    Attributes:
+        model: the user's model.
+        reference: computes in FP32.
+        candidate: computes as planned.
+        tensors: reference tensor -> candidate tensor.
+        layers: of the reference.
+        precisions: what each layer of the candidate runs in, by layer name.
+        amax: range beyond which a Q/DQ pair of the candidate clips, by reference tensor.
+        plan: the plan that was lowered; None for a model that carries Q/DQ already.
+        notes: what the reader of the result must know.
+    """
+
+    model: Model
+    reference: Graph
+    candidate: Graph
+    tensors: Mapping[str, str]
+    layers: Layers
+    precisions: Mapping[str, Precision]
+    amax: Mapping[str, float]
+    plan: PrecisionPlan | None
+    notes: tuple[str, ...] = ()
+
+
+def plan_from(settings: CompareSettings) -> PrecisionPlan:
+    """The plan the settings ask for: that of the file, with the flags given on top."""
+    plan = read_plan(settings.plan) if settings.plan else PrecisionPlan(Precision.INT8)
+    if settings.precision:
+        plan = replace(plan, precision=Precision(settings.precision))
+    if settings.rest:
+        plan = replace(plan, rest=Precision(settings.rest))
+    if settings.weights:
+        plan = replace(plan, weights=Granularity(settings.weights))
+    if settings.calibration:
+        # A plan's own amax was set by hand or by a search, so it wins over a calibration file.
+        ranges = read_plan(settings.calibration).tensors
+        plan = plan.with_ranges(ranges, f"from {settings.calibration}")
+    return plan
+
+
+def load_model(settings: CompareSettings, plan: PrecisionPlan) -> Model:
+    """The user's model at the opset that `plan` needs."""
+    return prepare_model(read_model(settings.model), required_opset(plan))
+
+
+def bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
+    """`plan` checked against `model`."""
+    return bind_plan(plan, model, find_layers(model.graph))
+
+
+def planned_subject(model: Model, bound: BoundPlan) -> Subject:
+    """The model against itself in the precisions of a plan."""
+    lowered = lower(bound)
+    return Subject(
+        model=model,
+        reference=model.graph,
+        candidate=lowered.graph,
+        tensors=lowered.tensors,
+        layers=bound.layers,
+        precisions=bound.precisions,
+        amax=lowered.amax,
+        plan=bound.plan,
+    )
+
+
+def quantized_subject(model: Model, settings: CompareSettings) -> Subject:
+    """A model that carries Q/DQ, as it is, against the FP32 model it was made from.
+
+    Raises:
+        UsageError: flags that would change the model.
+        PlanError: the reference given shares no tensor with the model.
+    """
+    given = [
+        flag
+        for flag, value in (
+            ("--plan", settings.plan),
+            ("--calibration", settings.calibration),
+            ("--calib-data", settings.calib_data),
+            ("--weights", settings.weights),
+            ("--precision", settings.precision if settings.precision != "int8" else None),
+        )
+        if value
+    ]
+    if given:
+        raise UsageError(
+            f"{given[0]}: {model.file.path} carries Q/DQ nodes already and is compared as it is",
+            f"Drop {given[0]}, or give the FP32 model instead.",
+        )
+    reference, note = _reference_graph(model, settings)
+    layers = find_layers(reference)
+    known = set(model.graph.producers)
+    tensors = {t: t for t in reference.activations() if t in known}
+    if not tensors:
+        raise PlanError(
+            f"{settings.reference} and {model.file.path} share no tensor name",
+            "Give the FP32 model that the quantized one was made from.",
+        )
+    return Subject(
+        model=model,
+        reference=reference,
+        candidate=model.graph,
+        tensors=tensors,
+        layers=layers,
+        precisions={x.name: _found_precision(model.graph, x.name) for x in layers},
+        amax=_found_ranges(model.graph),
+        plan=None,
+        notes=(note,) if note else (),
+    )
+
+
+def _reference_graph(model: Model, settings: CompareSettings) -> tuple[Graph, str]:
+    if settings.reference and Path(settings.reference).suffix == ".onnx":
+        return prepare_model(read_model(settings.reference)).graph, ""
+    stripped = onnx.shape_inference.infer_shapes(strip_qdq(model.graph))
+    note = (
+        "The model carries Q/DQ: it is compared with itself without them. The rounding of weights "
+        "that are stored as INT8 cannot be seen so; --reference FP32.onnx shows it."
+    )
+    return Graph(stripped), note
+
+
+def _found_precision(graph: Graph, name: str) -> Precision:
+    node = graph.by_name.get(name)
+    if node is None:
+        return Precision.FP32
+    producers = [graph.producers.get(t) for t in node.inputs[:2]]
+    if any(p is not None and p.op_type == "DequantizeLinear" for p in producers):
+        return Precision.INT8
+    half = graph.types.get(node.outputs[0]) == onnx.TensorProto.FLOAT16
+    return Precision.FP16 if half else Precision.FP32
+
+
+def _found_ranges(graph: Graph) -> dict[str, float]:
+    """The magnitude that each QuantizeLinear of an activation can hold."""
+    ranges = {}
+    for node in graph.nodes:
+        if node.op_type != "QuantizeLinear" or node.inputs[0] in graph.initializers:
+            continue
+        scale = graph.constant(node.inputs[1])
+        zero = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+        if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
+            continue
+        offset = int(zero.reshape(())) if zero is not None else 0
+        unsigned = zero is None or zero.dtype == np.uint8
+        lowest, highest = (0, 255) if unsigned else (QMIN, QMAX)
+        steps = max(abs(lowest - offset), abs(highest - offset))
+        if offset == 0:
+            steps = highest
+        ranges[node.inputs[0]] = float(scale.reshape(())) * steps
+    return ranges
+
+
+def ranges_of(amax: Mapping[str, float], method: str) -> dict[str, TensorRange]:
+    """Plan entries for calibrated ranges."""
+    return {tensor: TensorRange(value, method) for tensor, value in amax.items()}

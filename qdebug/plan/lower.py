@@ -1,0 +1,155 @@
+"""Lower a plan: one explicit ONNX model with Q/DQ pairs and Casts, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdebug.errors import PlanError
+from qdebug.model.graph import Graph
+from qdebug.model.layers import Layer
+from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan
+from qdebug.plan.quantize import FloatArray, half_scale, scale_of, weight_amax
+from qdebug.plan.rewrite.edit import check
+from qdebug.plan.rewrite.fp16 import convert_to_fp16
+from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq, weight_axis
+from qdebug.types import Precision
+
+HALF_QDQ_OPSET = 19
+"""The first opset in which Q/DQ carry FP16."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A model that computes as a plan says.
+
+    Attributes:
+        graph: passes onnx.checker; inputs and outputs are those of the original.
+        tensors: reference tensor -> the tensor here that stands for it.
+        amax: range beyond which Q/DQ clips, by reference tensor.
+    """
+
+    graph: Graph
+    tensors: Mapping[str, str]
+    amax: Mapping[str, float]
+
+
+def required_opset(plan: PrecisionPlan) -> int:
+    """The opset a model must have for `plan` to be lowered."""
+    int8 = plan.precision is Precision.INT8 or Precision.INT8 in plan.layers.values()
+    return HALF_QDQ_OPSET if int8 and plan.rest is Precision.FP16 else 13
+
+
+def lower(bound: BoundPlan) -> Lowered:
+    """The model of `bound` in the precisions it asks for.
+
+    Raises:
+        PlanError: an INT8 layer reads a tensor without an amax, or the opset is too old.
+    """
+    graph = bound.layers.graph
+    lowered = _apply(bound, graph)
+    check(lowered.proto, "the lowered model")
+    tensors = {t: t for t in (*(s.name for s in graph.inputs), *graph.activations())}
+    return Lowered(lowered, tensors, _clip_limits(bound))
+
+
+def _apply(bound: BoundPlan, graph: Graph) -> Graph:
+    """The two rewrites, in turn."""
+    half = {n for layer in bound.layers_in(Precision.FP16) for n in layer.nodes}
+    items = [_int8_layer(bound, layer) for layer in bound.layers_in(Precision.INT8)]
+    if items:
+        graph = _typed(insert_qdq(graph, items))
+    mixed = bound.plan.rest is Precision.FP16 and bool(items)
+    if mixed:
+        if graph.opset < HALF_QDQ_OPSET:
+            raise PlanError(
+                f"INT8 with FP16 needs opset {HALF_QDQ_OPSET} (FP16 Q/DQ), "
+                f"the model has {graph.opset}"
+            )
+        half |= _half_int8_nodes(graph, items)
+    if not half:
+        return graph
+    follow = {n.name for n in graph.nodes if n.op_type == "QuantizeLinear"} if mixed else set()
+    return _typed(convert_to_fp16(graph, half, follow))
+
+
+def _typed(proto: onnx.ModelProto) -> Graph:
+    return Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+
+
+def _int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
+    activations = {t: _activation_scale(bound, layer, t) for t in layer.quantized_inputs}
+    return Int8Layer(layer, activations, _weight_quantization(bound, layer))
+
+
+def _activation_scale(bound: BoundPlan, layer: Layer, tensor: str) -> FloatArray:
+    entry = bound.plan.tensors.get(tensor)
+    if entry is None:
+        raise PlanError(
+            f"layer '{layer.name}' is INT8, but its input '{tensor}' has no amax in the plan",
+            "Give calibration samples (--calib-data), or add the tensor to the plan.",
+        )
+    if isinstance(entry.amax, tuple):
+        raise PlanError(
+            f"tensor '{tensor}' is an activation: it takes one amax, not {len(entry.amax)}"
+        )
+    return _rounded(bound, scale_of(entry.amax, f"tensor '{tensor}'"))
+
+
+def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization | None:
+    if layer.weight is None:
+        return None
+    graph = bound.layers.graph
+    axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
+    entry = bound.plan.tensors.get(layer.weight)
+    if entry is not None:
+        amax = np.asarray(entry.amax, np.float64)
+        channels = graph.initializers[layer.weight].dims[axis] if axis is not None else 0
+        if amax.ndim and len(amax) != channels:
+            raise PlanError(
+                f"weight '{layer.weight}' of layer '{layer.name}' has {channels} output channels, "
+                f"but the plan gives {len(amax)} amax"
+            )
+        axis = axis if amax.ndim else None
+    else:
+        axis = axis if bound.plan.weights is Granularity.PER_CHANNEL else None
+        values = graph.constant(layer.weight)
+        assert values is not None  # a layer's weight is an initializer by construction
+        amax = weight_amax(values.astype(np.float32), axis)
+    scale = _rounded(bound, scale_of(amax, f"weight '{layer.weight}'"))
+    return WeightQuantization(scale, axis)
+
+
+def _rounded(bound: BoundPlan, scale: FloatArray) -> FloatArray:
+    """Scales that FP16 Q/DQ will carry are rounded before anything is quantized by them."""
+    if bound.plan.rest is not Precision.FP16:
+        return scale
+    half = half_scale(scale)
+    return scale if half is None else half
+
+
+def _half_int8_nodes(graph: Graph, items: list[Int8Layer]) -> set[str]:
+    """Nodes of INT8 layers all of whose scales FP16 can hold, with the DQ nodes they read."""
+    nodes: set[str] = set()
+    for item in items:
+        scales = list(item.activations.values())
+        if item.weight is not None:
+            scales.append(item.weight.scale)
+        if any(half_scale(s) is None for s in scales):
+            continue
+        nodes.update(item.layer.nodes)
+        for name in item.layer.nodes:
+            producers = (graph.producers.get(t) for t in graph.by_name[name].inputs)
+            nodes.update(p.name for p in producers if p and p.op_type == "DequantizeLinear")
+    return nodes
+
+
+def _clip_limits(bound: BoundPlan) -> dict[str, float]:
+    limits = {}
+    for tensor in bound.needed_ranges():
+        entry = bound.plan.tensors[tensor]
+        limits[tensor] = float(np.max(entry.amax))
+    return limits

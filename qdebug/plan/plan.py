@@ -1,0 +1,164 @@
+"""A precision plan: for each layer its precision, for each quantized tensor its amax. Data only."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from qdebug.errors import PlanError
+from qdebug.model.layers import Layer, Layers
+from qdebug.model.prepare import Model
+from qdebug.types import Precision
+
+
+class Granularity(StrEnum):
+    """How many scales a weight has."""
+
+    PER_CHANNEL = "per-channel"
+    PER_TENSOR = "per-tensor"
+
+
+@dataclass(frozen=True)
+class TensorRange:
+    """The symmetric range of a quantized tensor.
+
+    Attributes:
+        amax: the magnitude that maps to 127; one number per output channel for some weights.
+        method: the calibrator that gave it, or "manual".
+    """
+
+    amax: float | tuple[float, ...]
+    method: str = "manual"
+
+
+@dataclass(frozen=True)
+class PrecisionPlan:
+    """What precision a network should run in.
+
+    Attributes:
+        precision: of every layer that `layers` does not name.
+        rest: of layers that have no INT8 form, where `precision` is INT8.
+        layers: layer (or node) name -> precision, for layers that differ from the default.
+        tensors: tensor name -> range. INT8 layers need one for each activation they read; a
+            weight's is taken from its values unless it is named here.
+        weights: one scale per output channel, or one per weight.
+        model_sha256: of the model file the plan was made for, or "" when any will do.
+        calibration: where the ranges came from, for the reader.
+    """
+
+    precision: Precision
+    rest: Precision = Precision.FP32
+    layers: Mapping[str, Precision] = field(default_factory=dict)
+    tensors: Mapping[str, TensorRange] = field(default_factory=dict)
+    weights: Granularity = Granularity.PER_CHANNEL
+    model_sha256: str = ""
+    calibration: str = ""
+
+    def with_ranges(self, ranges: Mapping[str, TensorRange], calibration: str) -> PrecisionPlan:
+        """This plan with `ranges` for the tensors it has none for."""
+        return replace(self, tensors={**ranges, **self.tensors}, calibration=calibration)
+
+
+@dataclass(frozen=True)
+class BoundPlan:
+    """A plan that was checked against a model.
+
+    Attributes:
+        plan: the plan.
+        precisions: the precision of every layer of the model, by layer name.
+    """
+
+    plan: PrecisionPlan
+    layers: Layers
+    precisions: Mapping[str, Precision]
+
+    def layers_in(self, precision: Precision) -> list[Layer]:
+        """Layers that run in `precision`, in execution order."""
+        return [layer for layer in self.layers if self.precisions[layer.name] is precision]
+
+    def needed_ranges(self) -> list[str]:
+        """Activations that INT8 layers read, in execution order, each once."""
+        reads = (t for layer in self.layers_in(Precision.INT8) for t in layer.quantized_inputs)
+        return list(dict.fromkeys(reads))
+
+    def missing_ranges(self) -> list[str]:
+        """Those of them that the plan has no amax for."""
+        return [t for t in self.needed_ranges() if t not in self.plan.tensors]
+
+
+def bind_plan(plan: PrecisionPlan, model: Model, layers: Layers) -> BoundPlan:
+    """Check `plan` against `model`.
+
+    Names may be those of layers, of any node of a layer, or the user's names of folded nodes.
+
+    Raises:
+        PlanError: an unknown layer or tensor, two precisions for one layer, INT8 for a layer
+            that has no INT8 form, or a plan made for another model.
+    """
+    if plan.model_sha256 and plan.model_sha256 != model.file.sha256:
+        raise PlanError(
+            f"the plan was made for another model (sha256 {plan.model_sha256[:12]}…, "
+            f"{model.file.path} has {model.file.sha256[:12]}…)",
+            "Use the model it was made for, or remove 'model' from the plan.",
+        )
+    named = _named_precisions(plan, model, layers)
+    _check_tensors(plan, model)
+    precisions = {layer.name: named.get(layer.name, _default(plan, layer)) for layer in layers}
+    return BoundPlan(plan, layers, precisions)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the known name closest to `name`, for error messages."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"The nearest is '{close[0]}'." if close else "There are none."
+
+
+def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
+    if plan.precision is Precision.INT8 and not layer.quantizable:
+        return plan.rest
+    return plan.precision
+
+
+def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict[str, Precision]:
+    aliases = _aliases(model, layers)
+    named: dict[str, tuple[str, Precision]] = {}
+    for name, precision in plan.layers.items():
+        layer = aliases.get(name)
+        if layer is None:
+            raise PlanError(f"the model has no layer '{name}'", nearest(name, aliases))
+        if precision is Precision.INT8 and not layer.quantizable:
+            raise PlanError(
+                f"layer '{name}' ({layer.op_type}) has no INT8 form",
+                "INT8 takes Conv, ConvTranspose, Gemm and MatMul; set it to fp16 or fp32.",
+            )
+        other = named.get(layer.name)
+        if other and other[1] is not precision:
+            raise PlanError(
+                f"'{other[0]}' and '{name}' are one fused layer, but the plan asks for "
+                f"{other[1]} and {precision}",
+                "Give the layer one precision.",
+            )
+        named[layer.name] = (name, precision)
+    return {name: precision for name, (_, precision) in named.items()}
+
+
+def _aliases(model: Model, layers: Layers) -> dict[str, Layer]:
+    """Every name a layer may go by; its own name wins over another layer's alias."""
+    aliases: dict[str, Layer] = {}
+    for layer in layers:
+        for node in layer.nodes:
+            for user_name in model.origins.get(node, ()):
+                aliases.setdefault(user_name, layer)
+            aliases.setdefault(node, layer)
+    return aliases | dict(layers.by_name)
+
+
+def _check_tensors(plan: PrecisionPlan, model: Model) -> None:
+    graph = model.graph
+    known = {*graph.producers, *graph.initializers, *(spec.name for spec in graph.inputs)}
+    for name in plan.tensors:
+        if name not in known:
+            raise PlanError(f"the model has no tensor '{name}'", nearest(name, known))

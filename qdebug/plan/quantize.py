@@ -1,0 +1,95 @@
+"""The quantize contract, in one place: symmetric INT8, zero point 0.
+
+    q = clamp(round_half_to_even(x / scale), -128, 127),   x' = q · scale,   scale = amax / 127
+
+as NvInfer.h documents for IQuantizeLayer and as ONNX QuantizeLinear computes it in float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.errors import PlanError
+
+QMAX = 127
+QMIN = -128
+
+FloatArray = npt.NDArray[np.float32]
+Int8Array = npt.NDArray[np.int8]
+
+_SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # a denormal scale would overflow x / scale
+
+
+def scale_of(amax: npt.ArrayLike, what: str = "tensor") -> FloatArray:
+    """The scale that maps ±`amax` to ±127, float32, of `amax`'s shape.
+
+    An all-zero tensor (amax 0) is exact at any scale; it gets 1, as in ONNX Runtime's quantizer.
+
+    Raises:
+        PlanError: an amax is negative or not finite.
+    """
+    values = np.asarray(amax, np.float64)
+    if not np.all(np.isfinite(values)) or np.any(values < 0):
+        raise PlanError(
+            f"{what}: amax must be a finite number >= 0, got {values}",
+            "Calibrate again on samples without NaN or Inf.",
+        )
+    scale = np.maximum(values / QMAX, _SMALLEST_SCALE)
+    return np.where(values == 0, 1.0, scale).astype(np.float32)
+
+
+def half_scale(scale: FloatArray) -> FloatArray | None:
+    """`scale` rounded up to FP16 (up: never clips more), or None where FP16 cannot hold it.
+
+    Q/DQ around FP16 arithmetic carry FP16 scales. Below about 1e-5 the rounding would change the
+    quantization itself, so such layers keep FP32 scales.
+    """
+    with np.errstate(over="ignore"):
+        half = scale.astype(np.float16)
+        half = np.where(
+            half.astype(np.float32) < scale, np.nextafter(half, np.float16(np.inf)), half
+        )
+    rounded: FloatArray = half.astype(np.float32)
+    if not np.all(np.isfinite(rounded)) or np.any(rounded > scale * np.float32(1.01)):
+        return None
+    return rounded
+
+
+def quantize(x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = None) -> Int8Array:
+    """INT8 codes of `x`, which must not hold NaN. `scale` is a scalar, or 1-D along `axis`."""
+    with np.errstate(over="ignore"):  # beyond float32 is beyond the range too
+        ratio = np.asarray(x, np.float32) / _along(scale, x.ndim, axis)
+    codes: Int8Array = np.clip(np.rint(ratio), QMIN, QMAX).astype(np.int8)
+    return codes
+
+
+def dequantize(codes: Int8Array, scale: FloatArray, axis: int | None = None) -> FloatArray:
+    """Values of INT8 codes, float32."""
+    values: FloatArray = codes.astype(np.float32) * _along(scale, codes.ndim, axis)
+    return values
+
+
+def fake_quantize(
+    x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = None
+) -> FloatArray:
+    """`x` after a Q/DQ pair: what an INT8 layer reads in place of `x`."""
+    return dequantize(quantize(x, scale, axis), scale, axis)
+
+
+def weight_amax(weight: npt.NDArray[np.floating], axis: int | None) -> npt.NDArray[np.float64]:
+    """Largest magnitude of a weight: a scalar, or one per channel along `axis`."""
+    magnitude = np.abs(weight.astype(np.float64))
+    if axis is None:
+        return np.asarray(magnitude.max(initial=0.0))
+    others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    amax: npt.NDArray[np.float64] = magnitude.max(axis=others, initial=0.0)
+    return amax
+
+
+def _along(scale: FloatArray, rank: int, axis: int | None) -> FloatArray:
+    if axis is None:
+        return scale
+    shape = [1] * rank
+    shape[axis] = -1
+    return scale.reshape(shape)

@@ -1,0 +1,164 @@
+"""Cut every layer loose: a graph in which each chosen layer reads reference activations.
+
+Its inputs are tensors of the reference run, its outputs what the layers of the lowered model make
+of them. Fed with the reference's tensors it gives every layer's *local* error in one pass,
+instead of one run per layer. It works on any model with Q/DQ, the user's own included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import TensorProto, helper
+
+from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import Layer
+from qdebug.plan.rewrite.edit import check, copy_node, rename_reads
+
+LOCAL = ":local"
+
+
+@dataclass(frozen=True)
+class LocalGraph:
+    """Layers cut loose.
+
+    Attributes:
+        proto: the graph; its inputs are tensors of the reference, under their own names.
+        outputs: layer name -> the output that holds what the layer makes of them.
+    """
+
+    proto: onnx.ModelProto
+    outputs: Mapping[str, str]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The reference tensors to feed."""
+        return tuple(v.name for v in self.proto.graph.input)
+
+
+def cut_layers(reference: Graph, lowered: Graph, layers: Iterable[Layer]) -> LocalGraph | None:
+    """Side branches for `layers` of the lowered model; None when there are none.
+
+    Layers with subgraphs and layers that read only constants are left out.
+    """
+    cutter = _Cutter(reference, lowered)
+    outputs = {}
+    for layer in layers:
+        output = cutter.add(layer)
+        if output:
+            outputs[layer.name] = output
+    if not outputs:
+        return None
+    return LocalGraph(check(cutter.finish(outputs), "the graph of cut layers"), outputs)
+
+
+@dataclass
+class _Branch:
+    """One layer's nodes in the lowered model, and the Q/DQ and Cast nodes around them."""
+
+    own: set[str]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    leaves: dict[str, str] = field(default_factory=dict)
+    """Tensor of the lowered model -> the reference tensor to feed in its place."""
+
+
+class _Cutter:
+    def __init__(self, reference: Graph, lowered: Graph) -> None:
+        self.reference = reference
+        self.lowered = lowered
+        self._protos = {n.name: n for n in lowered.proto.graph.node}
+        self._order = {n.name: i for i, n in enumerate(lowered.nodes)}
+        self._nodes: list[onnx.NodeProto] = []
+        self._shared: set[str] = set()
+        self._inputs: dict[str, None] = {}
+
+    def add(self, layer: Layer) -> str | None:
+        """Add the side branch of `layer`; return its output's name, None where it has none."""
+        branch = _Branch(set(layer.nodes))
+        if not self._collect(branch, layer.output, is_output=True) or not branch.leaves:
+            return None
+        renamed = {t: self._feed(t, source) for t, source in branch.leaves.items()}
+        for name in sorted(branch.nodes, key=self._order.__getitem__):
+            node = branch.nodes[name]
+            downstream = name in branch.own or any(
+                renamed.get(t, "").endswith(LOCAL) for t in node.reads
+            )
+            if downstream:
+                renamed |= {t: t + LOCAL for t in node.outputs if t}
+            elif name in self._shared:
+                continue
+            else:
+                self._shared.add(name)
+            self._emit(self._protos[name], renamed)
+        return renamed[layer.output]
+
+    def finish(self, outputs: Mapping[str, str]) -> onnx.ModelProto:
+        """The graph of all side branches."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.lowered.proto)
+        graph = proto.graph
+        for part in ("node", "input", "output", "value_info", "initializer"):
+            graph.ClearField(part)
+        graph.node.extend(self._nodes)
+        used = {t for node in self._nodes for t in node.input}
+        for name in sorted(used & set(self.lowered.initializers)):
+            constant = onnx.TensorProto()
+            constant.CopyFrom(self.lowered.initializers[name])
+            constant.name = name
+            graph.initializer.append(constant)
+        graph.input.extend(self._value(self.reference, t, t) for t in self._inputs)
+        graph.output.extend(
+            self._value(self.lowered, t.removesuffix(LOCAL), t) for t in outputs.values()
+        )
+        return proto
+
+    def _collect(self, branch: _Branch, tensor: str, *, is_output: bool = False) -> bool:
+        """Walk up from `tensor` to reference tensors; False where a subgraph is in the way."""
+        if tensor in self.lowered.initializers or tensor in branch.leaves:
+            return True
+        producer = self.lowered.producers.get(tensor)
+        if producer is None:
+            branch.leaves[tensor] = tensor
+            return True
+        if producer.name in branch.nodes:
+            return True
+        known = producer.name in self.reference.by_name
+        if known and producer.name not in branch.own:
+            index = producer.outputs.index(tensor)
+            branch.leaves[tensor] = self.reference.by_name[producer.name].outputs[index]
+            return True
+        if not is_output and tensor in self.reference.producers and producer.name not in branch.own:
+            branch.leaves[tensor] = tensor  # a graph output, cast back to FP32
+            return True
+        if producer.implicit_inputs:
+            return False
+        branch.nodes[producer.name] = producer
+        # A list, not a generator: every branch must be walked.
+        found = [self._collect(branch, t) for t in producer.reads]
+        return all(found)
+
+    def _feed(self, tensor: str, source: str) -> str:
+        """The input for reference tensor `source`, as FP16 where the lowered `tensor` is FP16."""
+        self._inputs[source] = None
+        kind = self.lowered.types.get(tensor)
+        if kind == self.reference.types.get(source) or kind != TensorProto.FLOAT16:
+            return source
+        half = f"{source}:fp16"
+        if half not in self._shared:
+            self._shared.add(half)
+            self._nodes.append(helper.make_node("Cast", [source], [half], half, to=kind))
+        return half
+
+    def _emit(self, proto: onnx.NodeProto, renamed: dict[str, str]) -> None:
+        node = copy_node(proto)
+        rename_reads(node, renamed)
+        for i, tensor in enumerate(node.output):
+            node.output[i] = renamed.get(tensor, tensor)
+        self._nodes.append(node)
+
+    @staticmethod
+    def _value(graph: Graph, tensor: str, name: str) -> onnx.ValueInfoProto:
+        kind = graph.types.get(tensor, TensorProto.FLOAT)
+        return helper.make_tensor_value_info(name, kind, graph.shapes.get(tensor))

@@ -1,0 +1,136 @@
+"""Let chosen nodes compute in FP16: Casts at their borders, their weights converted.
+
+Which inputs and outputs of a node change type is read from ONNX's operator schemas, so inputs that
+an operator fixes to float (Resize's scales) stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, defs
+
+from qdebug.model.graph import Graph, Node
+from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
+
+FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
+
+# The type these produce is set by an attribute, not by what they read.
+_TYPED_BY_ATTRIBUTE = frozenset(
+    {"Cast", "CastLike", "ConstantOfShape", "RandomNormal", "RandomUniform", "RandomNormalLike"}
+    | {"RandomUniformLike", "EyeLike", "Multinomial", "Bernoulli", "Constant"}
+)
+
+
+def convert_to_fp16(
+    graph: Graph, nodes: Collection[str], follow: Collection[str] = ()
+) -> onnx.ModelProto:
+    """`graph` with `nodes` in FP16 where their operator allows it. Inputs and outputs stay FP32.
+
+    Every tensor keeps its name, in its producer's type. `follow` are nodes that take the type
+    which their first input already has (QuantizeLinear).
+    """
+    forms = _Forms(graph)
+    for proto in graph.proto.graph.node:
+        node, view = copy_node(proto), graph.by_name[proto.name]
+        half = view.name in nodes or (view.name in follow and view.inputs[0] in forms.born_half)
+        roles = half_roles(view, graph) if half else None
+        if roles is None:
+            rename_reads(node, {t: forms.get(t, FP32) for t in view.reads})
+            forms.editor.emit(node)
+        else:
+            _emit_half(forms, node, view, *roles)
+    return forms.editor.finish()
+
+
+def half_roles(node: Node, graph: Graph) -> tuple[list[int], list[int]] | None:
+    """Positions of the inputs and outputs that become FP16, or None if the node cannot.
+
+    Only FP32 tensors change; a node none of whose FP32 outputs may be FP16 cannot.
+    """
+    if node.implicit_inputs or node.op_type in _TYPED_BY_ATTRIBUTE:
+        return None
+    try:
+        schema = defs.get_schema(node.op_type, graph.opset, node.domain)
+    except defs.SchemaError:
+        return None
+    allowed = {
+        c.type_param_str
+        for c in schema.type_constraints
+        if "tensor(float16)" in c.allowed_type_strs
+    }
+    inputs = [
+        i
+        for i, t in enumerate(node.inputs)
+        if t and graph.types.get(t) == FP32 and _formal(schema.inputs, i) in allowed
+    ]
+    outputs = [
+        i
+        for i, t in enumerate(node.outputs)
+        if t and graph.types.get(t) == FP32 and _formal(schema.outputs, i) in allowed
+    ]
+    produces_codes = node.op_type == "QuantizeLinear"
+    return (inputs, outputs) if outputs or (produces_codes and inputs) else None
+
+
+def _formal(parameters: Sequence[defs.OpSchema.FormalParameter], index: int) -> str:
+    return str(parameters[min(index, len(parameters) - 1)].type_str)
+
+
+def _emit_half(
+    forms: _Forms, node: onnx.NodeProto, view: Node, inputs: list[int], outputs: list[int]
+) -> None:
+    for i, tensor in enumerate(view.inputs):
+        if tensor:
+            node.input[i] = forms.get(tensor, FP16 if i in inputs else FP32)
+    for i in outputs:
+        node.output[i] = forms.bear_half(view.outputs[i])
+    forms.editor.emit(node)
+    for tensor in (view.outputs[i] for i in outputs):
+        if tensor in forms.graph.outputs:
+            forms.restore(tensor)
+
+
+class _Forms:
+    """In which types each tensor exists by now, and under which name."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.editor = Editor(graph)
+        self.born_half: set[str] = set()
+        self._names: dict[tuple[str, int], str] = {}
+
+    def bear_half(self, tensor: str) -> str:
+        """Note that `tensor` is produced in FP16; return the name it is produced under. A graph
+        output leaves its name to the FP32 form that the caller of the model expects."""
+        is_output = tensor in self.graph.outputs
+        name = self.editor.tensor_name(f"{tensor}_fp16") if is_output else tensor
+        self.born_half.add(tensor)
+        self._names[tensor, FP16] = name
+        return name
+
+    def restore(self, output: str) -> None:
+        """Cast a graph output that was produced in FP16 back to FP32, under its own name."""
+        self.editor.add("Cast", [self._names[output, FP16]], output, f"{output}_to_fp32", to=FP32)
+        self._names[output, FP32] = output
+
+    def get(self, tensor: str, kind: int) -> str:
+        """The name of `tensor` in the type wanted; adds a Cast or a converted constant, once."""
+        if kind == FP32 and tensor not in self.born_half:
+            return tensor
+        key = (tensor, kind)
+        if key not in self._names:
+            self._names[key] = self._convert(tensor, kind)
+        return self._names[key]
+
+    def _convert(self, tensor: str, kind: int) -> str:
+        suffix = "fp16" if kind == FP16 else "fp32"
+        values = self.graph.constant(tensor)
+        if values is not None:
+            with np.errstate(over="ignore"):  # an overflow is what the user must see
+                return self.editor.add_constant(values.astype(np.float16), f"{tensor}_{suffix}")
+        source = self._names.get((tensor, FP16 if kind == FP32 else FP32), tensor)
+        output = self.editor.tensor_name(f"{tensor}_{suffix}")
+        return self.editor.add("Cast", [source], output, f"{tensor}_to_{suffix}", to=kind)

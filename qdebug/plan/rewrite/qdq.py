@@ -1,0 +1,156 @@
+"""Insert Q/DQ pairs at the inputs of INT8 layers.
+
+Placement follows NVIDIA's guidance on explicit quantization: at the inputs of Conv, ConvTranspose,
+Gemm and MatMul and on the other branch of a residual Add; one pair per tensor, shared by all its
+INT8 readers; weights as INT8 constants with a DequantizeLinear; bias in floating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdebug.errors import PlanError
+from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import Layer
+from qdebug.plan.quantize import FloatArray, quantize
+from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
+
+
+@dataclass(frozen=True)
+class WeightQuantization:
+    """How a weight is quantized: `axis` is None for one scale per tensor."""
+
+    scale: FloatArray
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class Int8Layer:
+    """A layer to run in INT8, with the scales it reads its operands by."""
+
+    layer: Layer
+    activations: Mapping[str, FloatArray]
+    weight: WeightQuantization | None
+
+
+def insert_qdq(graph: Graph, layers: Sequence[Int8Layer]) -> onnx.ModelProto:
+    """`graph` with the operands of `layers` quantized. Float types stay FP32.
+
+    Raises:
+        PlanError: a weight is not FP32.
+    """
+    pairs = _Pairs(graph)
+    by_node = {name: item for item in layers for name in item.layer.nodes}
+    for proto in graph.proto.graph.node:
+        node = copy_node(proto)
+        item = by_node.get(node.name)
+        if item is not None:
+            _quantize_operands(pairs, graph.by_name[node.name], node, item)
+        pairs.editor.emit(node)
+    return pairs.editor.finish()
+
+
+def weight_axis(node: Node, graph: Graph, weight: str) -> int | None:
+    """The output-channel axis of a layer's constant operand; None when it has none."""
+    rank = len(graph.initializers[weight].dims)
+    position = list(node.inputs).index(weight)
+    if node.op_type == "Conv":
+        return 0 if position == 1 else None
+    if node.op_type == "ConvTranspose":
+        return 1 if position == 1 else None
+    if node.op_type == "Gemm":
+        flag = "transA" if position == 0 else "transB"
+        transposed = _attribute(graph, node, flag)
+        return (1 if transposed else 0) if position == 0 else (0 if transposed else 1)
+    if rank < 2:
+        return None  # MatMul with a vector: one output channel
+    return rank - 2 if position == 0 else rank - 1
+
+
+class _Pairs:
+    """Q/DQ pairs made so far, each once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.editor = Editor(graph)
+        self._activations: dict[str, str] = {}
+        self._weights: dict[tuple[str, int | None], str] = {}
+        self._zero: str | None = None
+
+    def activation(self, tensor: str, scale: FloatArray) -> str:
+        """The dequantized form of a computed tensor."""
+        if tensor not in self._activations:
+            edit = self.editor
+            operands = [edit.add_constant(scale, f"{tensor}_scale"), self._zero_point()]
+            codes = edit.add(
+                "QuantizeLinear",
+                [tensor, *operands],
+                edit.tensor_name(f"{tensor}_QuantizeLinear_Output"),
+                f"{tensor}_QuantizeLinear",
+            )
+            self._activations[tensor] = edit.add(
+                "DequantizeLinear",
+                [codes, *operands],
+                edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
+                f"{tensor}_DequantizeLinear",
+            )
+        return self._activations[tensor]
+
+    def weight(self, tensor: str, how: WeightQuantization) -> str:
+        """The dequantized form of a constant, whose INT8 codes are made once."""
+        key = (tensor, how.axis)
+        if key not in self._weights:
+            edit = self.editor
+            values = self.graph.constant(tensor)
+            if values is None or values.dtype != np.float32:
+                kind = None if values is None else values.dtype
+                raise PlanError(
+                    f"weight '{tensor}' is {kind}, but INT8 starts from float32 weights",
+                    "Give the FP32 export of the model.",
+                )
+            codes = quantize(values.astype(np.float32), how.scale, how.axis)
+            operands = [
+                edit.add_constant(codes, f"{tensor}_quantized"),
+                edit.add_constant(how.scale, f"{tensor}_scale"),
+                edit.add_constant(np.zeros(how.scale.shape, np.int8), f"{tensor}_zero_point"),
+            ]
+            axis = {} if how.axis is None else {"axis": how.axis}
+            self._weights[key] = edit.add(
+                "DequantizeLinear",
+                operands,
+                edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
+                f"{tensor}_DequantizeLinear",
+                **axis,
+            )
+        return self._weights[key]
+
+    def _zero_point(self) -> str:
+        if self._zero is None:
+            self._zero = self.editor.add_constant(np.array(0, np.int8), "qdebug_zero_point")
+        return self._zero
+
+
+def _quantize_operands(pairs: _Pairs, view: Node, node: onnx.NodeProto, item: Int8Layer) -> None:
+    is_anchor = view.name == item.layer.name
+    if not is_anchor and view.op_type != "Add":
+        return
+    # Only the first two inputs are operands; the third of Conv and Gemm is the bias.
+    reads: dict[str, str] = {}
+    for tensor in view.inputs[:2]:
+        if is_anchor and tensor == item.layer.weight and item.weight is not None:
+            reads[tensor] = pairs.weight(tensor, item.weight)
+        elif tensor in item.activations:
+            reads[tensor] = pairs.activation(tensor, item.activations[tensor])
+    bias = list(node.input[2:])
+    rename_reads(node, reads)
+    for i, tensor in enumerate(bias, start=2):
+        node.input[i] = tensor
+
+
+def _attribute(graph: Graph, node: Node, name: str) -> int:
+    proto = next(n for n in graph.proto.graph.node if n.name == node.name)
+    return next((a.i for a in proto.attribute if a.name == name), 0)

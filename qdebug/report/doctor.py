@@ -1,0 +1,41 @@
+"""Show what `doctor` found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from qdebug.run.doctor import Finding
+
+_STYLES = {"ok": "green", "missing": "bold red", "absent": "yellow"}
+
+
+def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
+    """A line for each finding; what is absent says how to get it."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        detail = finding.detail + (f": {finding.next_step}" if finding.next_step else "")
+        table.add_row(Text(finding.state, style=_STYLES[finding.state]), finding.what, Text(detail))
+    console.print(table)
+    missing = [f.what for f in findings if f.state == "missing"]
+    if missing:
+        console.print(Text(f"qdebug cannot work without {', '.join(missing)}.", style="bold red"))
+    else:
+        console.print("Ready: compare and export run here, simulated on ONNX Runtime.")
+
+
+def doctor_to_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Schema qdebug.doctor/1."""
+    return {
+        "schema": "qdebug.doctor/1",
+        "ready": all(f.state != "missing" for f in findings),
+        "findings": [asdict(f) for f in findings],
+    }

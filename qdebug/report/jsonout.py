@@ -1,0 +1,92 @@
+"""The machine contract of `compare`, schema qdebug.compare/1."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from qdebug.measure.metrics import METRIC_NAMES, Metrics
+from qdebug.measure.result import CompareResult, LayerResult, TensorResult
+
+COMPARE_SCHEMA = "qdebug.compare/1"
+
+
+def compare_to_json(result: CompareResult) -> dict[str, Any]:
+    """`result` as JSON types. NaN and Inf become null, and "non_finite" names them."""
+    task = result.task
+    divergence = result.first_divergence
+    return {
+        "schema": COMPARE_SCHEMA,
+        "model": {"path": result.model_path, "sha256": result.model_sha256},
+        "backend": result.backend,
+        "precision": result.precision,
+        "samples": result.samples,
+        "verdict": {
+            "passed": result.verdict.passed,
+            "conditions": [
+                _finite({"expression": c.expression, "value": c.value, "passed": c.passed})
+                for c in result.verdict.conditions
+            ],
+        },
+        "metric": task
+        and _finite({"name": task.name, "reference": task.reference, "candidate": task.candidate}),
+        "outputs": [{"tensor": t.name, **_metrics(t.metrics)} for t in result.outputs],
+        "layers": [_layer(layer) for layer in result.layers],
+        "tensors": [_tensor(t) for t in result.tensors],
+        "first_divergence": divergence
+        and _finite(
+            {
+                "tensor": divergence.tensor,
+                "layer": divergence.layer,
+                "sqnr_db": divergence.sqnr_db,
+                "threshold_db": divergence.threshold_db,
+            }
+        ),
+        "skipped": [{"tensor": s.tensor, "reason": s.reason} for s in result.skipped],
+        "notes": list(result.notes),
+        "timings_s": dict(result.timings_s),
+    }
+
+
+def _layer(layer: LayerResult) -> dict[str, Any]:
+    values = {
+        **_raw_metrics(layer.metrics),
+        "local_sqnr_db": layer.local_sqnr_db,
+        "input_clipped_fraction": layer.input_clipped_fraction,
+    }
+    return {
+        "name": layer.name,
+        "op_type": layer.op_type,
+        "precision": str(layer.precision),
+        "tensor": layer.tensor,
+        "nodes": list(layer.nodes),
+        **_finite(values),
+        "rank": layer.rank,
+        "causes": [
+            {"label": c.label, "share": c.share, "evidence": c.evidence, "remedy": c.remedy}
+            for c in layer.causes
+        ],
+    }
+
+
+def _tensor(tensor: TensorResult) -> dict[str, Any]:
+    return {"name": tensor.name, **_metrics(tensor.metrics)}
+
+
+def _metrics(metrics: Metrics) -> dict[str, Any]:
+    return _finite(_raw_metrics(metrics))
+
+
+def _raw_metrics(metrics: Metrics) -> dict[str, Any]:
+    return {name: getattr(metrics, name) for name in METRIC_NAMES}
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` without NaN and Inf, which JSON lacks, and a key that tells which were which."""
+    flags = {
+        key: "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+        for key, value in values.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    cleaned = {key: None if key in flags else value for key, value in values.items()}
+    return cleaned | {"non_finite": flags} if flags else cleaned

@@ -1,0 +1,66 @@
+"""Progress bars on the error stream; the pipeline only calls back."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import (
+    Progress as Bars,
+)
+from rich.text import Text
+
+from qdebug.types import Progress
+
+_LABELS = {"calibrate": "Calibrating", "compare": "Comparing"}
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:.1f} samples/s" if speed else "")
+
+
+class ProgressBars:
+    """A context manager whose instances are progress callbacks. Nothing is shown off a terminal."""
+
+    def __init__(self, console: Console, enabled: bool) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not (enabled and console.is_terminal),
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> ProgressBars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def __call__(self, step: Progress) -> None:
+        """Show one step."""
+        if step.stage not in self._tasks:
+            label = _LABELS.get(step.stage, step.stage)
+            self._tasks[step.stage] = self._bars.add_task(label, total=step.total)
+        self._bars.update(self._tasks[step.stage], completed=step.done, total=step.total)

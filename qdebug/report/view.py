@@ -1,0 +1,179 @@
+"""What a person should see of a comparison: data first, rendered elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdebug.measure.metrics import Metrics
+from qdebug.measure.result import CompareResult, LayerResult
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One row of the table of layers; every cell is ready to be printed."""
+
+    rank: str
+    layer: str
+    op_type: str
+    precision: str
+    local_db: str
+    cumulative_db: str
+    amax: str
+    clipped: str
+    worst: bool
+
+
+@dataclass(frozen=True)
+class CompareView:
+    """The report of a comparison.
+
+    Attributes:
+        title: what was compared with what.
+        facts: (name, text) pairs, most important first.
+        layers: the worst layers; `hidden` more were left out.
+        notes: what the reader must know.
+        verdict: one line; `passed` is None when no gate was set.
+        conditions: (passed, text) of each condition.
+    """
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    layers: tuple[LayerRow, ...]
+    hidden: int
+    notes: tuple[str, ...]
+    verdict: str
+    passed: bool | None
+    conditions: tuple[tuple[bool, str], ...]
+
+
+def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
+    """The view of `result` with at most `limit` layers."""
+    shown = result.layers[:limit]
+    return CompareView(
+        title=_title(result),
+        facts=tuple(_facts(result)),
+        layers=tuple(_row(layer) for layer in shown),
+        hidden=len(result.layers) - len(shown),
+        notes=result.notes,
+        verdict=_verdict(result),
+        passed=result.verdict.passed if result.verdict.conditions else None,
+        conditions=tuple(
+            (c.passed, f"{c.expression}: {'no value' if c.value is None else number(c.value)}")
+            for c in result.verdict.conditions
+        ),
+    )
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with `digits` significant digits; words for what is not finite."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return f"{value:.{digits}g}"
+
+
+def decibel(value: float | None) -> str:
+    """An SQNR in dB with one decimal; "exact" where there is no error at all."""
+    if value is None:
+        return "–"
+    if math.isinf(value) and value > 0:
+        return "exact"
+    return number(value) if not math.isfinite(value) else f"{value:.1f}"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage that shows small ones too."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{100 * value:.2g}%"
+
+
+def _title(result: CompareResult) -> str:
+    name = Path(result.model_path).name
+    how = "simulated on ONNX Runtime" if result.backend == "ort" else f"on {result.backend}"
+    count = f"{result.samples} sample{'s' if result.samples != 1 else ''}"
+    return f"{name}: {result.precision.upper()} {how} against FP32, {count}"
+
+
+def _facts(result: CompareResult) -> list[tuple[str, str]]:
+    facts = []
+    if result.task:
+        task = result.task
+        change = task.candidate - task.reference
+        text = f"{task.reference:.4f} in FP32, {task.candidate:.4f} now ({change:+.4f})"
+        facts.append((task.name, text))
+    facts += [(f"output {t.name}", _metrics_text(t.metrics)) for t in result.outputs[:4]]
+    if result.first_divergence:
+        first = result.first_divergence
+        where = f"{first.layer} " if first.layer else ""
+        facts.append(
+            (
+                f"first under {first.threshold_db:g} dB",
+                f"{where}(tensor {first.tensor}, {decibel(first.sqnr_db)} dB)",
+            )
+        )
+    broken = [t for t in result.tensors if not t.metrics.is_finite]
+    if broken:
+        facts.append(("NaN or Inf", f"{len(broken)} tensors, first in {broken[0].name}"))
+    facts.append(("compared", _coverage(result)))
+    return facts
+
+
+def _metrics_text(metrics: Metrics) -> str:
+    if not metrics.is_finite:
+        return f"{metrics.nan_count} NaN, {metrics.inf_count} Inf"
+    return (
+        f"SQNR {decibel(metrics.sqnr_db)} dB, cosine {metrics.cosine:.5f}, "
+        f"largest error {number(metrics.max_abs_err, 3)} of {number(metrics.ref_amax, 3)}, "
+        f"worst sample {metrics.worst_sample}"
+    )
+
+
+def _coverage(result: CompareResult) -> str:
+    text = f"{len(result.tensors)} tensors of {len(result.layers)} layers"
+    floats = sum(1 for s in result.skipped if s.reason != "not floating point")
+    return text + (f"; {floats} skipped (see --json)" if floats else "")
+
+
+def _row(layer: LayerResult) -> LayerRow:
+    metrics = layer.metrics
+    return LayerRow(
+        rank=str(layer.rank),
+        layer=layer.name,
+        op_type=layer.op_type,
+        precision=str(layer.precision),
+        local_db=decibel(layer.local_sqnr_db),
+        cumulative_db=decibel(metrics.sqnr_db),
+        amax=number(metrics.ref_amax, 3),
+        clipped=share(layer.input_clipped_fraction),
+        worst=layer.rank == 1 and layer.local_sqnr_db is not None,
+    )
+
+
+def _verdict(result: CompareResult) -> str:
+    conditions = result.verdict.conditions
+    if not conditions:
+        return "No gate was set (--fail-on)."
+    failed = sum(not c.passed for c in conditions)
+    if failed:
+        return f"FAILED: {failed} of {len(conditions)} conditions do not hold."
+    return f"PASSED: all {len(conditions)} conditions hold."
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in at most `width` characters, its middle left out: both ends tell layers apart."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def widest(texts: Sequence[str], least: int) -> int:
+    """The length of the longest text, at least `least`."""
+    return max([least, *(len(t) for t in texts)])

@@ -1,0 +1,144 @@
+"""ONNX Runtime on the CPU: the reference, and the simulation of every quantized model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qdebug.errors import BackendError, ModelError
+from qdebug.run.ort_fp16 import keep_fp16_rounding
+from qdebug.types import Feeds, Skipped, Tensors
+
+_NUMPY_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(int16)": np.int16,
+    "tensor(uint16)": np.uint16,
+    "tensor(int32)": np.int32,
+    "tensor(uint32)": np.uint32,
+    "tensor(int64)": np.int64,
+    "tensor(uint64)": np.uint64,
+    "tensor(bool)": np.bool_,
+}
+
+
+class OrtBackend:
+    """Executes Q/DQ and FP16 models literally.
+
+    Graph optimizations are on, for speed, but for two that change what is computed: the fusion of
+    Q/DQ into INT8 kernels (it requantizes with other rounding), and the removal of FP16 rounding
+    between operators that have no FP16 kernel on the CPU (it would hide an overflow to Inf).
+    """
+
+    name = "ort"
+
+    def __init__(self, threads: int = 0) -> None:
+        """`threads` is the number of threads within one operator; 0 lets the runtime choose."""
+        self._threads = threads
+
+    def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> OrtSession:
+        """See Backend.open."""
+        with _mapped_errors("load the model"):
+            return OrtSession(_with_outputs(keep_fp16_rounding(proto), capture), self._threads)
+
+
+class OrtSession:
+    """See Session."""
+
+    def __init__(self, proto: onnx.ModelProto, threads: int) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 3  # errors: its warnings are about what qdebug does on purpose
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session: Any = ort.InferenceSession(
+            proto.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["EliminateIdentity"],
+        )
+        self._inputs = frozenset(i.name for i in self._session.get_inputs())
+        self._dtypes: dict[str, np.dtype[np.generic]] = {}
+        skipped = []
+        for output in self._session.get_outputs():
+            if output.type in _NUMPY_TYPES:
+                self._dtypes[output.name] = np.dtype(_NUMPY_TYPES[output.type])
+            else:
+                skipped.append(Skipped(output.name, f"numpy has no {output.type}"))
+        self._skipped = tuple(skipped)
+
+    @property
+    def dtypes(self) -> Mapping[str, np.dtype[np.generic]]:
+        """See Session."""
+        return self._dtypes
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """See Session."""
+        return self._skipped
+
+    def run(self, feeds: Feeds) -> Tensors:
+        """See Session.run."""
+        names = list(self._dtypes)
+        used = {name: array for name, array in feeds.items() if name in self._inputs}
+        with _mapped_errors("run the model"):
+            return dict(zip(names, self._session.run(names, used), strict=True))
+
+    def close(self) -> None:
+        """See Session.close."""
+        self._session = None
+
+
+def _with_outputs(proto: onnx.ModelProto, capture: Sequence[str]) -> onnx.ModelProto:
+    """`proto` with more outputs; their types are left for the runtime to infer."""
+    marked = onnx.ModelProto()
+    marked.CopyFrom(proto)
+    present = {v.name for v in marked.graph.output}
+    computed = {t for n in marked.graph.node for t in n.output}
+    for name in capture:
+        if name not in present and name in computed:
+            marked.graph.output.append(onnx.ValueInfoProto(name=name))
+    return marked
+
+
+@contextmanager
+def _mapped_errors(action: str) -> Iterator[None]:
+    """The one edge at which ONNX Runtime's exceptions become ours."""
+    try:
+        yield
+    except (ModelError, BackendError):
+        raise
+    except Exception as error:
+        if not _is_foreign(error):
+            raise
+        message = _shorten(str(error))
+        kind = type(error).__name__
+        if kind in ("InvalidGraph", "InvalidProtobuf", "NotImplemented") or "opset" in message:
+            raise ModelError(f"ONNX Runtime cannot {action}: {message}", _HINT) from error
+        raise BackendError(f"ONNX Runtime could not {action}: {message}") from error
+
+
+_HINT = "Check the model with onnx.checker; an opset ONNX Runtime does not know must be lowered."
+
+
+def _is_foreign(error: Exception) -> bool:
+    module = type(error).__module__
+    return module.startswith("onnxruntime") or isinstance(error, (RuntimeError, ValueError))
+
+
+def _shorten(message: str) -> str:
+    """The last part of a message that starts with codes and source positions."""
+    text = " ".join(message.split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"\S+\.(cc|h|cpp):\d+ \S+ ?", "", text)
+    return text[:400]

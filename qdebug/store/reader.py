@@ -1,0 +1,206 @@
+"""Reads a run file. Nothing is read before it is asked for, and one row at a time.
+
+Safe to use from several threads: h5py serialises its calls with a global lock, which it holds
+without the interpreter lock while HDF5 reads.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from qdebug.errors import StoreError
+from qdebug.store import schema
+from qdebug.store.opening import damage, open_run
+from qdebug.store.ranges import numbered_groups, read_ranges
+from qdebug.store.schema import RangeRecord, Role
+from qdebug.types import Array
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """One tensor of one role: its dataset, and the rows to find elsewhere or not at all."""
+
+    dataset: Any
+    ragged: frozenset[int]
+    missing: frozenset[int]
+
+
+class RunReader:
+    """A context manager over a complete run file.
+
+    A run file never changes once it has its name, so it is opened without a lock; one that is
+    replaced meanwhile stays readable here as it was.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open the file.
+
+        Raises:
+            StoreError: no such file, not an HDF5 file, not a run file of this version, or one
+                that was never finished; or its filter is not installed.
+        """
+        self.path = Path(path)
+        self._file = open_run(self.path)
+        try:
+            with damage(self.path, "the list of samples"):
+                kept = self._file[schema.SAMPLES][()].tolist()
+        except StoreError:
+            self._file.close()
+            raise
+        self._row_of = {sample: row for row, sample in enumerate(kept) if sample >= 0}
+        self._stored: dict[tuple[Role, str], _Stored | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; may be called again."""
+        self._stored.clear()
+        self.__dict__.pop("_groups", None)
+        self._file.close()
+
+    @property
+    def complete(self) -> bool:
+        """True: a file that is not complete is refused on opening."""
+        return True
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """The samples whose activations are kept, ascending."""
+        return tuple(sorted(self._row_of))
+
+    @cached_property
+    def manifest(self) -> Mapping[str, object]:
+        """Hashes, versions, device, flags and seed of the run."""
+        with damage(self.path, "the manifest"):
+            manifest: Mapping[str, object] = json.loads(self._file.attrs[schema.ATTR_MANIFEST])
+            return manifest
+
+    @cached_property
+    def plan_text(self) -> str:
+        """The precision plan, YAML; empty when the run had none."""
+        return self._text(schema.PLAN)
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The result of the comparison."""
+        with damage(self.path, "the results"):
+            results: dict[str, Any] = json.loads(self._text(schema.RESULTS))
+            return results
+
+    def tensors(self, role: Role) -> tuple[str, ...]:
+        """The names of the tensors that were captured in a role, in the order of capture."""
+        _check_role(role)
+        with damage(self.path, "the tensors"):
+            return tuple(name for name in self._groups if self._find(role, name) is not None)
+
+    def read(self, role: Role, tensor: str, sample: int) -> Array:
+        """One tensor of one sample, of the shape it was put with.
+
+        Raises:
+            StoreError: the sample or tensor was not kept, or the file is damaged.
+        """
+        return self.read_rows(role, sample, (tensor,))[tensor]
+
+    def read_rows(self, role: Role, sample: int, tensors: Sequence[str]) -> dict[str, Array]:
+        """Several tensors of one sample, by name; each of the shape it was put with.
+
+        Raises:
+            StoreError: the sample or one of the tensors was not kept, or the file is damaged.
+        """
+        _check_role(role)
+        row = self._row(sample)
+        return {name: self._read(role, name, sample, row) for name in tensors}
+
+    def ranges(self) -> Mapping[str, RangeRecord]:
+        """The calibration record of each tensor, by name; empty when there was no calibration.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        with damage(self.path, "the ranges"):
+            return read_ranges(self._file)
+
+    @cached_property
+    def _groups(self) -> dict[str, Any]:
+        with damage(self.path, "the tensor names"):
+            groups = numbered_groups(self._file, schema.TENSORS)
+            return {group.attrs[schema.ATTR_NAME]: group for group in groups}
+
+    def _find(self, role: Role, tensor: str) -> _Stored | None:
+        """The stored tensor, opened once; None when it was not captured in this role."""
+        if (role, tensor) not in self._stored:
+            group = self._groups.get(tensor)
+            dataset = None if group is None else group.get(role)
+            self._stored[role, tensor] = None if dataset is None else _describe(dataset)
+        return self._stored[role, tensor]
+
+    def _row(self, sample: int) -> int:
+        row = self._row_of.get(sample)
+        if row is None and not self._row_of:
+            raise StoreError(
+                f"{self.path}: keeps no activations.",
+                "Run `qdebug compare` again with `--keep all` or `--keep worst:8`.",
+            )
+        if row is None:
+            near = min(self._row_of, key=lambda kept: (abs(kept - sample), kept))
+            raise StoreError(
+                f"{self.path}: the activations of sample {sample} were not kept;"
+                f" the nearest kept sample is {near}.",
+                "Run `qdebug compare` again with `--keep all` to have every sample.",
+            )
+        return row
+
+    def _read(self, role: Role, tensor: str, sample: int, row: int) -> Array:
+        with damage(self.path, f"tensor '{tensor}'"):
+            stored = self._find(role, tensor)
+            if stored is None:
+                raise self._unknown(role, tensor)
+            if row in stored.missing:
+                raise StoreError(
+                    f"{self.path}: the {role} has no tensor '{tensor}' for sample {sample}.",
+                    "It was not captured for this sample; see `skipped` in the results.",
+                )
+            if row in stored.ragged:
+                return np.asarray(self._groups[tensor][schema.ragged_group(role)][str(row)][()])
+            return np.asarray(stored.dataset[row])
+
+    def _unknown(self, role: Role, tensor: str) -> StoreError:
+        near = difflib.get_close_matches(tensor, self.tensors(role), n=1, cutoff=0.0)
+        return StoreError(
+            f"{self.path}: the {role} has no tensor '{tensor}'.",
+            f"Did you mean '{near[0]}'?" if near else "The run kept no activations of this role.",
+        )
+
+    def _text(self, name: str) -> str:
+        with damage(self.path, f"'{name}'"):
+            text: str = self._file[name].asstr()[()]
+            return text
+
+
+def _check_role(role: Role) -> None:
+    if role not in schema.ROLES:
+        raise ValueError(f"no role {role!r}")
+
+
+def _describe(dataset: Any) -> _Stored:
+    ragged = dataset.attrs.get(schema.ATTR_RAGGED, ())
+    missing = dataset.attrs.get(schema.ATTR_MISSING, ())
+    return _Stored(dataset, frozenset(map(int, ragged)), frozenset(map(int, missing)))

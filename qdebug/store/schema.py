@@ -1,0 +1,120 @@
+"""The layout of a run file: one HDF5 file that holds all the evidence of one comparison.
+
+It can be read with plain h5py (1.10 file format or newer)::
+
+    /                     attributes
+                            schema    "qdebug.run/1"
+                            complete  True; a file without it was never finished
+                            created   UTC time, ISO 8601
+                            manifest  JSON text: hashes of model, samples and plan, versions, seed
+                            keep      "all", "none" or "worst:N"
+                            dtype     "float32" (floats as captured) or "float16" (floats narrowed)
+                            filter    "raw", "lz4" or "zstd"; the last two need `import hdf5plugin`
+    /plan                 scalar text: the precision plan, YAML; empty when there was none
+    /results              scalar text: the result of the comparison, JSON
+    /samples              int64 [rows]: which sample each row of every activation dataset belongs
+                          to; -1 for a row that was never used
+    /tensors/00000        one group per tensor, numbered in the order of capture
+                            attribute name: the user's exact name
+        reference         [rows, *shape of one row], one chunk per row (below 1 GiB)
+        candidate         the same; either may be absent
+                            attribute ragged:  int64, rows that are stored apart (absent when none)
+                            attribute missing: int64, rows with no value (absent when none)
+        ragged_reference/<row>   a row whose shape or dtype does not fit the dataset; its row
+        ragged_candidate/<row>   there is the fill value: NaN for floats, 0 or False otherwise
+    /ranges/00000         one group per tensor: attribute name, one attribute per scalar (amax,
+                          count, ...), one dataset per array (histogram, ...)
+
+Names are attributes, never HDF5 paths, because a tensor's name may hold '/', ':' or be 300
+characters long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qdebug.errors import UsageError
+from qdebug.types import Array
+
+SCHEMA = "qdebug.run/1"
+
+ATTR_SCHEMA = "schema"
+ATTR_COMPLETE = "complete"
+ATTR_CREATED = "created"
+ATTR_MANIFEST = "manifest"
+ATTR_KEEP = "keep"
+ATTR_DTYPE = "dtype"
+ATTR_FILTER = "filter"
+ATTR_NAME = "name"
+ATTR_RAGGED = "ragged"
+ATTR_MISSING = "missing"
+
+PLAN = "plan"
+RESULTS = "results"
+SAMPLES = "samples"
+TENSORS = "tensors"
+RANGES = "ranges"
+
+NO_SAMPLE = -1
+
+Role = Literal["reference", "candidate"]
+ROLES: tuple[Role, ...] = ("reference", "candidate")
+FloatStorage = Literal["float32", "float16"]
+FilterName = Literal["raw", "lz4", "zstd"]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which samples' activations a run file keeps.
+
+    `count` is the number of slots of "worst", and 0 for the others.
+    """
+
+    kind: Literal["all", "none", "worst"]
+    count: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Keep:
+        """Read "all", "none" or "worst:N".
+
+        Raises:
+            UsageError: anything else, or N below 1.
+        """
+        word, colon, number = text.strip().partition(":")
+        if word == "all" and not colon:
+            return cls("all")
+        if word == "none" and not colon:
+            return cls("none")
+        if word == "worst" and number.isascii() and number.isdigit() and int(number) >= 1:
+            return cls("worst", int(number))
+        raise UsageError(
+            f"--keep {text}: not a choice of what to keep.",
+            "Use `all`, `none` or `worst:N` with N at least 1, such as `worst:8`.",
+        )
+
+    def __str__(self) -> str:
+        return f"worst:{self.count}" if self.kind == "worst" else self.kind
+
+
+@dataclass(frozen=True)
+class RangeRecord:
+    """What calibration saw of one tensor.
+
+    `scalars` are single numbers by name (amin, amax, count, first_bin, ...); `arrays` are numeric
+    arrays of any shape by name (histogram, ...). The name "name" is taken.
+    """
+
+    scalars: Mapping[str, float | int] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+def numbered(group: str, index: int) -> str:
+    """The path of the index-th group below `group`, such as "tensors/00007"."""
+    return f"{group}/{index:05d}"
+
+
+def ragged_group(role: Role) -> str:
+    """The group, beside a tensor's dataset, that holds the rows which do not fit it."""
+    return f"ragged_{role}"

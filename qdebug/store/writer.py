@@ -1,0 +1,259 @@
+"""Writes a run file: everything into a temporary file, which becomes the target when it is whole.
+
+h5py releases the interpreter lock while HDF5 reads, writes or compresses, so a thread that puts
+rows does not hold up one that runs a model. One writer is for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import h5py
+import numpy as np
+
+from qdebug.store import filters, schema
+from qdebug.store.partial import PartialFile, disk_full, write_error
+from qdebug.store.ranges import write_ranges
+from qdebug.store.rows import TensorRows, storable
+from qdebug.store.schema import FilterName, FloatStorage, Keep, RangeRecord, Role
+from qdebug.types import Array, Tensors
+
+# Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
+_FORMAT = ("v110", "v110")
+
+
+class RunWriter:
+    """A context manager; leaving it before finish() removes the temporary file."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        overwrite: bool,
+        keep: Keep,
+        dtype: FloatStorage = "float32",
+        filter: FilterName | Literal["auto"] = "auto",
+        expected_rows: int = 0,
+    ) -> None:
+        """Check the target and create the temporary file beside it.
+
+        Args:
+            path: the run file to be.
+            overwrite: replace an existing file.
+            keep: with "none", put_rows() does nothing; with "worst:N", rows are the N slots.
+            dtype: "float32" stores what was captured; "float16" narrows floats, except tensors
+                with finite values beyond its range.
+            filter: "auto" measures on the first rows. Always "raw" with "worst:N", since rows
+                compressed over each other leave holes.
+            expected_rows: how many rows are coming, 0 when unknown; lets a full disk be seen
+                before the work is done.
+
+        Raises:
+            StoreError: the target exists and `overwrite` is False, its directory is missing or
+                not writable, or another run is writing it.
+        """
+        self._target = Path(path)
+        self._keep = keep
+        self._dtype: FloatStorage = dtype
+        self._filter = "raw" if keep.kind == "worst" else filter
+        self._options: Mapping[str, Any] | None = None
+        self._expected = keep.count if keep.kind == "worst" else expected_rows
+        self._samples: dict[int, int] = {}
+        self._groups: dict[str, Any] = {}
+        self._rows: dict[tuple[Role, str], TensorRows] = {}
+        self._row_bytes: dict[Role, int] = {}
+        self._closed = False
+        self._file: Any = None
+        self._partial = PartialFile(self._target, overwrite=overwrite)
+        with self._guard():
+            # No HDF5 lock: PartialFile holds one. No chunk cache: it would keep up to 8 MiB per
+            # tensor until the end, and a row is written once, as a whole.
+            self._file = h5py.File(
+                self._partial.path, "w", libver=_FORMAT, locking=False, rdcc_nbytes=0
+            )
+            self._file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
+            self._file.attrs[schema.ATTR_COMPLETE] = False
+            self._file.attrs[schema.ATTR_CREATED] = _now()
+            self._file.attrs[schema.ATTR_KEEP] = str(keep)
+            self._file.attrs[schema.ATTR_DTYPE] = dtype
+            self._file.attrs[schema.ATTR_MANIFEST] = "{}"
+            self._file[schema.PLAN] = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._abort()
+
+    def set_manifest(self, manifest: Mapping[str, object]) -> None:
+        """Store the manifest, whose values JSON can hold; replaces an earlier one."""
+        text = json.dumps(dict(manifest))
+        with self._guard():
+            self._file.attrs[schema.ATTR_MANIFEST] = text
+
+    def set_plan(self, yaml_text: str) -> None:
+        """Store the precision plan; replaces an earlier one."""
+        with self._guard():
+            del self._file[schema.PLAN]
+            self._file[schema.PLAN] = yaml_text
+
+    def set_ranges(self, ranges: Mapping[str, RangeRecord]) -> None:
+        """Store the calibration record of each tensor, by name; replaces earlier ones.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        with self._guard():
+            write_ranges(self._file, ranges)
+
+    def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
+        """Write row `row` of every tensor; rows come in any order and may be written again.
+
+        A row given to another sample loses what it held in both roles.
+
+        Args:
+            role: "reference" or "candidate".
+            row: from 0; below N with "worst:N".
+            sample: the sample, from 0, that the arrays belong to.
+            tensors: arrays of any shape by tensor name. They are copied before this returns.
+
+        Raises:
+            StoreError: the disk is full or refused, or an array is of a dtype that no run file
+                holds. The temporary file is gone then.
+            ValueError: a row or sample that cannot be meant: a mistake of the caller.
+        """
+        if self._keep.kind == "none":
+            return
+        self._check(role, row, sample)
+        with self._guard():
+            stored = {name: storable(name, array, self._dtype) for name, array in tensors.items()}
+            if self._options is None:
+                self._set_filter(stored)
+            if role not in self._row_bytes:
+                self._row_bytes[role] = sum(array.nbytes for array in stored.values())
+                self._check_space()
+            self._claim(row, sample)
+            for name, array in stored.items():
+                self._rows_of(role, name, array, row).put(row, array)
+
+    def finish(self, results_json: str) -> Path:
+        """Complete the file and put it in the target's place, in one step.
+
+        Returns:
+            The target's path.
+
+        Raises:
+            StoreError: the disk is full or refused; the target is as it was before.
+        """
+        with self._guard():
+            count = 1 + max(self._samples, default=-1)
+            for rows in self._rows.values():
+                rows.finish(count)
+            which = [self._samples.get(row, schema.NO_SAMPLE) for row in range(count)]
+            self._file[schema.SAMPLES] = np.array(which, np.int64)
+            self._file[schema.RESULTS] = results_json
+            if self._options is None:
+                self._file.attrs[schema.ATTR_FILTER] = "raw"
+            self._file.attrs[schema.ATTR_COMPLETE] = True
+            self._forget_handles()
+            self._file.close()
+            self._partial.publish()
+            self._closed = True
+        return self._target
+
+    def _check(self, role: Role, row: int, sample: int) -> None:
+        if role not in schema.ROLES:
+            raise ValueError(f"no role {role!r}")
+        if row < 0 or (self._keep.kind == "worst" and row >= self._keep.count):
+            raise ValueError(f"no row {row} with --keep {self._keep}")
+        if sample < 0:
+            raise ValueError(f"no sample {sample}")
+        if self._samples.get(row) != sample and sample in self._samples.values():
+            raise ValueError(f"sample {sample} has another row already")
+
+    def _set_filter(self, tensors: Tensors) -> None:
+        name = self._filter
+        if name == "auto":
+            name = filters.choose(tensors.values(), self._partial.path.parent)
+        self._options = filters.dataset_options(name)
+        self._file.attrs[schema.ATTR_FILTER] = name
+
+    def _claim(self, row: int, sample: int) -> None:
+        if self._samples.get(row, sample) != sample:
+            for rows in self._rows.values():
+                rows.forget(row)
+        self._samples[row] = sample
+
+    def _rows_of(self, role: Role, name: str, first: Array, row: int) -> TensorRows:
+        found = self._rows.get((role, name))
+        if found is None:
+            group = self._groups.get(name)
+            if group is None:
+                path = schema.numbered(schema.TENSORS, len(self._groups))
+                group = self._groups[name] = self._file.create_group(path)
+                group.attrs[schema.ATTR_NAME] = name
+            declared = max(self._expected, row + 1)
+            found = TensorRows(group, role, first, declared, self._options or {})
+            self._rows[role, name] = found
+        return found
+
+    def _needed_bytes(self) -> int:
+        """What the activations need as far as known; compression is not counted."""
+        return sum(self._row_bytes.values()) * max(self._expected, len(self._samples))
+
+    def _check_space(self) -> None:
+        needed = self._needed_bytes()
+        available = self._partial.free_bytes() + self._partial.size_bytes()
+        # A filter may make it fit.
+        if not self._options and self._expected and needed > available:
+            raise disk_full(self._target, needed, available)
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Map what a write can raise, and leave no temporary file behind a failed one."""
+        if self._closed:
+            raise ValueError("the run file is closed")
+        try:
+            yield
+        # Closing a file that cannot be flushed raises RuntimeError.
+        except (OSError, RuntimeError) as error:
+            needed = max(self._needed_bytes(), self._partial.size_bytes())
+            self._abort()
+            raise write_error(self._target, error, needed, self._partial.free_bytes()) from error
+        except BaseException:
+            self._abort()
+            raise
+
+    def _abort(self) -> None:
+        """Remove the temporary file, unless it has become the target. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._partial.empty()
+        self._forget_handles()
+        # HDF5 may refuse to close what it cannot flush; the second attempt lets go of it.
+        for _ in range(2 if self._file is not None else 0):
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
+                self._file.close()
+                break
+        self._partial.discard()
+
+    def _forget_handles(self) -> None:
+        # HDF5 keeps a file open as long as one of its datasets is.
+        self._rows.clear()
+        self._groups.clear()
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

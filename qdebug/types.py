@@ -1,0 +1,62 @@
+"""The small records that stages hand to each other. Frozen; no behaviour beyond derived values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+"""Input arrays of one execution, by input name."""
+
+Tensors = Mapping[str, Array]
+"""Captured arrays of one execution, by the user's tensor name."""
+
+
+class Precision(StrEnum):
+    """The precision a layer computes in."""
+
+    INT8 = "int8"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A model input or output.
+
+    `shape` holds an int for a fixed axis, and a symbol's name or None for a dynamic one.
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    dtype: np.dtype[np.generic]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A tensor that could not be captured or compared, and why."""
+
+    tensor: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of a long operation, for whoever shows it."""
+
+    stage: str
+    done: int
+    total: int
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def ignore_progress(_: Progress) -> None:
+    """The default progress callback: shows nothing."""

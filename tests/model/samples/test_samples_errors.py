@@ -1,0 +1,228 @@
+"""Every error names the file, what is wrong, and the next step."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from qdebug.errors import SampleError
+from qdebug.model.samples import open_samples
+
+
+@pytest.fixture
+def x(make_spec):
+    return [make_spec("x", None, 3)]
+
+
+def message(spec, inputs, **options) -> str:
+    """The error's text; checks that it names the data and gives a next step."""
+
+    def read() -> None:
+        samples = open_samples(str(spec), inputs, **options)
+        for batch in samples.batches():
+            samples.feeds(batch.start, batch.count)
+
+    with pytest.raises(SampleError) as error:
+        read()
+    assert error.value.hint
+    assert str(spec).split(":")[0] in error.value.message
+    return str(error.value)
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def test_no_such_file(tmp_path, x) -> None:
+    assert "no such file" in message(tmp_path / "data.npz", x)
+    assert "no such file" in message(f"{tmp_path}/load.py:function", x)
+
+
+def test_unknown_kind(tmp_path, x) -> None:
+    (tmp_path / "data.csv").touch()
+    assert "unknown kind of data" in message(tmp_path / "data.csv", x)
+
+
+def test_bad_limits(tmp_path, x) -> None:
+    np.savez(tmp_path / "a.npz", x=ones(2, 3))
+    with pytest.raises(SampleError, match="--samples is 0"):
+        open_samples(str(tmp_path / "a.npz"), x, limit=0)
+    with pytest.raises(SampleError, match="--batch-size is 0"):
+        open_samples(str(tmp_path / "a.npz"), x, batch_size=0)
+    with pytest.raises(SampleError, match="no inputs"):
+        open_samples(str(tmp_path / "a.npz"), [])
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.json"])
+def test_garbage(tmp_path, x, name) -> None:
+    (tmp_path / name).write_bytes(b"this is { no data")
+    assert "not " in message(tmp_path / name, x)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.json"])
+def test_empty_file(tmp_path, x, name) -> None:
+    (tmp_path / name).touch()
+    text = message(tmp_path / name, x)
+    assert "not " in text or "no samples" in text
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.6, 0.99])
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.json"])
+def test_truncated(tmp_path, x, write_hdf5, name, keep) -> None:
+    data = np.random.default_rng(0).standard_normal((500, 3)).astype(np.float32)
+    path = tmp_path / name
+    if name == "a.npz":
+        np.savez_compressed(path, x=data)
+    elif name == "a.npy":
+        np.save(path, data)
+    elif name == "a.h5":
+        write_hdf5(tmp_path, {"x": data})
+        (tmp_path / "data.h5").rename(path)
+    else:
+        path.write_text(json.dumps({"x": {"array": "A" * 5000, "polygraphy_class": "ndarray"}}))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+    assert any(word in message(path, x) for word in ("truncated", "cut off"))
+
+
+def test_damaged_member(tmp_path, x) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.random.default_rng(0).standard_normal((999, 3)).astype("f4"))
+    content = bytearray(path.read_bytes())
+    content[5000:5100] = bytes(100)
+    path.write_bytes(content)
+    text = message(path, x)
+    assert "array 'x'" in text
+    assert "damaged" in text
+
+
+def test_member_shorter_than_its_header(tmp_path, x) -> None:
+    stream = io.BytesIO()
+    np.save(stream, ones(50, 3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", stream.getvalue()[:-40])
+    text = message(tmp_path / "a.npz", x)
+    assert "array 'x': truncated" in text
+    assert "600 bytes" in text
+    assert "560" in text
+
+
+def test_pickles_are_refused(tmp_path, x) -> None:
+    ragged = np.array([ones(1), ones(2)], dtype=object)
+    np.save(tmp_path / "a.npy", ragged, allow_pickle=True)
+    np.savez(tmp_path / "a.npz", x=ragged)
+    for name in ("a.npy", "a.npz"):
+        assert "pickle" in message(tmp_path / name, x)
+    stream = io.BytesIO()
+    np.save(stream, ragged, allow_pickle=True)
+    text = base64.b64encode(stream.getvalue()).decode()
+    feed = {"x": {"array": text, "polygraphy_class": "ndarray"}}
+    (tmp_path / "a.json").write_text(json.dumps([feed]))
+    assert "cannot be decoded" in message(tmp_path / "a.json", x)
+
+
+def test_empty_containers(tmp_path, x) -> None:
+    import h5py
+
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    assert "holds no arrays" in message(tmp_path / "a.npz", x)
+    h5py.File(tmp_path / "a.h5", "w").close()
+    assert "holds no datasets" in message(tmp_path / "a.h5", x)
+    (tmp_path / "folder").mkdir()
+    assert "holds no .npy" in message(tmp_path / "folder", x)
+    (tmp_path / "a.json").write_text("[]")
+    assert "no samples" in message(tmp_path / "a.json", x)
+
+
+def test_mixed_directory(tmp_path, x) -> None:
+    np.save(tmp_path / "a.npy", ones(1, 3))
+    np.savez(tmp_path / "a.npz", x=ones(1, 3))
+    assert "both .npy and .npz" in message(tmp_path, x)
+
+
+def test_zero_samples(tmp_path, x, write_hdf5) -> None:
+    np.savez(tmp_path / "a.npz", x=ones(0, 3))
+    np.savez_compressed(tmp_path / "b.npz", x=ones(0, 3))
+    (tmp_path / "feeds").mkdir()
+    np.savez(tmp_path / "feeds" / "0.npz", x=ones(0, 3))
+    for name in ("a.npz", "b.npz", "feeds"):
+        assert "input 'x' has no samples" in message(tmp_path / name, x)
+
+
+def test_counts_differ(tmp_path, x, make_spec) -> None:
+    np.savez(tmp_path / "a.npz", x=ones(10, 3), y=ones(8, 3))
+    text = message(tmp_path / "a.npz", [*x, make_spec("y", None, 3)])
+    assert "'x' has 10, 'y' has 8" in text
+
+
+def test_extras_of_another_length(tmp_path, x) -> None:
+    np.savez(tmp_path / "a.npz", x=ones(10, 3), labels=np.arange(9), classes=np.int64(3))
+    text = message(tmp_path / "a.npz", x, limit=5)
+    assert "array 'labels' has 9 rows, the inputs have 10 samples" in text
+
+
+def test_extras_of_feeds(tmp_path, x) -> None:
+    np.savez(tmp_path / "0.npz", x=ones(4, 3), label=np.arange(4))
+    np.savez(tmp_path / "1.npz", x=ones(4, 3), label=np.arange(3))
+    assert "1.npz: array 'label' has 3 rows, the inputs have 4" in message(tmp_path, x)
+    np.savez(tmp_path / "1.npz", x=ones(4, 3))
+    assert "1.npz: array 'label' is not in every feed" in message(tmp_path, x)
+    np.savez(tmp_path / "1.npz", x=ones(4, 3), label=ones(4, 2))
+    assert "array 'label' differs in shape" in message(tmp_path, x)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.float16, "U3", "S3"])
+def test_no_type_is_converted_silently(tmp_path, x, dtype) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3), dtype))
+    text = message(tmp_path / "a.npz", x)
+    assert "the model takes float32" in text
+    assert ".astype(np.float32)" in text
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (2, 1, 4), (2, 1, 1, 3)])
+def test_wrong_shapes(tmp_path, x, shape) -> None:
+    np.savez(tmp_path / "a.npz", x=ones(*shape))
+    assert f"has shape {list(shape)}; the model takes [?, 3]" in message(tmp_path / "a.npz", x)
+
+
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "Inf"), (-np.inf, "Inf")])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_not_finite(tmp_path, make_spec, dtype, value, word) -> None:
+    data = np.full((20, 4), np.finfo(dtype).max, dtype)
+    data[13, 2] = value
+    np.save(tmp_path / "a.npy", data)
+    inputs = [make_spec("x", None, 4, dtype=dtype)]
+    text = message(tmp_path / "a.npy", inputs, batch_size=6)
+    assert f"input 'x' holds {word}, first in sample 13 (1 such" in text
+
+
+def test_not_finite_in_a_whole_feed(tmp_path, make_spec) -> None:
+    data = ones(5, 4, 3)
+    data[2, 3, 0] = np.nan
+    np.save(tmp_path / "a.npy", data)
+    assert "first in sample 2 " in message(tmp_path / "a.npy", [make_spec("x", 4, 3)])
+
+
+def test_json_of_something_else(tmp_path, x) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"lst": [1, 2], "polygraphy_class": "RunResults"}))
+    assert "not Polygraphy's inputs" in message(path, x)
+    path.write_text(json.dumps({"x": [1.0, 2.0, 3.0]}))
+    assert "'x' is not an encoded numpy array" in message(path, x)
+    path.write_text('{"x": 1,}')
+    assert "not valid JSON" in message(path, x)
+
+
+def test_data_that_disappears(tmp_path, x) -> None:
+    for index in range(3):
+        np.save(tmp_path / f"{index}.npy", ones(1, 3))
+    samples = open_samples(str(tmp_path), x)
+    (tmp_path / "0.npy").unlink()
+    with pytest.raises(SampleError, match="cannot be read any more"):
+        samples.feeds(0, 1)

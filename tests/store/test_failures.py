@@ -1,0 +1,261 @@
+"""A run file appears whole or not at all, and every failure says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdebug.errors import StoreError
+from qdebug.store import filters
+from qdebug.store.partial import PartialFile
+from qdebug.store.reader import RunReader
+from qdebug.store.rows import TensorRows
+from qdebug.store.schema import Keep
+from qdebug.store.writer import RunWriter
+
+ALL = Keep("all")
+ROW = {"a": np.ones((1, 8), np.float32)}
+
+
+def write_run(path: Path, overwrite: bool = False) -> None:
+    with RunWriter(path, overwrite=overwrite, keep=ALL) as writer:
+        writer.put_rows("reference", 0, 0, ROW)
+        writer.finish("{}")
+
+
+def python(code: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    head = """
+        import sys, numpy as np
+        from pathlib import Path
+        from qdebug.errors import StoreError
+        from qdebug.store.schema import Keep
+        from qdebug.store.writer import RunWriter
+        row = {"a": np.random.default_rng(0).random((1, 1 << 20))}
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_nothing_is_visible_before_finish(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    with RunWriter(path, overwrite=False, keep=ALL) as writer:
+        writer.put_rows("reference", 0, 0, ROW)
+        assert os.listdir(tmp_path) == [".run.h5.partial"]
+        assert writer.finish("{}") == path
+    assert os.listdir(tmp_path) == ["run.h5"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, None])
+def test_leaving_early_removes_the_temporary_file(
+    error: type[BaseException] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "run.h5").write_text("before")
+
+    def leave() -> None:
+        with RunWriter(tmp_path / "run.h5", overwrite=True, keep=ALL) as writer:
+            writer.put_rows("reference", 0, 0, ROW)
+            if error:
+                raise error
+
+    if error:
+        with pytest.raises(error):
+            leave()
+    else:
+        leave()
+    assert os.listdir(tmp_path) == ["run.h5"]
+    assert (tmp_path / "run.h5").read_text() == "before"
+
+
+def test_an_interrupt_just_after_publishing_keeps_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: PartialFile) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PartialFile, "_close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_run(tmp_path / "run.h5")
+    assert os.listdir(tmp_path) == ["run.h5"]
+    with RunReader(tmp_path / "run.h5") as run:
+        assert run.samples == (0,)
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    path.write_text("before")
+    with pytest.raises(StoreError, match=r"run\.h5: exists already(?s:.*)--force"):
+        RunWriter(path, overwrite=False, keep=ALL)
+    assert os.listdir(tmp_path) == ["run.h5"]
+    write_run(path, overwrite=True)
+    with RunReader(path) as run:
+        assert run.samples == (0,)
+
+
+def test_a_link_keeps_leading_to_the_run(tmp_path: Path) -> None:
+    (tmp_path / "real.h5").write_text("before")
+    (tmp_path / "link.h5").symlink_to("real.h5")
+    write_run(tmp_path / "link.h5", overwrite=True)
+    assert (tmp_path / "link.h5").is_symlink()
+    RunReader(tmp_path / "real.h5").close()
+
+
+def test_targets_that_cannot_be(tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "run.h5", tmp_path, Path("/dev/null"), tmp_path / ("x" * 250)):
+        with pytest.raises(StoreError, match="-o"):
+            RunWriter(path, overwrite=True, keep=ALL)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="cannot be written"):
+        RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
+
+
+def test_a_second_run_to_the_same_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    with RunWriter(path, overwrite=False, keep=ALL) as writer:
+        writer.put_rows("reference", 0, 3, ROW)
+        with pytest.raises(StoreError, match="another run"):
+            RunWriter(path, overwrite=False, keep=ALL)
+        writer.finish("{}")
+    with RunReader(path) as run:
+        assert run.samples == (3,)
+
+
+def test_a_killed_run_leaves_the_target_and_the_next_run_works(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    path.write_text("before")
+    code = """
+        import os, signal
+        with RunWriter(sys.argv[1], overwrite=True, keep=Keep("all")) as writer:
+            writer.put_rows("reference", 0, 0, row)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert python(code, path).returncode == -signal.SIGKILL
+    assert path.read_text() == "before"
+    assert (tmp_path / ".run.h5.partial").stat().st_size > 1 << 20
+    write_run(path, overwrite=True)
+    assert os.listdir(tmp_path) == ["run.h5"]
+    RunReader(path).close()
+
+
+FILL = """
+    try:
+        with RunWriter(sys.argv[1], overwrite=False, keep=Keep("all"), filter=sys.argv[2]) as run:
+            for i in range(20):
+                run.put_rows("reference", i, i, row)
+            run.finish("{}")
+    except StoreError as error:
+        print(error)
+    print(*[p.name for p in Path(sys.argv[1]).parent.iterdir()], sep=",")
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("name", ["raw", "lz4"])
+def test_a_write_that_the_system_refuses(name: str, tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))\n"
+    done = python(limit + textwrap.dedent(FILL), tmp_path / "run.h5", name)
+    assert done.returncode == 7, done.stderr
+    assert "run.h5: the run file outgrew" in done.stdout
+    assert done.stdout.endswith("\n\n")  # nothing is left in the directory
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(
+    subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False
+    ).returncode
+    != 0,
+    reason="needs the right to mount a small tmpfs",
+)
+def test_a_full_disk(tmp_path: Path) -> None:
+    script = tmp_path / "fill.py"
+    source = python.__code__.co_consts  # the head is shared with python()
+    head = next(text for text in source if isinstance(text, str) and "import sys" in text)
+    script.write_text(textwrap.dedent(head) + textwrap.dedent(FILL))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = f"mount -t tmpfs -o size=20m tmpfs {disk}; {sys.executable} {script} {disk}/r.h5 raw"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert "r.h5: the disk is full" in done.stdout
+    assert "21 MB is free" in done.stdout
+    assert "--keep none" in done.stdout
+    assert done.stdout.endswith("\n\n")
+
+
+def test_a_full_disk_is_mapped_and_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(TensorRows, "put", full)
+    writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
+    with pytest.raises(StoreError, match=r"run\.h5: the disk is full.*free(?s:.*)--keep none"):
+        writer.put_rows("reference", 0, 0, ROW)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ValueError, match="closed"):
+        writer.put_rows("reference", 0, 0, ROW)
+
+
+def test_a_disk_that_will_not_hold_the_run_is_seen_at_the_first_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PartialFile, "free_bytes", lambda _: 1000)
+    writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL, expected_rows=10**9)
+    with pytest.raises(StoreError, match=r"needs about 32 GB"):
+        writer.put_rows("reference", 0, 0, ROW)
+
+
+def test_a_close_that_fails_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: PartialFile) -> None:
+        raise RuntimeError("Can't decrement id ref count (..., errno = 28, error message = 'No')")
+
+    monkeypatch.setattr(PartialFile, "publish", refuse)
+    with pytest.raises(StoreError, match="the disk is full"):
+        write_run(tmp_path / "run.h5")
+    assert os.listdir(tmp_path) == []
+
+
+def test_text_is_refused_by_name(tmp_path: Path) -> None:
+    with (
+        RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL) as writer,
+        pytest.raises(StoreError, match="Tensor 'words'"),
+    ):
+        writer.put_rows("reference", 0, 0, {"words": np.array(["a"], object)})
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_filter_is_the_one_with_the_least_time() -> None:
+    costs = {"lz4": filters.Cost(0.02, 800), "zstd": filters.Cost(0.05, 500)}
+    assert filters.fastest(costs, 1000, raw_seconds=0.05) == "raw"  # type: ignore[arg-type]
+    assert filters.fastest(costs, 1000, raw_seconds=0.11) == "zstd"  # type: ignore[arg-type]
+    light = {"lz4": filters.Cost(0.01, 800), "zstd": filters.Cost(0.05, 790)}
+    assert filters.fastest(light, 1000, raw_seconds=0.10) == "lz4"  # type: ignore[arg-type]
+
+
+def test_the_choice_of_filter_measures_and_leaves_nothing(tmp_path: Path) -> None:
+    zeros = np.zeros((4, 1 << 20), np.float32)
+    assert filters.choose([zeros], tmp_path) in ("raw", "lz4", "zstd")
+    assert filters.choose([zeros[0, :100]], tmp_path) == "raw"
+    assert os.listdir(tmp_path) == []
