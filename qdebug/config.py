@@ -32,6 +32,7 @@ class CompareSettings:
         reference: an FP32 model to compare with, or a run file whose reference is reused.
         samples, calib_samples: how many to use; None uses all.
         batch_size: for a dynamic batch axis; None chooses.
+        local_samples: about how many samples the local errors are measured on.
         memory_budget: bytes that captured tensors may take at a time.
         keep, keep_dtype: which activations the run file keeps, and as what.
         fail_on: gate conditions.
@@ -55,6 +56,7 @@ class CompareSettings:
     samples: int | None = None
     calib_samples: int | None = None
     batch_size: int | None = None
+    local_samples: int = 16
     memory_budget: int = 2 << 30
     keep: str = "worst:2"
     keep_dtype: Literal["float32", "float16"] = "float32"
@@ -87,6 +89,7 @@ class CompareFile(BaseModel):
     samples: int | None = Field(None, gt=0)
     calib_samples: int | None = Field(None, gt=0)
     batch_size: int | None = Field(None, gt=0)
+    local_samples: int | None = Field(None, gt=0)
     memory_budget: str | None = None
     keep: str | None = None
     keep_dtype: Literal["float32", "float16"] | None = None

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.reader import ReaderError
 
 from qdebug.errors import QdebugError
 
@@ -25,26 +26,86 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
         raise error(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise error(f"{path}: cannot be read as text: {problem}") from problem
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        raise error(_yaml_message(path, problem)) from problem
+    root, data = _parse(path, text, error)
     if not isinstance(data, dict):
-        raise error(f"{path}: holds no mapping of keys to values")
+        raise error(f"{path}:{_line_of(root, ())}: holds no mapping of keys to values")
     try:
         return schema.model_validate(data)
     except ValidationError as problem:
-        first = problem.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        first = _first_problem(root, problem.errors())
+        where = ".".join(str(part) for part in _in_file(root, first["loc"]))
         line = _line_of(root, first["loc"])
         raise error(f"{path}:{line}: {where}: {_reason(first)}", _hint(schema, first)) from problem
 
 
-def _yaml_message(path: Path, problem: yaml.YAMLError) -> str:
-    mark = getattr(problem, "problem_mark", None)
+class _Loader(yaml.SafeLoader):
+    """Keys are names, so they stay as they are written: a layer may be called 12 or `on`."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(None, None, "a key must be text", key.start_mark)
+            if key.tag == _MERGE_TAG:
+                continue
+            key.tag = "tag:yaml.org,2002:str"
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    None, None, f"'{key.value}' is given twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as problem:  # a date in month 13
+            raise yaml.MarkedYAMLError(None, None, str(problem), node.start_mark) from problem
+
+
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+def _parse(path: Path, text: str, error: type[QdebugError]) -> tuple[yaml.Node | None, Any]:
+    """The node tree, which knows lines, and the values."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        return root, None if root is None else loader.construct_document(root)
+    except yaml.YAMLError as problem:
+        raise error(_yaml_message(path, text, problem)) from problem
+    except RecursionError as problem:
+        raise error(f"{path}:1: is nested too deeply") from problem
+
+
+def _yaml_message(path: Path, text: str, problem: yaml.YAMLError) -> str:
+    if isinstance(problem, ReaderError):
+        line = text.count("\n", 0, problem.position) + 1
+        return f"{path}:{line}: holds a control character ({problem.character:#x})"
+    mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     reason = getattr(problem, "problem", None) or "not valid YAML"
     return f"{path}:{mark.line + 1 if mark else 1}: {reason}"
+
+
+def _first_problem(root: yaml.Node | None, problems: list[Any]) -> Any:
+    """The first problem; of those that the members of a union have with one value, the one that
+    points deepest into the file."""
+    first = _in_file(root, problems[0]["loc"])
+    same = [p for p in problems if _in_file(root, p["loc"])[: len(first)] == first]
+    return max(same, key=lambda p: len(_in_file(root, p["loc"])))
+
+
+def _in_file(node: yaml.Node | None, location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """`location` without pydantic's names for the members of a union; a missing key stays."""
+    found: list[int | str] = []
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found.append(part)
+            node = next((v for k, v in node.value if k.value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            found.append(part)
+            node = node.value[part]
+    return tuple(found)
 
 
 def _line_of(node: yaml.Node | None, location: tuple[int | str, ...]) -> int:
@@ -53,7 +114,7 @@ def _line_of(node: yaml.Node | None, location: tuple[int | str, ...]) -> int:
     for part in location:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                if str(key.value) == str(part):
+                if key.value == part:
                     line, node = key.start_mark.line, value
                     break
             else:
@@ -61,7 +122,7 @@ def _line_of(node: yaml.Node | None, location: tuple[int | str, ...]) -> int:
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
             node = node.value[part]
             line = node.start_mark.line
-    return line + 1
+    return int(line) + 1
 
 
 def _reason(problem: Any) -> str:
@@ -69,11 +130,14 @@ def _reason(problem: Any) -> str:
         return "unknown key"
     if problem["type"] == "missing":
         return "is missing"
+    if problem["type"] == "dict_type":
+        return f"must be a mapping of names to values (got {problem['input']!r})"
     message = str(problem["msg"]).removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]} (got {problem['input']!r})"
 
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
-        return f"Known keys: {', '.join(schema.model_fields)}."
+        known = (field.alias or name for name, field in schema.model_fields.items())
+        return f"Known keys: {', '.join(known)}."
     return ""

@@ -33,19 +33,19 @@ def compare_command(
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="int8, fp16 or fp32. [int8]", rich_help_panel=_WHAT),
+        typer.Option(help="int8 (default), fp16 or fp32.", rich_help_panel=_WHAT),
     ] = None,
     rest: Annotated[
         str | None,
         typer.Option(
-            help="Precision of layers without an INT8 form: fp32 or fp16. [fp32]",
+            help="Precision of layers without an INT8 form: fp32 (default) or fp16.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
-            help="Scales of weights: per-channel or per-tensor. [per-channel]",
+            help="Scales of weights: per-channel (default) or per-tensor.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
@@ -59,7 +59,7 @@ def compare_command(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Calibrator: minmax or percentile:P. [minmax]", rich_help_panel=_WHAT),
+        typer.Option(help="Calibrator: minmax (default) or percentile:P.", rich_help_panel=_WHAT),
     ] = None,
     plan: Annotated[
         str | None,
@@ -80,7 +80,7 @@ def compare_command(
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Where the candidate runs: ort. [ort]", rich_help_panel=_WHAT),
+        typer.Option(help="Where the candidate runs: ort (default).", rich_help_panel=_WHAT),
     ] = None,
     samples: Annotated[
         int | None,
@@ -93,7 +93,15 @@ def compare_command(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Samples per execution where the batch axis is dynamic. [chosen by size]",
+            help="Samples per execution where the batch axis is dynamic; else chosen by size.",
+            min=1,
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    local_samples: Annotated[
+        int | None,
+        typer.Option(
+            help="Measure local errors on about N of the samples (default 16).",
             min=1,
             rich_help_panel=_WHAT,
         ),
@@ -101,7 +109,7 @@ def compare_command(
     memory_budget: Annotated[
         str | None,
         typer.Option(
-            help="Memory for captured tensors, such as 512M. [2G]",
+            help="Memory for captured tensors, such as 512M (default 2G).",
             metavar="SIZE",
             rich_help_panel=_WHAT,
         ),
@@ -127,13 +135,13 @@ def compare_command(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Activations to keep: all, worst:N samples, or none. [worst:2]",
+            help="Activations to keep: all, worst:N samples (default worst:2), or none.",
             rich_help_panel=_KEEP,
         ),
     ] = None,
     keep_dtype: Annotated[
         str | None,
-        typer.Option(help="Keep them as float32 or float16. [float32]", rich_help_panel=_KEEP),
+        typer.Option(help="Keep them as float32 (default) or float16.", rich_help_panel=_KEEP),
     ] = None,
     save_plan: Annotated[
         str | None,
@@ -169,6 +177,7 @@ def compare_command(
         "samples": samples,
         "calib_samples": calib_samples,
         "batch_size": batch_size,
+        "local_samples": local_samples,
         "memory_budget": memory_budget,
         "fail_on": tuple(fail_on or ()),
         "metric": metric,

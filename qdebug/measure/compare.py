@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import NamedTuple
 
 from qdebug.measure.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
 from qdebug.types import Skipped, Tensors
@@ -19,7 +18,7 @@ class Comparison:
         tensors: reference tensor -> the candidate's tensor that stands for it.
         options: what to measure of a tensor beside the totals.
         local: layer -> (its output in the reference, its output when cut loose).
-        outputs: the model's float outputs.
+        outputs: the model's float outputs, by which samples are rated; empty to rate none.
     """
 
     tensors: Mapping[str, str]
@@ -39,19 +38,30 @@ class Execution:
     local: Tensors
 
 
+class LocalEnergy(NamedTuple):
+    """Energies of a layer's output when it reads the reference's activations."""
+
+    error_sq: float
+    ref_sq: float
+
+    def plus(self, other: LocalEnergy) -> LocalEnergy:
+        """The energies of both."""
+        return LocalEnergy(self.error_sq + other.error_sq, self.ref_sq + other.ref_sq)
+
+
 @dataclass(frozen=True)
 class Errors:
     """Error totals of some executions; merge to get those of all.
 
     Attributes:
         tensors: sums by reference tensor.
-        local: Σerr² by layer, of its local error.
+        local: energies of the local error by layer, over the executions that had one.
         skipped: reference tensors that could not be compared, with the reason.
         output_ratios: per sample, the largest Σerr²/Σref² among the outputs.
     """
 
     tensors: dict[str, ErrorSums] = field(default_factory=dict)
-    local: dict[str, float] = field(default_factory=dict)
+    local: dict[str, LocalEnergy] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     output_ratios: tuple[float, ...] = ()
 
@@ -73,11 +83,17 @@ def compare_execution(comparison: Comparison, execution: Execution) -> Errors:
             samples=execution.count,
             options=comparison.options.get(tensor),
         )
-    for layer, (tensor, output) in comparison.local.items():
-        if execution.reference[tensor].shape == execution.local[output].shape:
-            energy = error_energy(execution.reference[tensor], execution.local[output])
-            errors.local[layer] = energy
+    if execution.local:
+        _add_local(comparison, execution, errors)
     return errors
+
+
+def _add_local(comparison: Comparison, execution: Execution, errors: Errors) -> None:
+    for layer, (tensor, output) in comparison.local.items():
+        sums = errors.tensors.get(tensor)
+        reference, local = execution.reference[tensor], execution.local[output]
+        if sums is not None and reference.shape == local.shape:
+            errors.local[layer] = LocalEnergy(error_energy(reference, local), sums.ref_sq)
 
 
 def merge_errors(parts: Iterable[Errors]) -> Errors:
@@ -88,7 +104,8 @@ def merge_errors(parts: Iterable[Errors]) -> Errors:
             known = total.tensors.get(tensor)
             total.tensors[tensor] = sums if known is None else known.merge(sums)
         for layer, energy in part.local.items():
-            total.local[layer] = total.local.get(layer, 0.0) + energy
+            before = total.local.get(layer)
+            total.local[layer] = energy if before is None else before.plus(energy)
         total.skipped.update(part.skipped)
     return total
 
@@ -99,11 +116,11 @@ def skipped_tensors(errors: Errors) -> tuple[Skipped, ...]:
 
 
 def _output_ratios(comparison: Comparison, execution: Execution) -> tuple[float, ...]:
-    worst = np.zeros(execution.count)
+    worst = [0.0] * execution.count
     for tensor in comparison.outputs:
         reference = execution.reference[tensor]
         candidate = execution.candidate[comparison.tensors[tensor]]
         if reference.shape == candidate.shape and reference.size:
             ratios = sample_ratios(reference, candidate, execution.count)
-            worst = np.maximum(worst, ratios)
-    return tuple(worst.tolist())
+            worst = [max(pair) for pair in zip(worst, ratios, strict=True)]
+    return tuple(worst)

@@ -65,7 +65,9 @@ def parse_condition(text: str, names: Mapping[str, Sequence[str]]) -> Condition:
     try:
         number = float(bound)
     except ValueError:
-        raise MetricError(f"--fail-on: '{text}': '{bound}' is not a number") from None
+        number = math.nan
+    if math.isnan(number):
+        raise MetricError(f"--fail-on: '{text}': '{bound}' is not a number")
     return Condition(text, scope, name or "", operator, number)
 
 

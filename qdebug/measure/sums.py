@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qdebug.measure.kernel import (
+    Float64,
+    Parts,
+    RowSums,
+    difference_energy,
+    exact_parts,
+    fast_parts,
+)
 from qdebug.types import Array
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-
-# Elements handled at a time: three float32 arrays of this size stay in a core's own cache.
-_BLOCK = 1 << 15
-# Elements summed in float32 before float64 takes over: keeps the sums within 1e-6 of exact.
-_PIECE = 1 << 12
-# Squares of magnitudes outside of this leave float32's normal range.
-_SAFE = (1e-15, 1e15)
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,9 @@ class MeasureOptions:
     channel_axis: int | None = None
 
 
+_NOTHING_ELSE = MeasureOptions()
+
+
 def measure(
     reference: Array,
     candidate: Array,
@@ -111,142 +112,50 @@ def measure(
     Raises:
         ValueError: the shapes differ.
     """
-    options = options or MeasureOptions()
+    options = options or _NOTHING_ELSE
     if reference.shape != candidate.shape:
         raise ValueError(f"shape {reference.shape} against {candidate.shape}")
+    if reference.size == 0:
+        return ErrorSums(clipped=None if options.clip_limit is None else 0)
     rows = samples if reference.ndim and reference.shape[0] % samples == 0 else 1
     ref = np.ascontiguousarray(reference).reshape(rows, -1)
     cand = np.ascontiguousarray(candidate).reshape(rows, -1)
-    if ref.size == 0:
-        return ErrorSums(clipped=None if options.clip_limit is None else 0)
-    parts = None
     if ref.dtype == np.float32 and cand.dtype in (np.float32, np.float16):
-        with np.errstate(all="ignore"):  # what overflows is found below and summed again in float64
-            parts = _fast_parts(ref, cand, options.clip_limit)
-    mismatched = np.zeros(rows, np.int64)
-    nan_count = inf_count = 0
-    if parts is None or not parts.is_safe():
-        clean = _cleaned(ref, cand)
-        ref, cand, mismatched = clean.ref, clean.cand, clean.mismatched
-        parts = replace(
-            _exact_parts(ref, cand, options.clip_limit),
-            ref_amax=clean.ref_amax,
-            cand_amax=clean.cand_amax,
-        )
-        nan_count, inf_count = clean.nan_count, clean.inf_count
-    sums = _totals(parts, ref.size, first_sample, mismatched)
-    sums = replace(sums, nan_count=nan_count, inf_count=inf_count)
-    if options.channel_axis is None or reference.ndim < 2:
-        return sums
-    return _with_channels(sums, ref, cand, reference.shape, options.channel_axis)
+        with np.errstate(all="ignore"):  # what overflows is found by is_safe and summed again
+            parts = fast_parts(ref, cand, options.clip_limit)
+            channels = _channels(ref, cand, reference.shape, options)
+        if parts.is_safe():
+            return _totals(parts, ref.size, first_sample, None, channels)
+    clean = _cleaned(ref, cand)
+    parts = exact_parts(clean.ref, clean.cand, options.clip_limit)
+    channels = _channels(clean.ref, clean.cand, reference.shape, options)
+    return _totals(parts, ref.size, first_sample, clean, channels)
 
 
 def error_energy(reference: Array, other: Array) -> float:
     """Σ(reference − other)²; NaN where `other` is not finite although the reference is."""
-    ref = np.ascontiguousarray(reference).reshape(1, -1)
-    values = np.ascontiguousarray(other).reshape(1, -1)
-    total = 0.0
-    with np.errstate(all="ignore"):  # what overflows is summed again in float64
-        for left in range(0, ref.size, _BLOCK):
-            block = (slice(None), slice(left, left + _BLOCK))
-            difference = ref[block].astype(np.float32, copy=False) - values[block]
-            total += float(_piecewise_dot(difference, difference)[0])
-    if math.isfinite(total) and total > _SAFE[0] ** 2:
-        return total
-    clean = _cleaned(ref, values)
+    ref = np.ascontiguousarray(reference).reshape(-1)
+    values = np.ascontiguousarray(other).reshape(-1)
+    if ref.dtype == np.float32:
+        with np.errstate(all="ignore"):  # what overflows is summed again in float64
+            total = difference_energy(ref, values)
+        if math.isfinite(total) and total > 1e-30:
+            return total
+    clean = _cleaned(ref.reshape(1, -1), values.reshape(1, -1))
     if clean.mismatched[0]:
         return math.nan
     return float(np.square(clean.ref - clean.cand).sum())
 
 
-def sample_ratios(reference: Array, candidate: Array, samples: int) -> Float64:
-    """Σerr²/Σref² of each sample, float64 [samples]; +inf where the candidate is not finite."""
+def sample_ratios(reference: Array, candidate: Array, samples: int) -> list[float]:
+    """Σerr²/Σref² of each sample; +inf where the candidate is not finite."""
     rows = samples if reference.ndim and reference.shape[0] % samples == 0 else 1
     clean = _cleaned(reference.reshape(rows, -1), candidate.reshape(rows, -1))
-    error = np.square(clean.ref - clean.cand).sum(axis=1)
-    signal = np.square(clean.ref).sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(error == 0, 0.0, error / signal)
-    return np.resize(np.where(clean.mismatched > 0, np.inf, ratio), samples)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """Sums per sample, float64 [rows], and extremes over all."""
-
-    abs_err: Float64
-    sq_err: Float64
-    ref_sq: Float64
-    cand_sq: Float64
-    dot: Float64
-    max_abs_err: float
-    ref_amax: float
-    cand_amax: float
-    clipped: int | None
-
-    def is_safe(self) -> bool:
-        """Whether float32 squares neither overflowed nor vanished, and nothing was NaN or Inf."""
-        low, high = _SAFE
-        magnitudes = (self.ref_amax, self.cand_amax, self.max_abs_err)
-        if not all(math.isfinite(m) and m < high and (m > low or m == 0) for m in magnitudes):
-            return False
-        return bool(np.isfinite(self.sq_err.sum() + self.dot.sum()))
-
-
-def _fast_parts(ref: Array, cand: Array, clip_limit: float | None) -> _Parts:
-    """Sums in float32 over pieces that fit the cache, float64 over the pieces.
-
-    Measured 5 times as fast as float64 throughout; max() propagates NaN, so that is_safe sees it.
-    """
-    rows, width = ref.shape
-    totals = np.zeros((5, rows), np.float64)
-    peak = np.zeros(3, np.float64)
-    clipped = 0
-    height = max(1, _BLOCK // width)
-    for top in range(0, rows, height):
-        bottom = min(rows, top + height)
-        step = max(_PIECE, _BLOCK // (bottom - top) // _PIECE * _PIECE)
-        for left in range(0, width, step):
-            block = (slice(top, bottom), slice(left, left + step))
-            r, c = ref[block], cand[block].astype(np.float32, copy=False)
-            difference = np.abs(r - c)
-            for total, (a, b) in zip(
-                totals[1:], ((difference, difference), (r, r), (c, c), (r, c)), strict=True
-            ):
-                total[top:bottom] += _piecewise_dot(a, b)
-            totals[0, top:bottom] += difference.sum(axis=1)
-            magnitude = np.abs(c)
-            extremes = (difference.max(), np.abs(r).max(), magnitude.max())
-            peak = np.maximum(peak, extremes)
-            if clip_limit is not None:
-                clipped += int(np.count_nonzero(magnitude > np.float32(clip_limit)))
-    abs_err, sq_err, ref_sq, cand_sq, dot = totals
-    max_abs_err, ref_amax, cand_amax = (float(p) for p in peak)
-    return _Parts(
-        abs_err,
-        sq_err,
-        ref_sq,
-        cand_sq,
-        dot,
-        max_abs_err,
-        ref_amax,
-        cand_amax,
-        None if clip_limit is None else clipped,
-    )
-
-
-def _piecewise_dot(a: Float32, b: Float32) -> Float64:
-    """Row-wise Σab of [rows, width]: float32 inside pieces, float64 across them."""
-    rows, width = a.shape
-    whole = width // _PIECE * _PIECE
-    total = np.zeros(rows, np.float64)
-    if whole:
-        shape = (rows, whole // _PIECE, _PIECE)
-        pieces = np.vecdot(a[:, :whole].reshape(shape), b[:, :whole].reshape(shape))
-        total += np.sum(pieces, axis=1, dtype=np.float64)
-    if whole < width:
-        total += np.vecdot(a[:, whole:], b[:, whole:])
-    return total
+    parts = exact_parts(clean.ref, clean.cand, None)
+    ratios = [
+        _ratio(row, bad) for row, bad in zip(parts.rows, clean.mismatched.tolist(), strict=True)
+    ]
+    return ratios if rows == samples else ratios * samples
 
 
 @dataclass(frozen=True)
@@ -274,55 +183,56 @@ def _cleaned(ref: Array, cand: Array) -> _Cleaned:
     return _Cleaned(r, c, (bad & ~same).sum(axis=1), nan_count, inf_count, *amax)
 
 
-def _exact_parts(ref: Float64, cand: Float64, clip_limit: float | None) -> _Parts:
-    difference = np.abs(ref - cand)
-    magnitude = np.abs(cand)
-    return _Parts(
-        abs_err=difference.sum(axis=1),
-        sq_err=np.vecdot(difference, difference),
-        ref_sq=np.vecdot(ref, ref),
-        cand_sq=np.vecdot(cand, cand),
-        dot=np.vecdot(ref, cand),
-        max_abs_err=float(difference.max()),
-        ref_amax=float(np.abs(ref).max()),
-        cand_amax=float(magnitude.max()),
-        clipped=None if clip_limit is None else int(np.count_nonzero(magnitude > clip_limit)),
-    )
-
-
 def _totals(
-    parts: _Parts, count: int, first_sample: int, mismatched: npt.NDArray[np.int64]
+    parts: Parts,
+    count: int,
+    first_sample: int,
+    clean: _Cleaned | None,
+    channels: tuple[Float64 | None, Float64 | None],
 ) -> ErrorSums:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(parts.sq_err == 0, 0.0, parts.sq_err / parts.ref_sq)
-    ratio = np.where(mismatched > 0, np.inf, ratio)
-    worst = int(np.argmax(ratio))
+    mismatched = clean.mismatched.tolist() if clean else [0] * len(parts.rows)
+    ratios = [_ratio(row, bad) for row, bad in zip(parts.rows, mismatched, strict=True)]
+    worst = max(range(len(ratios)), key=ratios.__getitem__)
     return ErrorSums(
         count=count,
-        abs_err=float(parts.abs_err.sum()),
-        sq_err=float(parts.sq_err.sum()),
-        ref_sq=float(parts.ref_sq.sum()),
-        cand_sq=float(parts.cand_sq.sum()),
-        dot=float(parts.dot.sum()),
+        abs_err=sum(row.abs_err for row in parts.rows),
+        sq_err=sum(row.sq_err for row in parts.rows),
+        ref_sq=sum(row.ref_sq for row in parts.rows),
+        cand_sq=sum(row.cand_sq for row in parts.rows),
+        dot=sum(row.dot for row in parts.rows),
         max_abs_err=parts.max_abs_err,
-        ref_amax=parts.ref_amax,
-        cand_amax=parts.cand_amax,
+        ref_amax=clean.ref_amax if clean else parts.ref_amax,
+        cand_amax=clean.cand_amax if clean else parts.cand_amax,
         clipped=parts.clipped,
-        mismatched_non_finite=int(mismatched.sum()),
+        nan_count=clean.nan_count if clean else 0,
+        inf_count=clean.inf_count if clean else 0,
+        mismatched_non_finite=sum(mismatched),
         worst_sample=first_sample + worst,
-        worst_ratio=float(ratio[worst]),
+        worst_ratio=ratios[worst],
+        channel_sq_err=channels[0],
+        channel_ref_sq=channels[1],
     )
 
 
-def _with_channels(
-    sums: ErrorSums, ref: Array, cand: Array, shape: tuple[int, ...], axis: int
-) -> ErrorSums:
+def _ratio(row: RowSums, mismatched: int) -> float:
+    """Σerr²/Σref², by which samples compare; +inf for one that is not finite where it should."""
+    if mismatched:
+        return math.inf
+    if row.sq_err == 0:
+        return 0.0
+    return row.sq_err / row.ref_sq if row.ref_sq else math.inf
+
+
+def _channels(
+    ref: Array, cand: Array, shape: tuple[int, ...], options: MeasureOptions
+) -> tuple[Float64 | None, Float64 | None]:
+    """Σerr² and Σref² per channel."""
+    if options.channel_axis is None or len(shape) < 2:
+        return None, None
     r = ref.reshape(shape)
-    difference = r - cand.reshape(shape).astype(r.dtype, copy=False)
-    return replace(
-        sums,
-        channel_sq_err=_channel_energy(difference, axis),
-        channel_ref_sq=_channel_energy(r, axis),
+    difference = r - cand.reshape(shape)
+    return _channel_energy(difference, options.channel_axis), _channel_energy(
+        r, options.channel_axis
     )
 
 

@@ -6,10 +6,12 @@ import importlib
 import importlib.util
 import inspect
 import math
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,9 @@ class TaskMetric:
 
     name: str
     needs_labels: bool
-    compute: Callable[[Outputs, Outputs, Outputs], float]
+    compute: Callable[[Outputs, Outputs, Outputs], Any]
+    file: Path | None = None
+    """Where the user's code is, to quote from when it raises."""
 
     def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
         """The metric's value.
@@ -42,12 +46,20 @@ class TaskMetric:
             MetricError: it raised, or gave no finite number.
         """
         try:
-            value = float(self.compute(outputs, labels, reference))
+            returned = self.compute(outputs, labels, reference)
         except MetricError:
             raise
         except Exception as error:  # the user's code may raise anything
-            last = traceback.format_exception_only(error)[-1].strip()
-            raise MetricError(f"--metric {self.name} raised {last}", _frame(error)) from error
+            message = f"--metric {self.name} raised {_last_line(error)}"
+            raise MetricError(message, _frame(error, self.file)) from error
+        try:
+            value = float(returned)
+        except (TypeError, ValueError) as error:
+            kind = type(returned).__name__
+            raise MetricError(
+                f"--metric {self.name} returned a {kind}, which is no number",
+                "It must return one number.",
+            ) from error
         if not math.isfinite(value):
             raise MetricError(f"--metric {self.name} returned {value}, which is no finite number")
         return value
@@ -98,8 +110,14 @@ def labels_of(extras: Outputs) -> Array:
 
 
 def _top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
-    truth = labels_of(labels).reshape(-1)
-    return float(np.mean(_classes(_first(outputs)) == truth))
+    truth, classes = labels_of(labels), _classes(_first(outputs))
+    if truth.size != len(classes):
+        raise MetricError(
+            f"--metric top1 needs one class number per sample: there are {len(classes)} samples, "
+            f"and labels of shape {truth.shape}",
+            "Give class numbers instead of one-hot labels, or a function of your own.",
+        )
+    return float(np.mean(classes == truth.reshape(-1)))
 
 
 def _agreement(outputs: Outputs, _: Outputs, reference: Outputs) -> float:
@@ -118,43 +136,55 @@ def _classes(scores: Array) -> Array:
 
 
 def _from_file(spec: str, path: Path, function: str) -> TaskMetric:
-    if not path.is_file():
+    called = _attribute(spec, _load(path), function)
+    wanted = []
+    for parameter in inspect.signature(called).parameters.values():
+        if parameter.name in ("outputs", "labels", "reference"):
+            wanted.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise MetricError(
+                f"--metric: {spec} takes a parameter '{parameter.name}'",
+                "Its parameters must be among outputs, labels and reference.",
+            )
+
+    def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
+        given = {"outputs": outputs, "labels": labels, "reference": reference}
+        return called(**{name: given[name] for name in wanted})
+
+    return TaskMetric(spec, False, compute, path)
+
+
+def _load(path: Path) -> ModuleType:
+    name = f"qdebug_metric_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or module_spec is None or module_spec.loader is None:
         raise MetricError(f"--metric: {path}: no such file")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert module_spec and module_spec.loader  # a .py path always has a loader
     module = importlib.util.module_from_spec(module_spec)
+    directory = str(path.resolve().parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)  # as `python file.py` does
+    sys.modules[name] = module  # dataclasses in the file look themselves up there
     try:
         module_spec.loader.exec_module(module)
     except Exception as error:  # the user's file may raise anything
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise MetricError(f"--metric: {path} cannot be loaded: {last}", _frame(error)) from error
-    called = _attribute(spec, module, function)
-    wanted = list(inspect.signature(called).parameters)
-    unknown = [p for p in wanted if p not in ("outputs", "labels", "reference")]
-    if unknown:
-        raise MetricError(
-            f"--metric: {spec} takes a parameter '{unknown[0]}'",
-            "Its parameters must be among outputs, labels and reference.",
-        )
-
-    def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
-        given = {"outputs": outputs, "labels": labels, "reference": reference}
-        return float(called(**{name: given[name] for name in wanted}))
-
-    return TaskMetric(spec, False, compute)
+        message = f"--metric: {path} cannot be loaded: {_last_line(error)}"
+        raise MetricError(message, _frame(error, path)) from error
+    return module
 
 
 def _from_module(spec: str, source: str, function: str) -> TaskMetric:
     try:
         module = importlib.import_module(source)
-    except ImportError as error:
-        raise MetricError(f"--metric: module '{source}' cannot be imported: {error}") from error
+    except Exception as error:  # a module may raise anything while it is imported
+        raise MetricError(
+            f"--metric: module '{source}' cannot be imported: {_last_line(error)}"
+        ) from error
     called = _attribute(spec, module, function)
 
-    def compute(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
+    def compute(outputs: Outputs, labels: Outputs, _: Outputs) -> Any:
         truth, scores = labels_of(labels), _first(outputs)
         whole = np.issubdtype(truth.dtype, np.integer) and scores.ndim == truth.ndim + 1
-        return float(called(truth, np.argmax(scores, axis=-1) if whole else scores))
+        return called(truth, np.argmax(scores, axis=-1) if whole else scores)
 
     return TaskMetric(spec, True, compute)
 
@@ -166,9 +196,15 @@ def _attribute(spec: str, module: Any, name: str) -> Callable[..., Any]:
     return called  # type: ignore[no-any-return]
 
 
-def _frame(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _frame(error: BaseException, file: Path | None) -> str:
+    """The line of code that raised: of the user's file if it had a part in it."""
+    if isinstance(error, SyntaxError):
+        return f"In {Path(error.filename or '').name}, line {error.lineno}: {(error.text or '').strip()}"
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return ""
-    last = frames[-1]
+    own = [f for f in frames if file and Path(f.filename) == file.absolute()]
+    last = (own or frames)[-1]
     return f"In {Path(last.filename).name}, line {last.lineno}: {last.line}"

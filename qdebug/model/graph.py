@@ -56,8 +56,10 @@ class Graph:
         """Constants by name: initializers, and outputs of Constant nodes."""
         constants = {t.name: t for t in self.proto.graph.initializer}
         for node in self.proto.graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                constants[node.output[0]] = node.attribute[0].t
+            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+                value = _constant_value(node)
+                if value is not None:
+                    constants[node.output[0]] = value
         return constants
 
     @cached_property
@@ -137,6 +139,21 @@ def _node(proto: onnx.NodeProto) -> Node:
         tuple(proto.output),
         tuple(_outer_reads(proto)),
     )
+
+
+def _constant_value(node: onnx.NodeProto) -> TensorProto | None:
+    """The value of a Constant node, in whichever attribute; None for strings and sparse ones."""
+    for attribute in node.attribute:
+        name = node.output[0]
+        if attribute.name == "value":
+            return attribute.t
+        if attribute.name in ("value_float", "value_floats"):
+            values = attribute.floats if attribute.name == "value_floats" else attribute.f
+            return numpy_helper.from_array(np.asarray(values, np.float32), name)
+        if attribute.name in ("value_int", "value_ints"):
+            whole = attribute.ints if attribute.name == "value_ints" else attribute.i
+            return numpy_helper.from_array(np.asarray(whole, np.int64), name)
+    return None
 
 
 def _outer_reads(node: onnx.NodeProto) -> Iterator[str]:

@@ -119,12 +119,15 @@ def _next_step(graph: Graph, tensor: str) -> list[Node] | None:
         gate, product = readers
         if set(product.inputs) == {tensor, gate.outputs[0]}:
             only = graph.consumers.get(gate.outputs[0], ()) == (product,)
-            return [gate, product] if only else None
+            hidden = gate.outputs[0] not in graph.outputs
+            return [gate, product] if only and hidden else None
     return None
 
 
 def _kind(graph: Graph, step: list[Node], tensor: str) -> str | None:
     node = step[0]
+    if any(n.domain for n in step):
+        return None
     if len(step) == 2:
         return "activation"
     if node.op_type in _ACTIVATIONS:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import TensorProto, helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import opset_of
 
 OLDEST_OPSET = 9
+_SAFE_OPSET = 21
+"""ONNX Runtime 1.20, the oldest that qdebug installs with, takes it: no need to ask."""
 _PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
 
 
@@ -35,8 +40,8 @@ def read_model(path: str | Path) -> ModelFile:
     """Read `path` with its external data.
 
     Raises:
-        ModelError: the file is missing, not ONNX, truncated, older than opset 9, over 2 GB, or
-            its external data are missing.
+        ModelError: the file is missing, not ONNX, truncated, older than opset 9, newer than ONNX
+            Runtime takes, over 2 GB, or its external data are missing.
     """
     path = Path(path)
     data = _read_bytes(path)
@@ -85,7 +90,14 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
 
 def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
     version = opset_of(proto)
-    newest = onnx.defs.onnx_opset_version()
+    if not version:
+        raise ModelError(
+            f"{path}: not an ONNX model, or a truncated one: it names no opset",
+            "Compare its size with the original, or export the model again.",
+        )
+    if OLDEST_OPSET <= version <= _SAFE_OPSET:
+        return
+    newest = newest_opset()
     if version < OLDEST_OPSET or version > newest:
         raise ModelError(
             f"{path}: opset {version} is not supported; qdebug takes {OLDEST_OPSET} to {newest}",
@@ -93,9 +105,40 @@ def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
         )
 
 
+@functools.cache
+def newest_opset() -> int:
+    """The newest opset that the installed onnx and ONNX Runtime both take.
+
+    onnx is often ahead, and ONNX Runtime does not say how far it goes: it is asked with a model of
+    one node, newest first.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "probe",
+        [value("x", TensorProto.FLOAT, [1])],
+        [value("y", TensorProto.FLOAT, [1])],
+    )
+    for version in range(onnx.defs.onnx_opset_version(), _SAFE_OPSET, -1):
+        opset = helper.make_opsetid("", version)
+        model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+        try:
+            ort.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception:  # whatever it says, it does not take this one
+            continue
+        return version
+    return _SAFE_OPSET
+
+
 def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
     files = sorted(
-        {ExternalDataInfo(t).location for t in _all_tensors(proto) if uses_external_data(t)}
+        {ExternalDataInfo(t).location for t in _all_tensors(proto.graph) if uses_external_data(t)}
     )
     if not files:
         return sha256
@@ -116,8 +159,12 @@ def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
     return digest.hexdigest()
 
 
-def _all_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    tensors = list(proto.graph.initializer)
-    for node in proto.graph.node:
-        tensors += [a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
-    return tensors
+def _all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from _all_tensors(body)

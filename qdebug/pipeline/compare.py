@@ -21,7 +21,14 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.evidence import EvidenceSink, StoredRows
 from qdebug.pipeline.manifest import manifest_of, reference_key
-from qdebug.pipeline.passes import ExecutionSink, StoredReference, TaskOutputs, open_pass, run_pass
+from qdebug.pipeline.passes import (
+    ExecutionSink,
+    PassOptions,
+    StoredReference,
+    TaskOutputs,
+    open_pass,
+    run_pass,
+)
 from qdebug.pipeline.ranges import calibrated, gather_ranges
 from qdebug.pipeline.results import (
     CONDITION_NAMES,
@@ -219,6 +226,8 @@ def _run(
         probing.close()
     in_flight = parallel.workers + 1
     groups = capture_groups(tensors, sizing.bytes_per_batch, in_flight, settings.memory_budget)
+    rated = any(isinstance(sink, EvidenceSink) and sink.rates for sink in sinks)
+    options = PassOptions(parallel.workers, settings.local_samples, stored, sinks)
     total = Errors()
     not_float: list[str] = []
     for group in groups:
@@ -226,8 +235,8 @@ def _run(
             if isinstance(sink, EvidenceSink):
                 sink.start_group()
         with ExitStack() as stack:
-            one = open_pass(stack, backend, subject, group)
-            errors = run_pass(one, sizing.samples, parallel.workers, stored, sinks, progress)
+            one = open_pass(stack, backend, subject, group, rated=rated)
+            errors = run_pass(one, sizing.samples, options, progress)
         total.tensors.update(errors.tensors)
         total.local.update(errors.local)
         total.skipped.update(errors.skipped)

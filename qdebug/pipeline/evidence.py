@@ -28,6 +28,11 @@ class EvidenceSink:
         self._tensors = tensors
         self._worst: list[tuple[float, int, int]] = []  # (badness, -sample, row): least bad on top
 
+    @property
+    def rates(self) -> bool:
+        """Whether samples are chosen by the error of their outputs."""
+        return self._keep.kind == "worst"
+
     def start_group(self) -> None:
         """The next executions go over the same samples again, with other tensors."""
         self._worst = []
@@ -35,7 +40,8 @@ class EvidenceSink:
     def __call__(self, execution: Execution, errors: Errors) -> None:
         """Write what is to be kept of one execution."""
         for index in range(execution.count):
-            row = self._row(execution.start + index, errors.output_ratios[index])
+            badness = errors.output_ratios[index] if self.rates else 0.0
+            row = self._row(execution.start + index, badness)
             if row is not None:
                 self._write(execution, index, row)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 
 from qdebug.measure.compare import (
     Comparison,
@@ -69,21 +70,34 @@ class Pass:
     local_feeds: tuple[str, ...]
     not_float: tuple[str, ...]
 
-    def execute(self, batch: Batch, feeds: Feeds, stored: StoredReference | None) -> Execution:
+    def execute(
+        self, batch: Batch, feeds: Feeds, stored: StoredReference | None, with_local: bool
+    ) -> Execution:
         """Run the sessions on one batch, one after the other."""
         reference = stored(batch, list(self.reference.dtypes)) if stored else None
         if reference is None:
             reference = self.reference.run(feeds)
         candidate = self.candidate.run(feeds)
         local: Tensors = {}
-        if self.local is not None:
+        if self.local is not None and with_local:
             sources = {**feeds, **reference}
             local = self.local.run({name: sources[name] for name in self.local_feeds})
         return Execution(batch.start, batch.count, reference, candidate, local)
 
 
-def open_pass(stack: ExitStack, backend: Backend, subject: Subject, tensors: Sequence[str]) -> Pass:
-    """Open the sessions for one group of tensors; `stack` closes them."""
+def open_pass(
+    stack: ExitStack, backend: Backend, subject: Subject, tensors: Sequence[str], *, rated: bool
+) -> Pass:
+    """Open the sessions for one group of tensors; `stack` closes them.
+
+    `rated` asks for the errors of every sample's outputs, by which the worst ones are kept.
+    """
+
+    def opened(proto: onnx.ModelProto, capture: Iterable[str]) -> Session:
+        session = backend.open(proto, list(capture))
+        stack.callback(session.close)
+        return session
+
     group = set(tensors)
     wanted = [
         layer
@@ -92,47 +106,63 @@ def open_pass(stack: ExitStack, backend: Backend, subject: Subject, tensors: Seq
     ]
     cut = cut_layers(subject.reference, subject.candidate, wanted)
     feeds = cut.inputs if cut else ()
-
-    def opened(session: Session) -> Session:
-        stack.callback(session.close)
-        return session
-
-    local = opened(backend.open(cut.proto, [])) if cut else None
-    fed = [t for t in feeds if t in subject.reference.producers]
-    capture = list(dict.fromkeys([*tensors, *fed]))
-    reference = opened(backend.open(subject.reference.proto, capture))
-    candidate = opened(backend.open(subject.candidate.proto, [subject.tensors[t] for t in tensors]))
+    fed = (t for t in feeds if t in subject.reference.producers)
+    reference = opened(subject.reference.proto, dict.fromkeys([*tensors, *fed]))
+    candidate = opened(subject.candidate.proto, (subject.tensors[t] for t in tensors))
     floats = [t for t in tensors if _is_float(subject, t, reference, candidate)]
+    cut_outputs = cut.outputs if cut else {}
     comparison = Comparison(
         tensors={t: subject.tensors[t] for t in floats},
         options=_options(subject, floats),
-        local={x.name: (x.output, cut.outputs[x.name]) for x in wanted if x.name in cut.outputs}
-        if cut
-        else {},
-        outputs=tuple(t for t in subject.reference.outputs if t in floats),
+        local={x.name: (x.output, cut_outputs[x.name]) for x in wanted if x.name in cut_outputs},
+        outputs=tuple(t for t in subject.reference.outputs if t in floats) if rated else (),
     )
-    not_float = tuple(t for t in tensors if t not in floats)
-    return Pass(subject, comparison, reference, candidate, local, feeds, not_float)
+    return Pass(
+        subject=subject,
+        comparison=comparison,
+        reference=reference,
+        candidate=candidate,
+        local=opened(cut.proto, []) if cut else None,
+        local_feeds=feeds,
+        not_float=tuple(t for t in tensors if t not in floats),
+    )
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How to run a pass.
+
+    Attributes:
+        workers: executions in flight.
+        local_samples: about how many samples to measure local errors on, spread evenly. Running
+            every layer twice on all of them would cost half as much again, and moves a ratio of
+            energies by little.
+        stored: the reference of an earlier run.
+        sinks: what else takes each execution.
+    """
+
+    workers: int
+    local_samples: int
+    stored: StoredReference | None
+    sinks: Sequence[ExecutionSink]
 
 
 def run_pass(
-    one: Pass,
-    samples: Samples,
-    workers: int,
-    stored: StoredReference | None,
-    sinks: Sequence[ExecutionSink],
-    progress: ProgressCallback,
+    one: Pass, samples: Samples, options: PassOptions, progress: ProgressCallback
 ) -> Errors:
     """The error totals of a group over all samples; memory for `workers + 1` executions."""
+    stride = max(1, samples.count // options.local_samples)
 
     def work(batch: Batch) -> tuple[Execution, Errors]:
         feeds = samples.feeds(batch.start, batch.count)
-        execution = one.execute(batch, feeds, stored)
+        next_due = -(-batch.start // stride) * stride
+        with_local = next_due < batch.start + batch.count
+        execution = one.execute(batch, feeds, options.stored, with_local)
         return execution, compare_execution(one.comparison, execution)
 
     def consumed() -> Iterator[Errors]:
-        for execution, errors in map_in_order(work, samples.batches(), workers):
-            for sink in sinks:
+        for execution, errors in map_in_order(work, samples.batches(), options.workers):
+            for sink in options.sinks:
                 sink(execution, errors)
             progress(Progress("compare", execution.start + execution.count, samples.count))
             yield errors

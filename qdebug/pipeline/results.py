@@ -113,7 +113,8 @@ def _layer_result(subject: Subject, errors: Errors, layer: Layer) -> LayerResult
     energy = errors.local.get(layer.name)
     local = None
     if energy is not None:
-        local = math.nan if math.isnan(energy) else sqnr_db(sums.ref_sq, energy)
+        broken = math.isnan(energy.error_sq)
+        local = math.nan if broken else sqnr_db(energy.ref_sq, energy.error_sq)
     clipped = [_clipped(errors, t) for t in layer.quantized_inputs]
     measured = [c for c in clipped if c is not None]
     is_int8 = subject.precisions[layer.name] is Precision.INT8

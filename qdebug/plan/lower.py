@@ -72,8 +72,7 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
         half |= _half_int8_nodes(graph, items)
     if not half:
         return graph
-    follow = {n.name for n in graph.nodes if n.op_type == "QuantizeLinear"} if mixed else set()
-    return _typed(convert_to_fp16(graph, half, follow))
+    return _typed(convert_to_fp16(graph, half, _half_quantizers(graph) if mixed else ()))
 
 
 def _typed(proto: onnx.ModelProto) -> Graph:
@@ -145,6 +144,16 @@ def _half_int8_nodes(graph: Graph, items: list[Int8Layer]) -> set[str]:
             producers = (graph.producers.get(t) for t in graph.by_name[name].inputs)
             nodes.update(p.name for p in producers if p and p.op_type == "DequantizeLinear")
     return nodes
+
+
+def _half_quantizers(graph: Graph) -> list[str]:
+    """QuantizeLinear nodes that may read FP16: FP16 can hold their scale."""
+    found = []
+    for node in graph.nodes:
+        scale = graph.constant(node.inputs[1]) if node.op_type == "QuantizeLinear" else None
+        if scale is not None and half_scale(scale) is not None:
+            found.append(node.name)
+    return found
 
 
 def _clip_limits(bound: BoundPlan) -> dict[str, float]:

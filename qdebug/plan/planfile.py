@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
@@ -15,7 +15,14 @@ from qdebug.yamlfile import read_yaml
 
 PLAN_SCHEMA = "qdebug.plan/1"
 
-_Amax = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+_Amax = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 
 
 class _Strict(BaseModel):

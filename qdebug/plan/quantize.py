@@ -19,6 +19,9 @@ FloatArray = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
 
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # a denormal scale would overflow x / scale
+_LARGEST_AMAX = float(np.finfo(np.float32).max)
+_LARGEST_SCALE = float(np.nextafter(np.float32(_LARGEST_AMAX / QMAX), np.float32(0)))
+_LARGEST_HALF_SCALE = float(np.finfo(np.float16).max) / -QMIN
 
 
 def scale_of(amax: npt.ArrayLike, what: str = "tensor") -> FloatArray:
@@ -27,23 +30,28 @@ def scale_of(amax: npt.ArrayLike, what: str = "tensor") -> FloatArray:
     An all-zero tensor (amax 0) is exact at any scale; it gets 1, as in ONNX Runtime's quantizer.
 
     Raises:
-        PlanError: an amax is negative or not finite.
+        PlanError: an amax is negative, not finite, or beyond float32.
     """
     values = np.asarray(amax, np.float64)
-    if not np.all(np.isfinite(values)) or np.any(values < 0):
+    valid = (values >= 0) & (values <= _LARGEST_AMAX)  # False for NaN
+    if not np.all(valid):
+        first = int(np.argmin(valid))
+        where = f" (channel {first})" if values.ndim else ""
         raise PlanError(
-            f"{what}: amax must be a finite number >= 0, got {values}",
+            f"{what}: amax must be a finite number >= 0, got {values.flat[first]:g}{where}",
             "Calibrate again on samples without NaN or Inf.",
         )
-    scale = np.maximum(values / QMAX, _SMALLEST_SCALE)
+    scale = np.clip(values / QMAX, _SMALLEST_SCALE, _LARGEST_SCALE)
     return np.where(values == 0, 1.0, scale).astype(np.float32)
 
 
 def half_scale(scale: FloatArray) -> FloatArray | None:
-    """`scale` rounded up to FP16 (up: never clips more), or None where FP16 cannot hold it.
+    """`scale` rounded up to FP16 (up: never clips more), or None where FP16 cannot hold it, or not
+    the values that it dequantizes to.
 
     Q/DQ around FP16 arithmetic carry FP16 scales. Below about 1e-5 the rounding would change the
-    quantization itself, so such layers keep FP32 scales.
+    quantization itself, and above 511 the largest codes would dequantize to Inf, which an INT8
+    kernel never makes; such layers keep FP32 scales.
     """
     with np.errstate(over="ignore"):
         half = scale.astype(np.float16)
@@ -51,7 +59,7 @@ def half_scale(scale: FloatArray) -> FloatArray | None:
             half.astype(np.float32) < scale, np.nextafter(half, np.float16(np.inf)), half
         )
     rounded: FloatArray = half.astype(np.float32)
-    if not np.all(np.isfinite(rounded)) or np.any(rounded > scale * np.float32(1.01)):
+    if np.any(rounded > _LARGEST_HALF_SCALE) or np.any(rounded > scale * np.float32(1.01)):
         return None
     return rounded
 
@@ -66,7 +74,8 @@ def quantize(x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = 
 
 def dequantize(codes: Int8Array, scale: FloatArray, axis: int | None = None) -> FloatArray:
     """Values of INT8 codes, float32."""
-    values: FloatArray = codes.astype(np.float32) * _along(scale, codes.ndim, axis)
+    with np.errstate(over="ignore"):  # Inf, as ONNX Runtime makes of it
+        values: FloatArray = codes.astype(np.float32) * _along(scale, codes.ndim, axis)
     return values
 
 

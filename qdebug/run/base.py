@@ -16,7 +16,8 @@ class Session(Protocol):
 
     Attributes:
         dtypes: the tensors that `run` returns, with their element types.
-        skipped: tensors that were asked for and cannot be captured, with the reason.
+        skipped: tensors that were asked for, or are outputs, and cannot be captured, with the
+            reason. A name that the model does not compute (unknown, an input, a constant) is one.
     """
 
     @property
@@ -29,12 +30,13 @@ class Session(Protocol):
         """Execute once; arrays for every name in `dtypes`. Feeds of other names are ignored.
 
         Raises:
-            BackendError: the runtime failed.
+            BackendError: the runtime failed, a feed is missing or does not fit, or the session is
+                closed.
         """
         ...
 
     def close(self) -> None:
-        """Free what the session holds. It must not be run again."""
+        """Free what the session holds. It cannot be run again; closing it twice does nothing."""
         ...
 
 
@@ -45,7 +47,8 @@ class Backend(Protocol):
     def name(self) -> str: ...
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> Session:
-        """Prepare `proto` with the tensors `capture` observable, in addition to its outputs.
+        """Prepare `proto`, which is not modified, with the tensors `capture` observable in addition
+        to its outputs. Names may repeat.
 
         Raises:
             ModelError: the runtime does not take this model.

@@ -21,6 +21,7 @@ REQUIRED = (
     "hdf5plugin",
     "polygraphy",
     "pydantic",
+    "pyyaml",
     "rich",
     "typer",
 )
@@ -57,7 +58,8 @@ def examine() -> tuple[Finding, ...]:
         Finding("Python", "ok", sys.version.split()[0]),
     ]
     findings += [_required(name) for name in REQUIRED]
-    findings.append(_ort_agrees())
+    if not any(f.state == "missing" for f in findings):
+        findings.append(_ort_agrees())
     findings += [_optional(*entry) for entry in OPTIONAL]
     findings.append(_gpu())
     return tuple(findings)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from qdebug.errors import BackendError, ModelError
+from qdebug.run.capture import mark_outputs
 from qdebug.run.ort_fp16 import keep_fp16_rounding
 from qdebug.types import Feeds, Skipped, Tensors
 
@@ -46,14 +47,17 @@ class OrtBackend:
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> OrtSession:
         """See Backend.open."""
-        with _mapped_errors("load the model"):
-            return OrtSession(_with_outputs(keep_fp16_rounding(proto), capture), self._threads)
+        with _mapped_errors(_LOAD):
+            marked, skipped = mark_outputs(keep_fp16_rounding(proto), capture)
+            return OrtSession(marked, self._threads, skipped)
 
 
 class OrtSession:
     """See Session."""
 
-    def __init__(self, proto: onnx.ModelProto, threads: int) -> None:
+    def __init__(
+        self, proto: onnx.ModelProto, threads: int, skipped: Sequence[Skipped] = ()
+    ) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -66,16 +70,17 @@ class OrtSession:
             options,
             providers=["CPUExecutionProvider"],
             disabled_optimizers=["EliminateIdentity"],
+            enable_fallback=0,  # it would print and try the CPU again
         )
         self._inputs = frozenset(i.name for i in self._session.get_inputs())
         self._dtypes: dict[str, np.dtype[np.generic]] = {}
-        skipped = []
+        not_numpy = []
         for output in self._session.get_outputs():
             if output.type in _NUMPY_TYPES:
                 self._dtypes[output.name] = np.dtype(_NUMPY_TYPES[output.type])
             else:
-                skipped.append(Skipped(output.name, f"numpy has no {output.type}"))
-        self._skipped = tuple(skipped)
+                not_numpy.append(Skipped(output.name, f"numpy has no {output.type}"))
+        self._skipped = (*skipped, *not_numpy)
 
     @property
     def dtypes(self) -> Mapping[str, np.dtype[np.generic]]:
@@ -89,26 +94,17 @@ class OrtSession:
 
     def run(self, feeds: Feeds) -> Tensors:
         """See Session.run."""
+        session = self._session  # close() may come from another thread
+        if session is None:
+            raise BackendError("the session is closed")
         names = list(self._dtypes)
         used = {name: array for name, array in feeds.items() if name in self._inputs}
         with _mapped_errors("run the model"):
-            return dict(zip(names, self._session.run(names, used), strict=True))
+            return dict(zip(names, session.run(names, used), strict=True))
 
     def close(self) -> None:
         """See Session.close."""
         self._session = None
-
-
-def _with_outputs(proto: onnx.ModelProto, capture: Sequence[str]) -> onnx.ModelProto:
-    """`proto` with more outputs; their types are left for the runtime to infer."""
-    marked = onnx.ModelProto()
-    marked.CopyFrom(proto)
-    present = {v.name for v in marked.graph.output}
-    computed = {t for n in marked.graph.node for t in n.output}
-    for name in capture:
-        if name not in present and name in computed:
-            marked.graph.output.append(onnx.ValueInfoProto(name=name))
-    return marked
 
 
 @contextmanager
@@ -116,17 +112,18 @@ def _mapped_errors(action: str) -> Iterator[None]:
     """The one edge at which ONNX Runtime's exceptions become ours."""
     try:
         yield
-    except (ModelError, BackendError):
-        raise
     except Exception as error:
         if not _is_foreign(error):
             raise
         message = _shorten(str(error))
-        kind = type(error).__name__
-        if kind in ("InvalidGraph", "InvalidProtobuf", "NotImplemented") or "opset" in message:
+        if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
             raise ModelError(f"ONNX Runtime cannot {action}: {message}", _HINT) from error
         raise BackendError(f"ONNX Runtime could not {action}: {message}") from error
 
+
+_LOAD = "load the model"
+_MACHINE_TROUBLE = frozenset({"EngineError", "EPFail", "RuntimeException"})
+"""What is not the model's fault: no memory, no device."""
 
 _HINT = "Check the model with onnx.checker; an opset ONNX Runtime does not know must be lowered."
 

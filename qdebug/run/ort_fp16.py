@@ -23,14 +23,16 @@ def keep_fp16_rounding(proto: onnx.ModelProto) -> onnx.ModelProto:
     barred = onnx.ModelProto()
     barred.CopyFrom(proto)
     del barred.graph.node[:], barred.graph.value_info[:]
+    taken = {*typed.initializers, *typed.producers, *(v.name for v in proto.graph.input)}
     for original in proto.graph.node:
         node = onnx.NodeProto()
         node.CopyFrom(original)
         barriers = []
         for i, tensor in enumerate(original.output):
             if tensor and typed.types.get(tensor) == TensorProto.FLOAT16:
-                node.output[i] = f"{tensor}:unrounded"
-                middle = f"{tensor}:rounded"
+                node.output[i], middle = (
+                    _free(f"{tensor}:{form}", taken) for form in ("unrounded", "rounded")
+                )
                 barriers.append(helper.make_node("Identity", [node.output[i]], [middle]))
                 barriers.append(helper.make_node("Identity", [middle], [tensor]))
         barred.graph.node.extend([node, *barriers])
@@ -43,5 +45,15 @@ def _mentions_fp16(proto: onnx.ModelProto) -> bool:
         return True
     if any(v.type.tensor_type.elem_type == TensorProto.FLOAT16 for v in graph.input):
         return True
-    casts = (a for n in graph.node if n.op_type == "Cast" for a in n.attribute)
-    return any(a.name == "to" and a.i == TensorProto.FLOAT16 for a in casts)
+    return any(
+        a.t.data_type == TensorProto.FLOAT16 or (a.name == "to" and a.i == TensorProto.FLOAT16)
+        for node in graph.node
+        for a in node.attribute
+    )
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

@@ -1,7 +1,8 @@
-"""Opens a run file, or says what is wrong with it."""
+"""Creates an HDF5 file for a run; opens a complete one, or says what is wrong with it."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,31 @@ import h5py
 
 from qdebug.errors import StoreError
 from qdebug.store import filters, schema
+from qdebug.store.schema import FloatStorage, Keep
+
+# Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
+_FORMAT = ("v110", "v110")
+
+
+def create_run(path: Path, keep: Keep, dtype: FloatStorage) -> Any:
+    """A new h5py file with the head of a run that is not complete, replacing what was there.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    # No HDF5 lock: PartialFile holds one. No chunk cache: it would keep up to 8 MiB per tensor
+    # until the end, and a row is written as a whole.
+    file = h5py.File(path, "w", libver=_FORMAT, locking=False, rdcc_nbytes=0)
+    file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
+    file.attrs[schema.ATTR_COMPLETE] = False
+    now = datetime.datetime.now(datetime.UTC)
+    file.attrs[schema.ATTR_CREATED] = now.isoformat(timespec="seconds")
+    file.attrs[schema.ATTR_KEEP] = str(keep)
+    file.attrs[schema.ATTR_DTYPE] = dtype
+    file.attrs[schema.ATTR_FILTER] = "raw"
+    file.attrs[schema.ATTR_MANIFEST] = "{}"
+    file[schema.PLAN] = ""
+    return file
 
 
 def open_run(path: Path) -> Any:

@@ -53,7 +53,7 @@ class PartialFile:
                 f"Run `mkdir -p {parent}`, or give another path with `-o`.",
             )
         try:
-            mode = os.stat(self._final).st_mode
+            mode = self._final.stat().st_mode
         except OSError:
             return
         if not stat.S_ISREG(mode):
@@ -93,7 +93,7 @@ class PartialFile:
             OSError: the disk refused; the temporary file is still there.
         """
         os.fsync(self._fd)
-        os.replace(self.path, self._final)
+        self.path.replace(self._final)
         self._close()
         # Makes the new name survive a power loss; not every file system offers it.
         with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ class PartialFile:
         just after it took the target's place, and must not destroy it there.
         """
         try:
-            return self._fd >= 0 and os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+            return self._fd >= 0 and os.path.samestat(os.fstat(self._fd), self.path.stat())
         except OSError:
             return False
 

@@ -7,25 +7,21 @@ rows does not hold up one that runs a model. One writer is for one thread at a t
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import h5py
 import numpy as np
 
 from qdebug.store import filters, schema
+from qdebug.store.opening import create_run
 from qdebug.store.partial import PartialFile, disk_full, write_error
 from qdebug.store.ranges import write_ranges
 from qdebug.store.rows import TensorRows, storable
 from qdebug.store.schema import FilterName, FloatStorage, Keep, RangeRecord, Role
 from qdebug.types import Array, Tensors
-
-# Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
-_FORMAT = ("v110", "v110")
 
 
 class RunWriter:
@@ -72,18 +68,7 @@ class RunWriter:
         self._file: Any = None
         self._partial = PartialFile(self._target, overwrite=overwrite)
         with self._guard():
-            # No HDF5 lock: PartialFile holds one. No chunk cache: it would keep up to 8 MiB per
-            # tensor until the end, and a row is written once, as a whole.
-            self._file = h5py.File(
-                self._partial.path, "w", libver=_FORMAT, locking=False, rdcc_nbytes=0
-            )
-            self._file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
-            self._file.attrs[schema.ATTR_COMPLETE] = False
-            self._file.attrs[schema.ATTR_CREATED] = _now()
-            self._file.attrs[schema.ATTR_KEEP] = str(keep)
-            self._file.attrs[schema.ATTR_DTYPE] = dtype
-            self._file.attrs[schema.ATTR_MANIFEST] = "{}"
-            self._file[schema.PLAN] = ""
+            self._file = create_run(self._partial.path, keep, dtype)
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +105,8 @@ class RunWriter:
     def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
         """Write row `row` of every tensor; rows come in any order and may be written again.
 
-        A row given to another sample loses what it held in both roles.
+        What a row holds counts only if, at the end, the row belongs to the sample it was put
+        for. So the same samples may pass again with other tensors, through the same slots.
 
         Args:
             role: "reference" or "candidate".
@@ -131,7 +117,7 @@ class RunWriter:
         Raises:
             StoreError: the disk is full or refused, or an array is of a dtype that no run file
                 holds. The temporary file is gone then.
-            ValueError: a row or sample that cannot be meant: a mistake of the caller.
+            ValueError: a role, row or sample that cannot be meant: a mistake of the caller.
         """
         if self._keep.kind == "none":
             return
@@ -143,9 +129,9 @@ class RunWriter:
             if role not in self._row_bytes:
                 self._row_bytes[role] = sum(array.nbytes for array in stored.values())
                 self._check_space()
-            self._claim(row, sample)
+            self._samples[row] = sample
             for name, array in stored.items():
-                self._rows_of(role, name, array, row).put(row, array)
+                self._rows_of(role, name, array, row).put(row, sample, array)
 
     def finish(self, results_json: str) -> Path:
         """Complete the file and put it in the target's place, in one step.
@@ -155,22 +141,26 @@ class RunWriter:
 
         Raises:
             StoreError: the disk is full or refused; the target is as it was before.
+            ValueError: two rows belong to the same sample: a mistake of the caller.
         """
         with self._guard():
-            count = 1 + max(self._samples, default=-1)
+            samples = self._sample_of_each_row()
             for rows in self._rows.values():
-                rows.finish(count)
-            which = [self._samples.get(row, schema.NO_SAMPLE) for row in range(count)]
-            self._file[schema.SAMPLES] = np.array(which, np.int64)
+                rows.finish(samples)
+            self._file[schema.SAMPLES] = np.array(samples, np.int64)
             self._file[schema.RESULTS] = results_json
-            if self._options is None:
-                self._file.attrs[schema.ATTR_FILTER] = "raw"
             self._file.attrs[schema.ATTR_COMPLETE] = True
             self._forget_handles()
             self._file.close()
             self._partial.publish()
             self._closed = True
         return self._target
+
+    def _sample_of_each_row(self) -> list[int]:
+        count = 1 + max(self._samples, default=-1)
+        if len(set(self._samples.values())) < len(self._samples):
+            raise ValueError("a sample has two rows")
+        return [self._samples.get(row, schema.NO_SAMPLE) for row in range(count)]
 
     def _check(self, role: Role, row: int, sample: int) -> None:
         if role not in schema.ROLES:
@@ -179,8 +169,6 @@ class RunWriter:
             raise ValueError(f"no row {row} with --keep {self._keep}")
         if sample < 0:
             raise ValueError(f"no sample {sample}")
-        if self._samples.get(row) != sample and sample in self._samples.values():
-            raise ValueError(f"sample {sample} has another row already")
 
     def _set_filter(self, tensors: Tensors) -> None:
         name = self._filter
@@ -188,12 +176,6 @@ class RunWriter:
             name = filters.choose(tensors.values(), self._partial.path.parent)
         self._options = filters.dataset_options(name)
         self._file.attrs[schema.ATTR_FILTER] = name
-
-    def _claim(self, row: int, sample: int) -> None:
-        if self._samples.get(row, sample) != sample:
-            for rows in self._rows.values():
-                rows.forget(row)
-        self._samples[row] = sample
 
     def _rows_of(self, role: Role, name: str, first: Array, row: int) -> TensorRows:
         found = self._rows.get((role, name))
@@ -253,7 +235,3 @@ class RunWriter:
         # HDF5 keeps a file open as long as one of its datasets is.
         self._rows.clear()
         self._groups.clear()
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

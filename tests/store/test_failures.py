@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -31,32 +31,55 @@ def write_run(path: Path, overwrite: bool = False) -> None:
         writer.finish("{}")
 
 
-def python(code: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    head = """
-        import sys, numpy as np
-        from pathlib import Path
-        from qdebug.errors import StoreError
-        from qdebug.store.schema import Keep
-        from qdebug.store.writer import RunWriter
-        row = {"a": np.random.default_rng(0).random((1, 1 << 20))}
-    """
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,  # type: ignore[call-overload]
-    )
+HEAD = """
+import sys, numpy as np
+from pathlib import Path
+from qdebug.errors import StoreError
+from qdebug.store.schema import Keep
+from qdebug.store.writer import RunWriter
+row = {"a": np.random.default_rng(0).random((1, 1 << 20))}
+"""
+KILL = """
+import os, signal
+with RunWriter(sys.argv[1], overwrite=True, keep=Keep("all")) as writer:
+    writer.put_rows("reference", 0, 0, row)
+    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    writer.finish("{}")
+"""
+LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))"
+FILL = """
+try:
+    with RunWriter(sys.argv[1], overwrite=False, keep=Keep("all"), filter=sys.argv[2]) as run:
+        for i in range(20):
+            run.put_rows("reference", i, i, row)
+        run.finish("{}")
+except StoreError as error:
+    print(error)
+print(*[p.name for p in Path(sys.argv[1]).parent.iterdir()], sep=",")
+sys.exit(7)
+"""
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+def execute(*command: object) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return execute(sys.executable, "-c", HEAD + code, *arguments)
 
 
 def test_nothing_is_visible_before_finish(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     with RunWriter(path, overwrite=False, keep=ALL) as writer:
         writer.put_rows("reference", 0, 0, ROW)
-        assert os.listdir(tmp_path) == [".run.h5.partial"]
+        assert names_in(tmp_path) == [".run.h5.partial"]
         assert writer.finish("{}") == path
-    assert os.listdir(tmp_path) == ["run.h5"]
+    assert names_in(tmp_path) == ["run.h5"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, None])
@@ -76,7 +99,7 @@ def test_leaving_early_removes_the_temporary_file(
             leave()
     else:
         leave()
-    assert os.listdir(tmp_path) == ["run.h5"]
+    assert names_in(tmp_path) == ["run.h5"]
     assert (tmp_path / "run.h5").read_text() == "before"
 
 
@@ -89,7 +112,7 @@ def test_an_interrupt_just_after_publishing_keeps_the_run(
     monkeypatch.setattr(PartialFile, "_close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_run(tmp_path / "run.h5")
-    assert os.listdir(tmp_path) == ["run.h5"]
+    assert names_in(tmp_path) == ["run.h5"]
     with RunReader(tmp_path / "run.h5") as run:
         assert run.samples == (0,)
 
@@ -99,7 +122,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     path.write_text("before")
     with pytest.raises(StoreError, match=r"run\.h5: exists already(?s:.*)--force"):
         RunWriter(path, overwrite=False, keep=ALL)
-    assert os.listdir(tmp_path) == ["run.h5"]
+    assert names_in(tmp_path) == ["run.h5"]
     write_run(path, overwrite=True)
     with RunReader(path) as run:
         assert run.samples == (0,)
@@ -117,7 +140,7 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "run.h5", tmp_path, Path("/dev/null"), tmp_path / ("x" * 250)):
         with pytest.raises(StoreError, match="-o"):
             RunWriter(path, overwrite=True, keep=ALL)
-    assert os.listdir(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -141,61 +164,37 @@ def test_a_second_run_to_the_same_file_is_refused(tmp_path: Path) -> None:
 def test_a_killed_run_leaves_the_target_and_the_next_run_works(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     path.write_text("before")
-    code = """
-        import os, signal
-        with RunWriter(sys.argv[1], overwrite=True, keep=Keep("all")) as writer:
-            writer.put_rows("reference", 0, 0, row)
-            os.kill(os.getpid(), signal.SIGKILL)
-    """
-    assert python(code, path).returncode == -signal.SIGKILL
+    assert python(KILL, path, "SIGKILL").returncode == -signal.SIGKILL
     assert path.read_text() == "before"
     assert (tmp_path / ".run.h5.partial").stat().st_size > 1 << 20
     write_run(path, overwrite=True)
-    assert os.listdir(tmp_path) == ["run.h5"]
+    assert names_in(tmp_path) == ["run.h5"]
     RunReader(path).close()
 
 
-FILL = """
-    try:
-        with RunWriter(sys.argv[1], overwrite=False, keep=Keep("all"), filter=sys.argv[2]) as run:
-            for i in range(20):
-                run.put_rows("reference", i, i, row)
-            run.finish("{}")
-    except StoreError as error:
-        print(error)
-    print(*[p.name for p in Path(sys.argv[1]).parent.iterdir()], sep=",")
-    sys.exit(7)
-"""
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    done = python(KILL, tmp_path / "run.h5", "SIGINT")
+    assert done.returncode != 0
+    assert "KeyboardInterrupt" in done.stderr
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["raw", "lz4"])
 def test_a_write_that_the_system_refuses(name: str, tmp_path: Path) -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))\n"
-    done = python(limit + textwrap.dedent(FILL), tmp_path / "run.h5", name)
+    done = python(LIMIT + FILL, tmp_path / "run.h5", name)
     assert done.returncode == 7, done.stderr
     assert "run.h5: the run file outgrew" in done.stdout
     assert done.stdout.endswith("\n\n")  # nothing is left in the directory
     assert done.stderr == ""
 
 
-@pytest.mark.skipif(
-    subprocess.run(
-        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False
-    ).returncode
-    != 0,
-    reason="needs the right to mount a small tmpfs",
-)
 def test_a_full_disk(tmp_path: Path) -> None:
-    script = tmp_path / "fill.py"
-    source = python.__code__.co_consts  # the head is shared with python()
-    head = next(text for text in source if isinstance(text, str) and "import sys" in text)
-    script.write_text(textwrap.dedent(head) + textwrap.dedent(FILL))
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = f"mount -t tmpfs -o size=20m tmpfs {disk}; {sys.executable} {script} {disk}/r.h5 raw"
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, check=False
-    )
+    mount = f"mount -t tmpfs -o size=20m tmpfs {tmp_path}"
+    if not shutil.which("unshare") or execute("unshare", "-m", "sh", "-c", mount).returncode:
+        pytest.skip("needs the right to mount a small tmpfs")
+    command = f'{mount} && exec "$@"'
+    fill = (sys.executable, "-c", HEAD + FILL, tmp_path / "r.h5", "raw")
+    done = execute("unshare", "-m", "sh", "-c", command, "sh", *fill)
     assert done.returncode == 7, done.stderr
     assert "r.h5: the disk is full" in done.stdout
     assert "21 MB is free" in done.stdout
@@ -213,7 +212,7 @@ def test_a_full_disk_is_mapped_and_cleaned_up(
     writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
     with pytest.raises(StoreError, match=r"run\.h5: the disk is full.*free(?s:.*)--keep none"):
         writer.put_rows("reference", 0, 0, ROW)
-    assert os.listdir(tmp_path) == []
+    assert names_in(tmp_path) == []
     with pytest.raises(ValueError, match="closed"):
         writer.put_rows("reference", 0, 0, ROW)
 
@@ -234,7 +233,7 @@ def test_a_close_that_fails_is_mapped(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(PartialFile, "publish", refuse)
     with pytest.raises(StoreError, match="the disk is full"):
         write_run(tmp_path / "run.h5")
-    assert os.listdir(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_text_is_refused_by_name(tmp_path: Path) -> None:
@@ -243,7 +242,7 @@ def test_text_is_refused_by_name(tmp_path: Path) -> None:
         pytest.raises(StoreError, match="Tensor 'words'"),
     ):
         writer.put_rows("reference", 0, 0, {"words": np.array(["a"], object)})
-    assert os.listdir(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_the_filter_is_the_one_with_the_least_time() -> None:
@@ -258,4 +257,4 @@ def test_the_choice_of_filter_measures_and_leaves_nothing(tmp_path: Path) -> Non
     zeros = np.zeros((4, 1 << 20), np.float32)
     assert filters.choose([zeros], tmp_path) in ("raw", "lz4", "zstd")
     assert filters.choose([zeros[0, :100]], tmp_path) == "raw"
-    assert os.listdir(tmp_path) == []
+    assert names_in(tmp_path) == []

@@ -104,8 +104,6 @@ def test_a_reused_slot_shows_nothing_of_the_sample_before(tmp_path: Path) -> Non
         writer.put_rows("reference", 1, 13, {"a": np.full(3, 3, np.float32)})
         with pytest.raises(ValueError, match="no row 2"):
             writer.put_rows("reference", 2, 14, {})
-        with pytest.raises(ValueError, match="another row"):
-            writer.put_rows("reference", 1, 12, {})
         writer.finish("{}")
     with RunReader(path) as run:
         assert run.samples == (12, 13)
@@ -117,6 +115,27 @@ def test_a_reused_slot_shows_nothing_of_the_sample_before(tmp_path: Path) -> Non
     with h5py.File(path) as file:
         assert file.attrs["filter"] == "raw"
         assert np.isnan(file["tensors/00000/candidate"][()]).all()
+
+
+def test_slots_may_be_gone_through_again_with_other_tensors(tmp_path: Path) -> None:
+    slots = [(0, 0), (1, 1), (0, 2), (1, 0), (0, 1)]  # in the end row 0 is of 1, row 1 of 0
+    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=Keep("worst", 2)) as writer:
+        for name in ("first", "second"):
+            for row, sample in slots:
+                writer.put_rows("reference", row, sample, {name: np.full(2, sample, np.float32)})
+        writer.finish("{}")
+    with RunReader(tmp_path / "run.h5") as run:
+        for name in ("first", "second"):
+            assert [run.read("reference", name, sample)[0] for sample in run.samples] == [0, 1]
+
+
+def test_a_sample_in_two_rows_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL) as writer:
+        writer.put_rows("reference", 0, 7, {})
+        writer.put_rows("reference", 1, 7, {})
+        with pytest.raises(ValueError, match="two rows"):
+            writer.finish("{}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_of_another_shape(tmp_path: Path) -> None:

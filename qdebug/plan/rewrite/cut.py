@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
-from qdebug.plan.rewrite.edit import check, copy_node, rename_reads
+from qdebug.plan.rewrite.edit import check, copy_node, free_name, rename_reads
 
-LOCAL = ":local"
+_INSERTED_OPS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ def cut_layers(reference: Graph, lowered: Graph, layers: Iterable[Layer]) -> Loc
             outputs[layer.name] = output
     if not outputs:
         return None
-    return LocalGraph(check(cutter.finish(outputs), "the graph of cut layers"), outputs)
+    return LocalGraph(check(cutter.finish(), "the graph of cut layers"), outputs)
 
 
 @dataclass
 class _Branch:
     """One layer's nodes in the lowered model, and the Q/DQ and Cast nodes around them."""
 
-    own: set[str]
+    own: frozenset[str]
     nodes: dict[str, Node] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)
     """Tensor of the lowered model -> the reference tensor to feed in its place."""
@@ -70,31 +70,38 @@ class _Cutter:
         self.lowered = lowered
         self._protos = {n.name: n for n in lowered.proto.graph.node}
         self._order = {n.name: i for i, n in enumerate(lowered.nodes)}
+        self._taken = {*_tensors(reference), *_tensors(lowered)}
         self._nodes: list[onnx.NodeProto] = []
         self._shared: set[str] = set()
         self._inputs: dict[str, None] = {}
+        self._halves: dict[str, str] = {}
+        self._outputs: dict[str, str] = {}
 
     def add(self, layer: Layer) -> str | None:
         """Add the side branch of `layer`; return its output's name, None where it has none."""
-        branch = _Branch(set(layer.nodes))
-        if not self._collect(branch, layer.output, is_output=True) or not branch.leaves:
+        last = self.lowered.producers.get(layer.output)
+        if last is None:
+            return None
+        branch = _Branch(frozenset({*layer.nodes, last.name}))
+        if not self._collect(branch, layer.output) or not branch.leaves:
             return None
         renamed = {t: self._feed(t, source) for t, source in branch.leaves.items()}
+        local: set[str] = set()
         for name in sorted(branch.nodes, key=self._order.__getitem__):
             node = branch.nodes[name]
-            downstream = name in branch.own or any(
-                renamed.get(t, "").endswith(LOCAL) for t in node.reads
-            )
-            if downstream:
-                renamed |= {t: t + LOCAL for t in node.outputs if t}
+            if name in branch.own or not local.isdisjoint(node.reads):
+                local.update(node.outputs)
+                renamed |= {t: free_name(f"{t}:local", self._taken) for t in node.outputs if t}
             elif name in self._shared:
                 continue
             else:
                 self._shared.add(name)
             self._emit(self._protos[name], renamed)
-        return renamed[layer.output]
+        output = renamed[layer.output]
+        self._outputs[output] = layer.output
+        return output
 
-    def finish(self, outputs: Mapping[str, str]) -> onnx.ModelProto:
+    def finish(self) -> onnx.ModelProto:
         """The graph of all side branches."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self.lowered.proto)
@@ -110,28 +117,22 @@ class _Cutter:
             graph.initializer.append(constant)
         graph.input.extend(self._value(self.reference, t, t) for t in self._inputs)
         graph.output.extend(
-            self._value(self.lowered, t.removesuffix(LOCAL), t) for t in outputs.values()
+            self._value(self.lowered, tensor, name) for name, tensor in self._outputs.items()
         )
         return proto
 
-    def _collect(self, branch: _Branch, tensor: str, *, is_output: bool = False) -> bool:
+    def _collect(self, branch: _Branch, tensor: str) -> bool:
         """Walk up from `tensor` to reference tensors; False where a subgraph is in the way."""
         if tensor in self.lowered.initializers or tensor in branch.leaves:
             return True
         producer = self.lowered.producers.get(tensor)
-        if producer is None:
-            branch.leaves[tensor] = tensor
+        if producer is not None and producer.name in branch.nodes:
             return True
-        if producer.name in branch.nodes:
+        source = self._reference_of(branch, tensor, producer)
+        if source is not None:
+            branch.leaves[tensor] = source
             return True
-        known = producer.name in self.reference.by_name
-        if known and producer.name not in branch.own:
-            index = producer.outputs.index(tensor)
-            branch.leaves[tensor] = self.reference.by_name[producer.name].outputs[index]
-            return True
-        if not is_output and tensor in self.reference.producers and producer.name not in branch.own:
-            branch.leaves[tensor] = tensor  # a graph output, cast back to FP32
-            return True
+        assert producer is not None  # a tensor that nothing computes is its own source
         if producer.implicit_inputs:
             return False
         branch.nodes[producer.name] = producer
@@ -139,17 +140,32 @@ class _Cutter:
         found = [self._collect(branch, t) for t in producer.reads]
         return all(found)
 
+    def _reference_of(self, branch: _Branch, tensor: str, producer: Node | None) -> str | None:
+        """The reference tensor that `tensor` stands for; None for one to walk on from, because a
+        node of the layer computes it, or a Q/DQ or Cast that the reference does not have."""
+        if producer is None:
+            return tensor  # an input of the model
+        if producer.name in branch.own:
+            return None
+        same = self.reference.by_name.get(producer.name)
+        if same is not None and same.op_type == producer.op_type:
+            return same.outputs[producer.outputs.index(tensor)]
+        if producer.op_type in _INSERTED_OPS:
+            return None
+        # A user's Q/DQ model may name nodes otherwise than its FP32 reference.
+        known = self.reference.producers.get(tensor)
+        return None if known is None or known.name in branch.own else tensor
+
     def _feed(self, tensor: str, source: str) -> str:
         """The input for reference tensor `source`, as FP16 where the lowered `tensor` is FP16."""
         self._inputs[source] = None
         kind = self.lowered.types.get(tensor)
         if kind == self.reference.types.get(source) or kind != TensorProto.FLOAT16:
             return source
-        half = f"{source}:fp16"
-        if half not in self._shared:
-            self._shared.add(half)
+        if source not in self._halves:
+            half = self._halves[source] = free_name(f"{source}:fp16", self._taken)
             self._nodes.append(helper.make_node("Cast", [source], [half], half, to=kind))
-        return half
+        return self._halves[source]
 
     def _emit(self, proto: onnx.NodeProto, renamed: dict[str, str]) -> None:
         node = copy_node(proto)
@@ -162,3 +178,7 @@ class _Cutter:
     def _value(graph: Graph, tensor: str, name: str) -> onnx.ValueInfoProto:
         kind = graph.types.get(tensor, TensorProto.FLOAT)
         return helper.make_tensor_value_info(name, kind, graph.shapes.get(tensor))
+
+
+def _tensors(graph: Graph) -> set[str]:
+    return {*graph.initializers, *(spec.name for spec in graph.inputs), *graph.producers}

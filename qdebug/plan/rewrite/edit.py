@@ -28,12 +28,11 @@ class Editor:
         # Types of tensors change: stale ones would contradict what the nodes now compute.
         del self.proto.graph.value_info[:]
         self._nodes: list[onnx.NodeProto] = []
-        self._tensors = {*graph.initializers, *(s.name for s in graph.inputs), *graph.producers}
-        self._node_names = {n.name for n in graph.nodes}
+        self._tensors, self._node_names = _names(graph.proto.graph)
 
     def tensor_name(self, wanted: str) -> str:
         """A tensor name that is not taken, `wanted` if possible."""
-        return _free(wanted, self._tensors)
+        return free_name(wanted, self._tensors)
 
     def emit(self, node: onnx.NodeProto) -> None:
         """Append a node that exists already."""
@@ -43,7 +42,7 @@ class Editor:
         self, op_type: str, inputs: Iterable[str], output: str, name: str, **attributes: Any
     ) -> str:
         """Append a new node; return its output."""
-        name = _free(name, self._node_names)
+        name = free_name(name, self._node_names)
         self._nodes.append(
             helper.make_node(op_type, list(inputs), [output], name=name, **attributes)
         )
@@ -73,6 +72,10 @@ def check(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     Raises:
         PlanError: it is not, which is a defect of the rewrite or of the model given.
     """
+    # The checker asks for a rank even where nobody can know it, behind a Reshape to a computed one.
+    unknown = [v for v in (*proto.graph.input, *proto.graph.output) if _has_no_shape(v)]
+    for value in unknown:
+        value.type.tensor_type.shape.SetInParent()
     try:
         checker.check_model(proto)
     except checker.ValidationError as error:
@@ -80,23 +83,37 @@ def check(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
             f"{what} does not pass onnx.checker: {str(error).strip().splitlines()[0]}",
             "Check the original with onnx.checker; if it passes, report this as a defect.",
         ) from error
+    finally:
+        for value in unknown:
+            value.type.tensor_type.ClearField("shape")
     return proto
+
+
+def _has_no_shape(value: onnx.ValueInfoProto) -> bool:
+    is_tensor = value.type.HasField("tensor_type")
+    return is_tensor and not value.type.tensor_type.HasField("shape")
 
 
 def rename_reads(node: onnx.NodeProto, names: dict[str, str]) -> None:
     """Let `node`, and the subgraphs in it, read other tensors; in place."""
     for i, tensor in enumerate(node.input):
         node.input[i] = names.get(tensor, tensor)
+    for body in bodies(node):
+        own = {t.name for t in body.initializer} | {v.name for v in body.input}
+        own |= {t for n in body.node for t in n.output}
+        outer = {old: new for old, new in names.items() if old not in own}
+        for inner in body.node:
+            rename_reads(inner, outer)
+        for value in body.output:
+            value.name = outer.get(value.name, value.name)
+
+
+def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The subgraphs of a node (If, Loop, Scan)."""
+    found = []
     for attribute in node.attribute:
-        bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-        for body in bodies:
-            own = {t.name for t in body.initializer} | {v.name for v in body.input}
-            own |= {t for n in body.node for t in n.output}
-            outer = {old: new for old, new in names.items() if old not in own}
-            for inner in body.node:
-                rename_reads(inner, outer)
-            for value in body.output:
-                value.name = outer.get(value.name, value.name)
+        found += [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+    return found
 
 
 def copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -106,7 +123,23 @@ def copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
     return copied
 
 
-def _free(wanted: str, taken: set[str]) -> str:
+def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
+    """Names of all tensors and of all nodes, those of subgraphs too: ONNX forbids shadowing."""
+    tensors = {t.name for t in graph.initializer} | {v.name for v in graph.input}
+    nodes = set()
+    for node in graph.node:
+        tensors.update(node.input)
+        tensors.update(node.output)
+        nodes.add(node.name)
+        for body in bodies(node):
+            inner_tensors, inner_nodes = _names(body)
+            tensors |= inner_tensors
+            nodes |= inner_nodes
+    return tensors, nodes
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """`wanted`, numbered if it is taken already; notes it as taken."""
     name, number = wanted, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1

@@ -17,12 +17,6 @@ from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
-# The type these produce is set by an attribute, not by what they read.
-_TYPED_BY_ATTRIBUTE = frozenset(
-    {"Cast", "CastLike", "ConstantOfShape", "RandomNormal", "RandomUniform", "RandomNormalLike"}
-    | {"RandomUniformLike", "EyeLike", "Multinomial", "Bernoulli", "Constant"}
-)
-
 
 def convert_to_fp16(
     graph: Graph, nodes: Collection[str], follow: Collection[str] = ()
@@ -48,31 +42,34 @@ def convert_to_fp16(
 def half_roles(node: Node, graph: Graph) -> tuple[list[int], list[int]] | None:
     """Positions of the inputs and outputs that become FP16, or None if the node cannot.
 
-    Only FP32 tensors change; a node none of whose FP32 outputs may be FP16 cannot.
+    Only FP32 tensors change, and an output only where the schema ties its type to an input that
+    changes: a ConstantOfShape, or an If, makes FP32 whatever it reads.
     """
-    if node.implicit_inputs or node.op_type in _TYPED_BY_ATTRIBUTE:
-        return None
     try:
         schema = defs.get_schema(node.op_type, graph.opset, node.domain)
     except defs.SchemaError:
+        return None
+    if any(a.type == defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values()):
         return None
     allowed = {
         c.type_param_str
         for c in schema.type_constraints
         if "tensor(float16)" in c.allowed_type_strs
     }
-    inputs = [
-        i
-        for i, t in enumerate(node.inputs)
-        if t and graph.types.get(t) == FP32 and _formal(schema.inputs, i) in allowed
-    ]
+    reads = [(i, t, _formal(schema.inputs, i)) for i, t in enumerate(node.inputs) if t]
+    if any(kind in allowed and t not in graph.types for _, t, kind in reads):
+        return None  # behind an operator unknown to ONNX; what it gives cannot be cast blindly
+    inputs = [i for i, t, kind in reads if graph.types.get(t) == FP32 and kind in allowed]
+    tied = {kind for i, _, kind in reads if i in inputs}
+    if node.op_type == "DequantizeLinear" and inputs:
+        tied.add(_formal(schema.outputs, 0))  # it follows the scale, which opset 23 does not say
     outputs = [
         i
         for i, t in enumerate(node.outputs)
-        if t and graph.types.get(t) == FP32 and _formal(schema.outputs, i) in allowed
+        if t and graph.types.get(t) == FP32 and _formal(schema.outputs, i) in tied
     ]
-    produces_codes = node.op_type == "QuantizeLinear"
-    return (inputs, outputs) if outputs or (produces_codes and inputs) else None
+    makes_codes = node.op_type == "QuantizeLinear"
+    return (inputs, outputs) if outputs or (makes_codes and inputs) else None
 
 
 def _formal(parameters: Sequence[defs.OpSchema.FormalParameter], index: int) -> str:

@@ -85,6 +85,13 @@ class _Pairs:
         """The dequantized form of a computed tensor."""
         if tensor not in self._activations:
             edit = self.editor
+            kind = self.graph.types.get(tensor, onnx.TensorProto.FLOAT)
+            if kind != onnx.TensorProto.FLOAT:
+                raise PlanError(
+                    f"tensor '{tensor}' is {onnx.TensorProto.DataType.Name(kind).lower()}, "
+                    "but INT8 starts from float32",
+                    "Give the FP32 export of the model.",
+                )
             operands = [edit.add_constant(scale, f"{tensor}_scale"), self._zero_point()]
             codes = edit.add(
                 "QuantizeLinear",

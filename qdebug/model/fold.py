@@ -1,0 +1,163 @@
+"""Fold BatchNorm and constants as TensorRT would, and find out whose nodes the results are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdebug.model.convert import last_line
+
+log = logging.getLogger(__name__)
+
+_KEPT_PATTERNS = frozenset({"FusionConvBN", "FusionConvTransposeBN"})
+
+
+def fold(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Mapping[str, tuple[str, ...]]]:
+    """`proto`, whose nodes have unique names, folded; and which of them each node left stands for.
+
+    A node that took in others keeps its own name. Where the folder fails, the model comes back as
+    it is, and a warning is logged.
+    """
+    before = _writers(proto)
+    folded = _slim(proto)
+    return folded, _restore_names(folded, before)
+
+
+def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
+    import onnxslim
+    from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
+
+    logging.getLogger("onnxslim").setLevel(logging.ERROR)
+    inputs, outputs = list(proto.graph.input), list(proto.graph.output)
+    given = onnx.ModelProto()
+    given.CopyFrom(proto)
+    aliases = _clear_fold_names(given.graph)
+    try:
+        with np.errstate(all="ignore"):  # what it computes in numpy is the user's to judge
+            folded: onnx.ModelProto = onnxslim.slim(
+                given,
+                skip_fusion_patterns=[
+                    p for p in DEFAULT_FUSION_PATTERNS if p not in _KEPT_PATTERNS
+                ],
+                skip_optimizations=["subexpression_elimination", "weight_tying"],
+            )
+    except Exception as error:  # folding is a convenience: without it everything still works
+        log.warning("constants and BatchNorm were not folded: %s", last_line(error))
+        return proto
+    _rename(folded.graph, aliases)
+    # The folder may rewrite or drop graph inputs and outputs; the interface is the user's.
+    del folded.graph.input[:], folded.graph.output[:]
+    folded.graph.input.extend(inputs)
+    folded.graph.output.extend(outputs)
+    return folded
+
+
+def _clear_fold_names(graph: onnx.GraphProto) -> dict[str, str]:
+    """Rename, in place, outputs of BatchNormalization whose folded weights would take a name that
+    is taken; return what to rename afterwards.
+
+    onnxslim names them <output>_weight and <output>_bias and asks nobody: the user's tensor of that
+    name silently becomes the folded weight.
+    """
+    taken = set(_tensor_names(graph))
+    hidden: dict[str, str] = {}
+    restored: dict[str, str] = {}
+    for node in graph.node:
+        made = [f"{node.output[0]}{suffix}" for suffix in ("_weight", "_bias")]
+        if node.op_type != "BatchNormalization" or taken.isdisjoint(made):
+            continue
+        output, alias = node.output[0], _free(f"{node.output[0]}_folded", taken)
+        hidden[output] = alias
+        restored[alias] = output
+        for suffix in ("_weight", "_bias"):
+            restored[alias + suffix] = _free(output + suffix, taken)
+    _rename(graph, hidden)
+    return restored
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    name, number = wanted, 1
+    while not taken.isdisjoint((name, f"{name}_weight", f"{name}_bias")):
+        name, number = f"{wanted}_{number}", number + 1
+    taken.update((name, f"{name}_weight", f"{name}_bias"))
+    return name
+
+
+def _tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (t.name for t in graph.initializer)
+    yield from (v.name for v in graph.input)
+    for node in graph.node:
+        yield from node.input
+        yield from node.output
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from _tensor_names(body)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors in place, in subgraphs too: ONNX forbids them to shadow outer names."""
+    if not names:
+        return
+    for weight in graph.initializer:
+        weight.name = names.get(weight.name, weight.name)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [names.get(t, t) for t in node.input]
+        node.output[:] = [names.get(t, t) for t in node.output]
+        for attribute in node.attribute:
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                _rename(body, names)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Who wrote a tensor before folding."""
+
+    name: str
+    op_type: str
+    inputs: tuple[str, ...]
+
+
+def _writers(proto: onnx.ModelProto) -> dict[str, _Written]:
+    return {
+        output: _Written(node.name, node.op_type, tuple(node.input))
+        for node in proto.graph.node
+        for output in node.output
+        if output
+    }
+
+
+def _restore_names(
+    proto: onnx.ModelProto, before: Mapping[str, _Written]
+) -> dict[str, tuple[str, ...]]:
+    """Give folded nodes their first name back, in place; return node -> the nodes it stands for.
+
+    A node that now writes what another wrote before has swallowed that one: Conv the
+    BatchNormalization after it. Its own first name is that of the producer further up.
+    """
+    names = {w.name for w in before.values()}
+    swallowed: dict[str, tuple[str, ...]] = {}
+    for node in proto.graph.node:
+        chain = _chain(before, node.output, node.op_type)
+        if chain and (node.name not in names or chain[0] != node.name):
+            node.name = chain[0]
+        swallowed[node.name] = tuple(chain) or (node.name,)
+    return swallowed
+
+
+def _chain(before: Mapping[str, _Written], outputs: Iterable[str], op_type: str) -> list[str]:
+    """Names from the writer of kind `op_type` down to the writer of the first of `outputs`."""
+    chain: list[str] = []
+    tensor = next((t for t in outputs if t), "")
+    while tensor in before and len(chain) < 4:
+        writer = before[tensor]
+        chain.insert(0, writer.name)
+        if writer.op_type == op_type:
+            return chain
+        tensor = writer.inputs[0] if writer.inputs else ""
+    return []

@@ -1,0 +1,158 @@
+"""What `qdebug compare` costs beside the floor: ONNX Runtime alone, with all tensors as outputs.
+
+The floor is the time for the FP32 model plus that for the Q/DQ model, each alone, with the tensors
+that qdebug compares as outputs; the faster of the default number of threads and one. Both sides
+take turns in one process, and the fastest round of each counts. The plan is given, so neither
+side calibrates. Peak memory is that of a fresh process.
+
+    python scripts/bench/bench_compare.py [--nets W1 W2 W3] [--samples 64] [--memory]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from nets import NETS
+
+from qdebug.config import CompareSettings
+from qdebug.pipeline.compare import compare
+
+ROUNDS = 3
+
+
+def main() -> None:
+    """Print a table of ratios, or one peak memory (in a child process)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nets", nargs="+", default=list(NETS), help="W1 W2 W3, or ONNX files")
+    parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--memory", action="store_true", help="also peak memory at 16 and 256")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(_child(json.loads(arguments.child)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for net in arguments.nets:
+            _bench(net, arguments, Path(folder))
+
+
+def _bench(net: str, arguments: argparse.Namespace, folder: Path) -> None:
+    case = _Case(net, arguments.inputs, arguments.samples, folder)
+    ways: dict[str, Callable[[], None]] = {
+        "floor, default threads": lambda: case.floor(0),
+        "floor, one thread": lambda: case.floor(1),
+        "compare --keep none": lambda: case.compare("none"),
+        "compare --keep worst:2": lambda: case.compare("worst:2"),
+        "compare --keep all": lambda: case.compare("all"),
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            started = time.perf_counter()
+            way()
+            best[name] = min(best[name], time.perf_counter() - started)
+    floor = min(best["floor, default threads"], best["floor, one thread"])
+    print(f"{Path(net).name}: {case.count} samples, {case.megabytes:.0f} MB of FP32 per sample")
+    for name, seconds in best.items():
+        print(f"  {name:24} {seconds:7.2f} s   {seconds / floor:5.2f} × floor")
+    if arguments.memory:
+        peaks = {n: case.peak_memory(n) for n in (16, 256)}
+        print(f"  peak memory: {peaks[16]} MB at 16 samples, {peaks[256]} MB at 256")
+
+
+class _Case:
+    """A network with samples, a plan and the lowered model on disk."""
+
+    def __init__(self, net: str, inputs: str | None, count: int, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / f"{net}.onnx" if net in NETS else Path(net)
+        if net in NETS:
+            onnx.save(NETS[net](), self.path)
+        self.data = Path(inputs) if inputs else folder / f"{net}.npz"
+        if not inputs:
+            self._make_samples(max(count, 256))
+        self.plan = folder / "plan.yaml"
+        compare(
+            CompareSettings(
+                str(self.path), str(self.data), samples=2, save_plan=str(self.plan), force=True
+            )
+        )
+        self.settings = CompareSettings(str(self.path), str(self.data), plan=str(self.plan))
+        self._prepare(count)
+
+    def _make_samples(self, count: int) -> None:
+        value = onnx.load(self.path).graph.input[0]
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        rng = np.random.default_rng(0)
+        arrays = rng.standard_normal((count, *shape[1:]), dtype=np.float32)
+        np.savez(self.data, **{value.name: arrays})
+
+    def _prepare(self, count: int) -> None:
+        from qdebug.model.samples import open_samples
+        from qdebug.pipeline.subject import bind, load_model, plan_from, planned_subject
+
+        plan = plan_from(self.settings)
+        model = load_model(self.settings, plan)
+        self.subject = planned_subject(model, bind(plan, model))
+        self.samples = open_samples(str(self.data), model.graph.inputs, limit=count)
+        self.count = self.samples.count
+        self.tensors = [t for t in self.subject.tensors if t in model.graph.producers]
+        session = _session(model.graph.proto, self.tensors, 1)
+        outputs = session.run(None, dict(self.samples.feeds(0, self.samples.batch_size)))
+        self.megabytes = sum(o.nbytes for o in outputs) / self.samples.batch_size / 1e6
+
+    def floor(self, threads: int) -> None:
+        for graph in (self.subject.reference, self.subject.candidate):
+            session = _session(graph.proto, self.tensors, threads)
+            for batch in self.samples.batches():
+                session.run(None, dict(self.samples.feeds(batch.start, batch.count)))
+
+    def compare(self, keep: str) -> None:
+        compare(self._keeping(keep, self.count))
+
+    def _keeping(self, keep: str, count: int) -> CompareSettings:
+        output = self.folder / "run.h5"
+        output.unlink(missing_ok=True)  # so that no reference is reused
+        file = None if keep == "none" else str(output)
+        return replace(self.settings, keep=keep, output=file, samples=count)
+
+    def peak_memory(self, count: int) -> int:
+        settings = json.dumps({**vars(self.settings), "keep": "none", "samples": count})
+        command = [sys.executable, __file__, "--child", settings]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(done.stdout.strip())
+
+
+def _child(settings: dict[str, object]) -> int:
+    compare(CompareSettings(**settings))  # type: ignore[arg-type]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _session(proto: onnx.ModelProto, outputs: list[str], threads: int) -> ort.InferenceSession:
+    marked = onnx.ModelProto()
+    marked.CopyFrom(proto)
+    present = {v.name for v in marked.graph.output}
+    marked.graph.output.extend(onnx.ValueInfoProto(name=t) for t in outputs if t not in present)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return ort.InferenceSession(
+        marked.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Write and read rates of the run file on real activations: chunk layouts, filters, the GIL.
+
+    python scripts/bench/bench_store.py MODEL.onnx INPUTS.npz [--samples 4] [--directory DIR]
+
+Every tensor of the model is captured by ONNX Runtime. Rates are of uncompressed bytes, the best
+of five; each includes creating, closing and syncing the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from qdebug.store import filters, rows
+from qdebug.store.reader import RunReader
+from qdebug.store.schema import Keep
+from qdebug.store.writer import RunWriter
+
+REPEATS = 5
+Row = dict[str, np.ndarray]
+
+
+def capture(model_path: Path, inputs_path: Path, samples: int) -> list[Row]:
+    """Every node output of the model, for the first samples of its only input."""
+    model = onnx.load(model_path)
+    known = {output.name for output in model.graph.output}
+    for node in model.graph.node:
+        for name in node.output:
+            if name and name not in known:
+                model.graph.output.append(onnx.ValueInfoProto(name=name))
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    with np.load(inputs_path) as data:
+        feeds = {item.name: data[item.name] for item in session.get_inputs()}
+    return [
+        dict(
+            zip(names, session.run(None, {k: v[i : i + 1] for k, v in feeds.items()}), strict=True)
+        )
+        for i in range(samples)
+    ]
+
+
+def best(action: Callable[[], float]) -> float:
+    """The least of five figures."""
+    return min(action() for _ in range(REPEATS))
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def write(path: Path, captured: list[Row], filter_name: str, dtype: str) -> None:
+    """One run file of the reference role."""
+    with RunWriter(
+        path,
+        overwrite=True,
+        keep=Keep("all"),
+        dtype=dtype,  # type: ignore[arg-type]
+        filter=filter_name,  # type: ignore[arg-type]
+        expected_rows=len(captured),
+    ) as writer:
+        for i, tensors in enumerate(captured):
+            writer.put_rows("reference", i, i, tensors)
+        writer.finish("{}")
+
+
+def read(path: Path, captured: list[Row]) -> None:
+    """Every row of the run file."""
+    with RunReader(path) as run:
+        names = run.tensors("reference")
+        for i in range(len(captured)):
+            run.read_rows("reference", i, names)
+
+
+def bench_filters(path: Path, captured: list[Row]) -> None:
+    size = sum(array.nbytes for tensors in captured for array in tensors.values())
+    for dtype in ("float32", "float16"):
+        for name in ("raw", "lz4", "zstd", "auto"):
+            seconds = best(lambda n=name, d=dtype: timed(lambda: write(path, captured, n, d)))
+            back = best(lambda: timed(lambda: read(path, captured)))
+            with h5py.File(path) as file:
+                chosen = f"-> {file.attrs['filter']}" if name == "auto" else ""
+            print(
+                f"{dtype} {name:5} write {size / seconds / 1e9:5.2f} GB/s"
+                f"  read {size / back / 1e9:5.2f} GB/s"
+                f"  {size / path.stat().st_size:5.2f} times smaller {chosen}"
+            )
+
+
+def bench_chunks(path: Path, captured: list[Row]) -> None:
+    size = sum(array.nbytes for tensors in captured for array in tensors.values())
+    for limit in (64 << 10, 256 << 10, 1 << 20, 4 << 20, 1 << 30):
+        rows.MAX_CHUNK_BYTES = limit
+        seconds = best(lambda: timed(lambda: write(path, captured, "raw", "float32")))
+        print(
+            f"chunks up to {limit >> 10:8} KiB: write {size / seconds / 1e9:.2f} GB/s,"
+            f" file {path.stat().st_size / size:.2f} of the data"
+        )
+
+
+def bench_threads(path: Path) -> None:
+    """How far another thread gets while this one writes 25 MB rows: 1.00 is undisturbed."""
+    row = np.random.default_rng(0).standard_normal((1, 6, 1024, 1024)).astype(np.float32)
+    with h5py.File(path, "w", rdcc_nbytes=0) as file:
+        options = {"shape": (4, *row.shape), "dtype": "f4", "chunks": (1, *row.shape)}
+        raw = file.create_dataset("raw", **options)
+        lz4 = file.create_dataset("lz4", **options, **filters.dataset_options("lz4"))
+        work: dict[str, Callable[[int], object]] = {
+            "idle": lambda _: time.sleep(0.01),
+            "pure Python loop (holds the lock)": lambda _: sum(range(300_000)),
+            "write_direct_chunk": lambda i: raw.id.write_direct_chunk((i, 0, 0, 0, 0), row),
+            "bitshuffle-lz4 write": lambda i: lz4.__setitem__(i, row),
+            "read": lambda i: raw[i],
+        }
+        rates = {name: max(_ticks(action) for _ in range(REPEATS)) for name, action in work.items()}
+    for name, rate in rates.items():
+        print(f"other thread during {name:34}: {rate / rates['idle']:.2f} of its idle rate")
+
+
+def _ticks(action: Callable[[int], object]) -> float:
+    """Times per second that a thread which sleeps 0.2 ms at a time gets its turn."""
+    count, stop = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal count
+        while not stop.is_set():
+            time.sleep(0.0002)
+            count += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start, turn = time.perf_counter(), 0
+    while time.perf_counter() - start < 0.4:
+        action(turn % 4)
+        turn += 1
+    rate = count / (time.perf_counter() - start)
+    stop.set()
+    thread.join()
+    return rate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("inputs", type=Path)
+    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--directory", type=Path, help="on the disk to measure")
+    options = parser.parse_args()
+    captured = capture(options.model, options.inputs, options.samples)
+    arrays = [array for tensors in captured for array in tensors.values()]
+    zeros = sum(int((array == 0).sum()) for array in arrays) / sum(array.size for array in arrays)
+    size = sum(array.nbytes for array in arrays)
+    print(
+        f"{len(captured[0])} tensors, {size / len(captured) / 1e6:.0f} MB per sample,"
+        f" {zeros:.0%} zeros; {os.cpu_count()} CPUs"
+    )
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        path = Path(folder) / "run.h5"
+        bench_filters(path, captured)
+        bench_chunks(path, captured)
+        bench_threads(path.with_name("threads.h5"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+# Sourced by the other scripts: makes .venv once and installs qdebug with the extras in $1.
+# Installs again only when pyproject.toml changed or another extra is asked for.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=${PYTHON:-python3}
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "qdebug needs Python 3.11 or newer; '$python' is not. Set PYTHON=/path/to/python3.11." >&2
+    exit 2
+fi
+
+extras=${1:-}
+stamp=.venv/.installed-${extras:-base}
+if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    echo "Installing qdebug into .venv ..." >&2
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
+    touch "$stamp"
+fi
