@@ -14,6 +14,7 @@ stamp=.venv/.installed-${extras:-base}
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
     [ -x .venv/bin/python ] || "$python" -m venv .venv
     echo "Installing qdebug into .venv ..." >&2
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
+    # Setuptools warns about its own newer features; a user can do nothing about that.
+    PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
     touch "$stamp"
 fi

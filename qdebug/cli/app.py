@@ -13,7 +13,7 @@ from qdebug import __version__
 from qdebug.cli.compare import compare_command
 from qdebug.cli.doctor import doctor_command
 from qdebug.cli.export import export_command
-from qdebug.errors import QdebugError
+from qdebug.errors import BackendError, QdebugError
 
 INTERRUPTED = 130
 
@@ -64,13 +64,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except typer.TyperException as error:
-        print(f"qdebug: error: {error.format_message()}", file=sys.stderr)
+        message = error.format_message()
+        if message:  # none with "qdebug" alone, which has shown the help
+            print(f"qdebug: error: {message}", file=sys.stderr)
         return 2
+    except Exception as error:  # a defect of ours: say so, without a page of traceback
+        return _report_defect(error, arguments)
 
 
 def entry() -> None:
     """The console script."""
     sys.exit(main())
+
+
+def _report_defect(error: Exception, arguments: Sequence[str]) -> int:
+    if "-vv" in arguments:
+        traceback.print_exception(error)
+    last = traceback.format_exception_only(error)[-1].strip()
+    print(
+        f"qdebug: internal error: {last}\n  This is a defect of qdebug; -vv shows the traceback.",
+        file=sys.stderr,
+    )
+    return BackendError.exit_code
 
 
 def _report(error: QdebugError, arguments: Sequence[str]) -> int:

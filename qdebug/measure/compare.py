@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from qdebug.measure.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
@@ -57,18 +57,23 @@ class Errors:
         tensors: sums by reference tensor.
         local: energies of the local error by layer, over the executions that had one.
         skipped: reference tensors that could not be compared, with the reason.
+        local_samples: how many samples those executions held.
         output_ratios: per sample, the largest Σerr²/Σref² among the outputs.
     """
 
     tensors: dict[str, ErrorSums] = field(default_factory=dict)
     local: dict[str, LocalEnergy] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    local_samples: int = 0
     output_ratios: tuple[float, ...] = ()
 
 
 def compare_execution(comparison: Comparison, execution: Execution) -> Errors:
     """The errors of one execution."""
-    errors = Errors(output_ratios=_output_ratios(comparison, execution))
+    errors = Errors(
+        local_samples=execution.count if execution.local else 0,
+        output_ratios=_output_ratios(comparison, execution),
+    )
     for tensor, stand_in in comparison.tensors.items():
         reference, candidate = execution.reference[tensor], execution.candidate[stand_in]
         if reference.shape != candidate.shape:
@@ -99,7 +104,9 @@ def _add_local(comparison: Comparison, execution: Execution, errors: Errors) -> 
 def merge_errors(parts: Iterable[Errors]) -> Errors:
     """The errors of all executions, added up in the order given."""
     total = Errors()
+    local_samples = 0
     for part in parts:
+        local_samples += part.local_samples
         for tensor, sums in part.tensors.items():
             known = total.tensors.get(tensor)
             total.tensors[tensor] = sums if known is None else known.merge(sums)
@@ -107,7 +114,7 @@ def merge_errors(parts: Iterable[Errors]) -> Errors:
             before = total.local.get(layer)
             total.local[layer] = energy if before is None else before.plus(energy)
         total.skipped.update(part.skipped)
-    return total
+    return replace(total, local_samples=local_samples)
 
 
 def skipped_tensors(errors: Errors) -> tuple[Skipped, ...]:

@@ -99,6 +99,7 @@ class CompareResult:
     backend: str
     precision: str
     samples: int
+    local_samples: int
     verdict: Verdict
     outputs: tuple[TensorResult, ...]
     layers: tuple[LayerResult, ...]

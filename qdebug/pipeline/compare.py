@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import parse_method
 from qdebug.config import CompareSettings
-from qdebug.errors import MetricError, StoreError, UsageError
+from qdebug.errors import MetricError, StoreError
 from qdebug.measure.compare import Errors
 from qdebug.measure.conditions import Condition, parse_condition
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.measure.task import TaskMetric, load_metric
-from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
+from qdebug.pipeline.build import build_subject, load_model, names_model, plan_from
+from qdebug.pipeline.context import Context
 from qdebug.pipeline.evidence import EvidenceSink, StoredRows
 from qdebug.pipeline.manifest import manifest_of, reference_key
 from qdebug.pipeline.passes import (
@@ -29,7 +29,6 @@ from qdebug.pipeline.passes import (
     open_pass,
     run_pass,
 )
-from qdebug.pipeline.ranges import calibrated, gather_ranges
 from qdebug.pipeline.results import (
     CONDITION_NAMES,
     all_skipped,
@@ -38,20 +37,10 @@ from qdebug.pipeline.results import (
     tensor_results,
     verdict_of,
 )
-from qdebug.pipeline.sizing import Parallelism, capture_groups, parallelism, probe
-from qdebug.pipeline.subject import (
-    Subject,
-    bind,
-    load_model,
-    plan_from,
-    planned_subject,
-    quantized_subject,
-    ranges_of,
-)
-from qdebug.plan.plan import PrecisionPlan
+from qdebug.pipeline.sizing import capture_groups, parallelism, probe
+from qdebug.pipeline.subject import Subject
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.jsonout import compare_to_json
-from qdebug.run.base import Backend
 from qdebug.run.ort import OrtBackend
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep, RangeRecord
@@ -81,30 +70,38 @@ def compare(
     """Compare the candidate that `settings` describe with its reference.
 
     Raises:
-        QdebugError: bad input (nothing was written), or a runtime that failed.
+        QdebugError: bad input (nothing was written), a runtime that failed, or a metric that
+            raised (the run file holds everything else).
     """
     started = time.perf_counter()
     gate = _read_gate(settings)
     keep = Keep.parse(settings.keep)
+    _check_free(settings.save_plan, "--save-plan", settings.force)
     with ExitStack() as stack:
         stored = _open_stored(stack, settings)
-        writer = _open_writer(stack, settings, keep)
         plan = plan_from(settings)
-        model = load_model(settings, plan)
-        samples = _open(settings.inputs, model, settings.samples, settings.batch_size)
+        model = load_model(settings.model, plan)
+        samples = open_samples(
+            settings.inputs,
+            model.graph.inputs,
+            limit=settings.samples,
+            batch_size=settings.batch_size,
+        )
+        writer = _open_writer(stack, settings, keep, samples.count)
         parallel = parallelism()
-        backend = OrtBackend(parallel.threads)
-        subject, histograms = _subject(settings, plan, model, samples, backend, parallel, progress)
+        context = Context(settings, OrtBackend(parallel.threads), parallel, progress)
+        built = build_subject(context, plan, model, samples)
+        subject = built.subject
         if settings.save_plan and subject.plan:
-            _save_plan(settings, subject.plan)
-        key = reference_key(subject, samples)
+            _save_plan(settings.save_plan, plan_to_yaml(subject.plan, settings.model))
+        # The digest of the samples costs a pass over them: only for files that will hold it.
+        key = reference_key(subject, samples) if writer or stored else ""
         rows = _stored_rows(stored, key)
         outputs = TaskOutputs()
         sinks = _sinks(writer, keep, subject, outputs if gate.metric else None)
-        errors, not_float = _run(
-            settings, subject, samples, backend, parallel, rows, sinks, progress
-        )
-        result = _result(settings, subject, samples, gate, errors, not_float, outputs)
+        errors, not_float = _run(context, subject, samples, rows, sinks)
+        task, failure = _task(gate.metric, outputs, samples)
+        result = _result(settings, subject, samples, gate, errors, not_float, task)
         if rows is not None and rows.used:
             note = f"The reference was read from {settings.reference or settings.output}."
             result = replace(result, notes=(*result.notes, note))
@@ -114,9 +111,23 @@ def compare(
             writer.set_manifest(manifest_of(settings, subject, samples, key))
             if subject.plan:
                 writer.set_plan(plan_to_yaml(subject.plan, settings.model))
-            writer.set_ranges({n: _range_record(h) for n, h in histograms.items()})
+            writer.set_ranges({n: _range_record(h) for n, h in built.histograms.items()})
             run_file = writer.finish(json.dumps(compare_to_json(result), ensure_ascii=False))
+    if failure is not None:
+        raise failure
     return CompareOutcome(result, run_file)
+
+
+def _check_free(path: str | None, flag: str, force: bool) -> None:
+    if path is not None and Path(path).exists() and not force:
+        raise StoreError(f"{flag}: {path} exists", "Give --force to replace it.")
+
+
+def _save_plan(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"--save-plan: {path} cannot be written: {error.strerror}") from error
 
 
 def _read_gate(settings: CompareSettings) -> _Gate:
@@ -130,14 +141,10 @@ def _read_gate(settings: CompareSettings) -> _Gate:
     return _Gate(conditions, metric)
 
 
-def _open(data: str, model: Model, limit: int | None, batch_size: int | None) -> Samples:
-    return open_samples(data, model.graph.inputs, limit=limit, batch_size=batch_size)
-
-
 def _open_stored(stack: ExitStack, settings: CompareSettings) -> RunReader | None:
     """The run file whose reference may be reused: the one named, or the one to be replaced."""
     named = settings.reference
-    if named and Path(named).suffix != ".onnx":
+    if named and not names_model(named):
         return stack.enter_context(RunReader(named))
     if settings.output and settings.force and Path(settings.output).exists():
         try:
@@ -147,53 +154,19 @@ def _open_stored(stack: ExitStack, settings: CompareSettings) -> RunReader | Non
     return None
 
 
-def _open_writer(stack: ExitStack, settings: CompareSettings, keep: Keep) -> RunWriter | None:
+def _open_writer(
+    stack: ExitStack, settings: CompareSettings, keep: Keep, samples: int
+) -> RunWriter | None:
     if settings.output is None:
         return None
-    return stack.enter_context(
-        RunWriter(settings.output, overwrite=settings.force, keep=keep, dtype=settings.keep_dtype)
+    writer = RunWriter(
+        settings.output,
+        overwrite=settings.force,
+        keep=keep,
+        dtype=settings.keep_dtype,
+        expected_rows=samples if keep.kind == "all" else 0,
     )
-
-
-def _subject(
-    settings: CompareSettings,
-    plan: PrecisionPlan,
-    model: Model,
-    samples: Samples,
-    backend: Backend,
-    parallel: Parallelism,
-    progress: ProgressCallback,
-) -> tuple[Subject, dict[str, TensorHistogram]]:
-    """What to compare; calibrates where the plan needs ranges that it does not have."""
-    if model.quantized:
-        return quantized_subject(model, settings), {}
-    if settings.reference and Path(settings.reference).suffix == ".onnx":
-        raise UsageError(
-            f"--reference: {settings.model} is an FP32 model and is its own reference",
-            "Give --reference only with a model that carries Q/DQ, or a run file (.h5) to reuse.",
-        )
-    calibrator = parse_method(settings.method)
-    bound = bind(plan, model)
-    if not bound.missing_ranges():
-        return planned_subject(model, bound), {}
-    notes = []
-    data = settings.calib_data
-    if data is None:
-        notes.append(
-            "No --calib-data: the ranges come from the compared samples themselves, which flatters "
-            "the result."
-        )
-    calibration = samples if data is None else _open(data, model, settings.calib_samples, None)
-    histograms = gather_ranges(
-        backend, model.graph, calibration, settings.batch_size, parallel, progress
-    )
-    amax = calibrated(histograms, bound.missing_ranges(), calibrator)
-    where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
-    plan = replace(
-        plan.with_ranges(ranges_of(amax, calibrator.name), where), model_sha256=model.file.sha256
-    )
-    subject = planned_subject(model, bind(plan, model))
-    return replace(subject, notes=tuple(notes)), histograms
+    return stack.enter_context(writer)
 
 
 def _sinks(
@@ -208,26 +181,23 @@ def _sinks(
 
 
 def _run(
-    settings: CompareSettings,
+    context: Context,
     subject: Subject,
     samples: Samples,
-    backend: Backend,
-    parallel: Parallelism,
     stored: StoredReference | None,
     sinks: Sequence[ExecutionSink],
-    progress: ProgressCallback,
 ) -> tuple[Errors, list[str]]:
     """All groups, one after the other; usually a single one."""
+    settings, workers = context.settings, context.parallel.workers
     tensors = [t for t in subject.tensors if t in subject.reference.producers]
-    probing = backend.open(subject.reference.proto, tensors)
+    probing = context.backend.open(subject.reference.proto, tensors)
     try:
         sizing = probe(probing, samples, settings.batch_size)
     finally:
         probing.close()
-    in_flight = parallel.workers + 1
-    groups = capture_groups(tensors, sizing.bytes_per_batch, in_flight, settings.memory_budget)
+    groups = capture_groups(tensors, sizing.bytes_per_batch, workers + 1, settings.memory_budget)
     rated = any(isinstance(sink, EvidenceSink) and sink.rates for sink in sinks)
-    options = PassOptions(parallel.workers, settings.local_samples, stored, sinks)
+    options = PassOptions(workers, settings.local_samples, stored, sinks)
     total = Errors()
     not_float: list[str] = []
     for group in groups:
@@ -235,10 +205,11 @@ def _run(
             if isinstance(sink, EvidenceSink):
                 sink.start_group()
         with ExitStack() as stack:
-            one = open_pass(stack, backend, subject, group, rated=rated)
-            errors = run_pass(one, sizing.samples, options, progress)
+            one = open_pass(stack, context.backend, subject, group, rated=rated)
+            errors = run_pass(one, sizing.samples, options, context.progress)
         total.tensors.update(errors.tensors)
         total.local.update(errors.local)
+        total = replace(total, local_samples=max(total.local_samples, errors.local_samples))
         total.skipped.update(errors.skipped)
         not_float += one.not_float
     return total, not_float
@@ -251,19 +222,19 @@ def _result(
     gate: _Gate,
     errors: Errors,
     not_float: Sequence[str],
-    outputs: TaskOutputs,
+    task: TaskResult | None,
 ) -> CompareResult:
     tensors = tensor_results(subject, errors)
     layers = layer_results(subject, errors)
     named = {t.name: t for t in tensors}
     finals = tuple(named[name] for name in subject.reference.outputs if name in named)
-    task = _task(gate.metric, outputs, samples)
     return CompareResult(
         model_path=settings.model,
         model_sha256=subject.model.file.sha256,
         backend=settings.backend,
         precision=_precision(subject),
         samples=samples.count,
+        local_samples=errors.local_samples,
         verdict=verdict_of(gate.conditions, finals, layers, tensors, task),
         outputs=finals,
         layers=layers,
@@ -281,28 +252,24 @@ def _precision(subject: Subject) -> str:
     return str(Precision.INT8)
 
 
-def _task(metric: TaskMetric | None, outputs: TaskOutputs, samples: Samples) -> TaskResult | None:
+def _task(
+    metric: TaskMetric | None, outputs: TaskOutputs, samples: Samples
+) -> tuple[TaskResult | None, MetricError | None]:
+    """The metric of both runs; its failure is kept until everything else is safe on disk."""
     if metric is None:
-        return None
+        return None, None
     reference, candidate = outputs.joined()
-    return TaskResult(
-        metric.name,
-        reference=metric(reference, samples.extras, reference),
-        candidate=metric(candidate, samples.extras, reference),
-    )
+    try:
+        before = metric(reference, samples.extras, reference)
+        return TaskResult(metric.name, before, metric(candidate, samples.extras, reference)), None
+    except MetricError as failure:
+        return None, failure
 
 
 def _stored_rows(reader: RunReader | None, key: str) -> StoredRows | None:
     if reader is None or reader.manifest.get("reference_key") != key:
         return None
     return StoredRows(reader)
-
-
-def _save_plan(settings: CompareSettings, plan: PrecisionPlan) -> None:
-    path = Path(settings.save_plan or "")
-    if path.exists() and not settings.force:
-        raise StoreError(f"--save-plan: {path} exists", "Give --force to replace it.")
-    path.write_text(plan_to_yaml(plan, settings.model), encoding="utf-8")
 
 
 def _range_record(histogram: TensorHistogram) -> RangeRecord:

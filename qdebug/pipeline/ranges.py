@@ -10,24 +10,18 @@ from qdebug.calibrate.histogram import TensorHistogram, histogram_of
 from qdebug.calibrate.methods import Calibrator
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch, Samples
-from qdebug.pipeline.sizing import Parallelism, probe
-from qdebug.run.base import Backend
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.sizing import probe
 from qdebug.run.stream import map_in_order
-from qdebug.types import Progress, ProgressCallback
+from qdebug.types import Progress
 
 
-def gather_ranges(
-    backend: Backend,
-    graph: Graph,
-    samples: Samples,
-    batch_size: int | None,
-    parallel: Parallelism,
-    progress: ProgressCallback,
-) -> dict[str, TensorHistogram]:
+def gather_ranges(context: Context, graph: Graph, samples: Samples) -> dict[str, TensorHistogram]:
     """The histogram of every float tensor of `graph`, its inputs included, over all samples."""
-    session = backend.open(graph.proto, list(graph.activations()))
+    session = context.backend.open(graph.proto, list(graph.activations()))
     try:
-        samples = probe(session, samples, batch_size).samples
+        chosen = context.settings.batch_size
+        samples = probe(session, samples, chosen).samples
         totals: dict[str, TensorHistogram] = {}
 
         def one(batch: Batch) -> tuple[Batch, dict[str, TensorHistogram]]:
@@ -39,11 +33,11 @@ def gather_ranges(
                 if np.issubdtype(array.dtype, np.floating)
             }
 
-        for batch, histograms in map_in_order(one, samples.batches(), parallel.workers):
+        for batch, histograms in map_in_order(one, samples.batches(), context.parallel.workers):
             for name, histogram in histograms.items():
                 known = totals.get(name)
                 totals[name] = histogram if known is None else known.merge(histogram)
-            progress(Progress("calibrate", batch.start + batch.count, samples.count))
+            context.progress(Progress("calibrate", batch.start + batch.count, samples.count))
         return totals
     finally:
         session.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,8 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.plan.lower import lower, required_opset
-from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
-from qdebug.plan.planfile import read_plan
+from qdebug.plan.lower import lower
+from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.quantize import QMAX, QMIN
 from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.types import Precision
@@ -48,32 +47,6 @@ class Subject:
     amax: Mapping[str, float]
     plan: PrecisionPlan | None
     notes: tuple[str, ...] = ()
-
-
-def plan_from(settings: CompareSettings) -> PrecisionPlan:
-    """The plan the settings ask for: that of the file, with the flags given on top."""
-    plan = read_plan(settings.plan) if settings.plan else PrecisionPlan(Precision.INT8)
-    if settings.precision:
-        plan = replace(plan, precision=Precision(settings.precision))
-    if settings.rest:
-        plan = replace(plan, rest=Precision(settings.rest))
-    if settings.weights:
-        plan = replace(plan, weights=Granularity(settings.weights))
-    if settings.calibration:
-        # A plan's own amax was set by hand or by a search, so it wins over a calibration file.
-        ranges = read_plan(settings.calibration).tensors
-        plan = plan.with_ranges(ranges, f"from {settings.calibration}")
-    return plan
-
-
-def load_model(settings: CompareSettings, plan: PrecisionPlan) -> Model:
-    """The user's model at the opset that `plan` needs."""
-    return prepare_model(read_model(settings.model), required_opset(plan))
-
-
-def bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
-    """`plan` checked against `model`."""
-    return bind_plan(plan, model, find_layers(model.graph))
 
 
 def planned_subject(model: Model, bound: BoundPlan) -> Subject:
@@ -176,8 +149,3 @@ def _found_ranges(graph: Graph) -> dict[str, float]:
             steps = highest
         ranges[node.inputs[0]] = float(scale.reshape(())) * steps
     return ranges
-
-
-def ranges_of(amax: Mapping[str, float], method: str) -> dict[str, TensorRange]:
-    """Plan entries for calibrated ranges."""
-    return {tensor: TensorRange(value, method) for tensor, value in amax.items()}

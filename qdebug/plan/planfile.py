@@ -98,7 +98,16 @@ def plan_to_yaml(plan: PrecisionPlan, model_path: str = "") -> str:
         }
         for name, entry in plan.tensors.items()
     }
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    text = _dump(data, allow_unicode=True)
+    # PyYAML writes these as they are, and reads them back as a space.
+    return _dump(data, allow_unicode=False) if any(c in text for c in _LINE_BREAKS) else text
+
+
+_LINE_BREAKS = "\x85\u2028\u2029"
+
+
+def _dump(data: dict[str, Any], *, allow_unicode: bool) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=allow_unicode, width=100)
 
 
 def _range(entry: _TensorEntry) -> TensorRange:

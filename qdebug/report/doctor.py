@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qdebug.report.terminal import print_table
 from qdebug.run.doctor import Finding
 
 _STYLES = {"ok": "green", "missing": "bold red", "absent": "yellow"}
@@ -24,7 +25,7 @@ def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
     for finding in findings:
         detail = finding.detail + (f": {finding.next_step}" if finding.next_step else "")
         table.add_row(Text(finding.state, style=_STYLES[finding.state]), finding.what, Text(detail))
-    console.print(table)
+    print_table(console, table)
     missing = [f.what for f in findings if f.state == "missing"]
     if missing:
         console.print(Text(f"qdebug cannot work without {', '.join(missing)}.", style="bold red"))

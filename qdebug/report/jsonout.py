@@ -21,6 +21,7 @@ def compare_to_json(result: CompareResult) -> dict[str, Any]:
         "backend": result.backend,
         "precision": result.precision,
         "samples": result.samples,
+        "local_samples": result.local_samples,
         "verdict": {
             "passed": result.verdict.passed,
             "conditions": [

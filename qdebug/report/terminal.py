@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from qdebug.report.view import CompareView, shorten, widest
+from qdebug.report.view import CompareView, shorten, shorten_layer, widest
 
-_OTHER_COLUMNS = 54
-"""Characters that the table needs beside the names of layers."""
+_OTHER_COLUMNS = 42
+"""Characters that the table needs beside the names of layers and operators."""
+_LONGEST_OP = 12
 
 
 def print_compare(console: Console, view: CompareView, run_file: Path | None) -> None:
     """Print a comparison: facts, the worst layers, notes, the verdict last."""
     console.print(Text(view.title, style="bold"))
-    console.print(_facts(view))
+    print_table(console, _facts(view))
     console.print()
-    console.print(_layers(view, console))
+    print_table(console, _layers(view, console))
     for note in view.notes:
-        console.print(Padding(Text(f"Note: {note}", style="yellow"), (0, 0, 0, 0)))
+        console.print(Text(f"Note: {note}", style="yellow"))
     for passed, text in view.conditions:
         mark, style = ("holds", "green") if passed else ("FAILS", "bold red")
         console.print(Text.assemble((f"  {mark}  ", style), text))
@@ -31,6 +30,19 @@ def print_compare(console: Console, view: CompareView, run_file: Path | None) ->
     console.print(Text(view.verdict, style=style))
     if run_file is not None:
         console.print(Text(f"Run file: {run_file}"), soft_wrap=True)
+    else:
+        console.print(Text("No run file was written (-o run.h5 keeps the evidence).", style="dim"))
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table; off a terminal without the spaces that fill its lines up."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
 def _facts(view: CompareView) -> Table:
@@ -47,27 +59,26 @@ def _layers(view: CompareView, console: Console) -> Table:
     if view.hidden:
         title += f" ({view.hidden} more in --json)"
     table = Table(
-        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        box=None,
         title=title,
         title_justify="left",
         title_style="bold",
-        padding=(0, 1),
-        pad_edge=False,
+        header_style="underline",
+        padding=(0, 1, 0, 0),
     )
-    room = max(20, console.width - _OTHER_COLUMNS) if console.is_terminal else 1000
+    op_width = min(_LONGEST_OP, widest([r.op_type for r in view.layers], 2))
+    room = max(20, console.width - _OTHER_COLUMNS - op_width) if console.is_terminal else 1000
     width = min(room, widest([r.layer for r in view.layers], 5))
-    table.add_column("#", justify="right")
+    table.add_column("#", justify="right", min_width=2)
     table.add_column("layer", width=width, no_wrap=True)
-    table.add_column("op", max_width=8, no_wrap=True)
+    table.add_column("op", width=op_width, no_wrap=True)
     table.add_column("prec.", no_wrap=True)
-    table.add_column("local dB", justify="right")
-    table.add_column("cum. dB", justify="right")
-    table.add_column("range", justify="right")
-    table.add_column("clip", justify="right")
+    for name in ("local dB", "cum. dB", "range", "clip"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     for row in view.layers:
         table.add_row(
             row.rank,
-            Text(shorten(row.layer, width)),
+            Text(shorten_layer(row.layer, row.op_type, width)),
             row.op_type,
             row.precision,
             row.local_db,

@@ -91,7 +91,7 @@ def share(value: float | None) -> str:
         return "–"
     if value == 0:
         return "0"
-    return f"{100 * value:.2g}%"
+    return f"{100 * value:.2g}%" if value >= 1e-4 else "<0.01%"
 
 
 def _title(result: CompareResult) -> str:
@@ -111,13 +111,9 @@ def _facts(result: CompareResult) -> list[tuple[str, str]]:
     facts += [(f"output {t.name}", _metrics_text(t.metrics)) for t in result.outputs[:4]]
     if result.first_divergence:
         first = result.first_divergence
-        where = f"{first.layer} " if first.layer else ""
-        facts.append(
-            (
-                f"first under {first.threshold_db:g} dB",
-                f"{where}(tensor {first.tensor}, {decibel(first.sqnr_db)} dB)",
-            )
-        )
+        where = first.layer or first.tensor
+        name = f"first under {first.threshold_db:g} dB"
+        facts.append((name, f"{where} ({decibel(first.sqnr_db)} dB)"))
     broken = [t for t in result.tensors if not t.metrics.is_finite]
     if broken:
         facts.append(("NaN or Inf", f"{len(broken)} tensors, first in {broken[0].name}"))
@@ -172,6 +168,15 @@ def shorten(text: str, width: int) -> str:
         return text
     tail = (width - 1) * 2 // 3
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def shorten_layer(name: str, op_type: str, width: int) -> str:
+    """A layer's name in at most `width` characters. Exporters put the scope first and the operator
+    last, so the end without the operator, which has a column of its own, tells layers apart."""
+    if len(name) <= width:
+        return name
+    name = name.removesuffix(f"/{op_type}")
+    return name if len(name) <= width else f"…{name[len(name) - width + 1 :]}"
 
 
 def widest(texts: Sequence[str], least: int) -> int:

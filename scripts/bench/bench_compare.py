@@ -27,7 +27,12 @@ import onnxruntime as ort
 from nets import NETS
 
 from qdebug.config import CompareSettings
+from qdebug.model.layers import find_layers
+from qdebug.model.samples import open_samples
+from qdebug.pipeline.build import load_model, plan_from
 from qdebug.pipeline.compare import compare
+from qdebug.pipeline.subject import planned_subject
+from qdebug.plan.plan import bind_plan
 
 ROUNDS = 3
 
@@ -101,12 +106,10 @@ class _Case:
         np.savez(self.data, **{value.name: arrays})
 
     def _prepare(self, count: int) -> None:
-        from qdebug.model.samples import open_samples
-        from qdebug.pipeline.subject import bind, load_model, plan_from, planned_subject
-
         plan = plan_from(self.settings)
-        model = load_model(self.settings, plan)
-        self.subject = planned_subject(model, bind(plan, model))
+        model = load_model(self.settings.model, plan)
+        bound = bind_plan(plan, model, find_layers(model.graph))
+        self.subject = planned_subject(model, bound)
         self.samples = open_samples(str(self.data), model.graph.inputs, limit=count)
         self.count = self.samples.count
         self.tensors = [t for t in self.subject.tensors if t in model.graph.producers]
