@@ -1,7 +1,5 @@
 """`python -m qdebug`."""
 
-import sys
+from qdebug.cli.app import entry
 
-from qdebug.cli.app import main
-
-sys.exit(main(sys.argv[1:]))
+entry()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +14,18 @@ from qdebug.errors import UsageError
 from qdebug.yamlfile import read_yaml
 
 BACKENDS = ("ort",)
+
+PrecisionName = Literal["int8", "fp16", "fp32"]
+RestName = Literal["fp16", "fp32"]
+WeightsName = Literal["per-channel", "per-tensor"]
+StorageName = Literal["float32", "float16"]
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "backend": BACKENDS,
+    "precision": get_args(PrecisionName),
+    "rest": get_args(RestName),
+    "weights": get_args(WeightsName),
+    "keep_dtype": get_args(StorageName),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,7 @@ class CompareSettings:
         output: the run file; None writes none.
         force: replace an existing run file.
         save_plan: write the plan that was run to this file.
+        cache: reuse what an earlier calibration pass over the same model and data gathered.
     """
 
     model: str
@@ -59,12 +73,13 @@ class CompareSettings:
     local_samples: int = 16
     memory_budget: int = 2 << 30
     keep: str = "worst:2"
-    keep_dtype: Literal["float32", "float16"] = "float32"
+    keep_dtype: StorageName = "float32"
     fail_on: tuple[str, ...] = ()
     metric: str | None = None
     output: str | None = None
     force: bool = False
     save_plan: str | None = None
+    cache: bool = True
 
 
 class CompareFile(BaseModel):
@@ -77,9 +92,9 @@ class CompareFile(BaseModel):
     command: Literal["compare"] = "compare"
     model: str | None = None
     inputs: str | None = None
-    precision: Literal["int8", "fp16", "fp32"] | None = None
-    rest: Literal["fp16", "fp32"] | None = None
-    weights: Literal["per-channel", "per-tensor"] | None = None
+    precision: PrecisionName | None = None
+    rest: RestName | None = None
+    weights: WeightsName | None = None
     backend: str | None = None
     plan: str | None = None
     calibration: str | None = None
@@ -90,21 +105,23 @@ class CompareFile(BaseModel):
     calib_samples: int | None = Field(None, gt=0)
     batch_size: int | None = Field(None, gt=0)
     local_samples: int | None = Field(None, gt=0)
-    memory_budget: str | None = None
+    memory_budget: str | int | None = None
     keep: str | None = None
-    keep_dtype: Literal["float32", "float16"] | None = None
+    keep_dtype: StorageName | None = None
     fail_on: tuple[str, ...] | None = None
     metric: str | None = None
     output: str | None = None
     force: bool | None = None
     save_plan: str | None = None
+    cache: bool | None = None
 
 
 def resolve_compare(flags: Mapping[str, Any], file: Path | None) -> CompareSettings:
     """Settings from defaults, then `file`, then `flags` (a flag that is None was not given).
 
     Raises:
-        UsageError: the file is not valid, or the model or the inputs are nowhere.
+        UsageError: the file is not valid, a value is none of the choices, or the model or the
+            inputs are nowhere.
     """
     values: dict[str, Any] = {}
     if file is not None:
@@ -114,15 +131,22 @@ def resolve_compare(flags: Mapping[str, Any], file: Path | None) -> CompareSetti
     for name, flag in (("model", "MODEL"), ("inputs", "--inputs")):
         if not values.get(name):
             raise UsageError(f"{flag} is missing", "Run 'qdebug compare --help' for an example.")
-    if isinstance(values.get("memory_budget"), str):
-        values["memory_budget"] = parse_bytes(values["memory_budget"])
+    for name, known in _CHOICES.items():
+        _check_choice(name, values.get(name), known)
+    if "memory_budget" in values:
+        values["memory_budget"] = parse_bytes(str(values["memory_budget"]))
     settings = CompareSettings(model=values.pop("model"), inputs=values.pop("inputs"))
-    settings = replace(settings, **values)
-    if settings.backend not in BACKENDS:
+    return replace(settings, **values)
+
+
+def _check_choice(name: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        close = difflib.get_close_matches(value, known, n=1)
+        hint = f"Did you mean '{close[0]}'? " if close else ""
         raise UsageError(
-            f"--backend: '{settings.backend}' is not available", f"Known: {', '.join(BACKENDS)}."
+            f"--{name.replace('_', '-')}: unknown value '{value}'",
+            f"{hint}Known: {', '.join(known)}.",
         )
-    return settings
 
 
 def parse_bytes(text: str) -> int:
@@ -143,6 +167,50 @@ def parse_bytes(text: str) -> int:
     return int(value * 2 ** units[unit])
 
 
-def setting_names() -> tuple[str, ...]:
-    """The names of all settings of `compare`."""
-    return tuple(f.name for f in fields(CompareSettings))
+@dataclass(frozen=True)
+class CalibrateSettings:
+    """Everything `qdebug calibrate` can be told. Names are those of the flags.
+
+    Attributes:
+        model: the ONNX file.
+        calib_data: DATA to calibrate on.
+        methods: names of calibrators, tried all.
+        calibrators: the user's own, each `file.py:function`.
+        holdout: DATA to judge on; None holds out `holdout_share` of `calib_data`.
+        metric: end-to-end accuracy on the held-out samples.
+        mix: also try the best method of each tensor.
+        from_cache: a file with ranges to judge beside the methods.
+        weights, rest: as of `compare`.
+        samples, batch_size: as of `compare`.
+        cache: reuse what an earlier pass over the same model and data gathered.
+    """
+
+    model: str
+    calib_data: str
+    methods: tuple[str, ...] = ("minmax", "percentile", "entropy", "mse", "mean-max")
+    calibrators: tuple[str, ...] = ()
+    holdout: str | None = None
+    holdout_share: float = 0.2
+    metric: str | None = None
+    mix: bool = False
+    from_cache: str | None = None
+    weights: str = "per-channel"
+    rest: str = "fp32"
+    samples: int | None = None
+    batch_size: int | None = None
+    cache: bool = True
+
+
+def calibrate_settings(**values: Any) -> CalibrateSettings:
+    """Settings from flags; one that is None was not given.
+
+    Raises:
+        UsageError: a value that no flag knows.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    settings = CalibrateSettings(**given)
+    if settings.weights not in ("per-channel", "per-tensor"):
+        raise UsageError(
+            f"--weights: unknown '{settings.weights}'", "Known: per-channel, per-tensor."
+        )
+    return settings

@@ -141,3 +141,17 @@ def _hint(schema: type[BaseModel], problem: Any) -> str:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
     return ""
+
+
+def dump_yaml(data: dict[str, Any]) -> str:
+    """The text of a YAML file, keys in the order given; reading it gives `data` back."""
+    text = _dump(data, allow_unicode=True)
+    # PyYAML writes these as they are, and reads them back as a space.
+    return _dump(data, allow_unicode=False) if any(c in text for c in _LINE_BREAKS) else text
+
+
+_LINE_BREAKS = "\x85\u2028\u2029"
+
+
+def _dump(data: dict[str, Any], *, allow_unicode: bool) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=allow_unicode, width=100)

@@ -7,12 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from qdebug.calibrate.entropy import entropy_amax
 from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrate.mean_max import mean_max_amax
 from qdebug.calibrate.minmax import minmax_amax
+from qdebug.calibrate.mse import mse_amax
 from qdebug.calibrate.percentile import percentile_amax
 from qdebug.errors import UsageError
 
-METHODS = ("minmax", "percentile")
+_PLAIN: dict[str, Callable[[TensorHistogram], float]] = {
+    "minmax": minmax_amax,
+    "entropy": entropy_amax,
+    "mse": mse_amax,
+    "mean-max": mean_max_amax,
+}
+METHODS = ("minmax", "percentile", "entropy", "mse", "mean-max")
 DEFAULT_PERCENTILE = 99.99
 
 
@@ -25,14 +34,14 @@ class Calibrator:
 
 
 def parse_method(text: str) -> Calibrator:
-    """The calibrator for "minmax", "percentile" or "percentile:P".
+    """The calibrator for a name of METHODS, or for "percentile:P".
 
     Raises:
         UsageError: an unknown method or a percentile out of range.
     """
-    name, _, argument = text.partition(":")
-    if name == "minmax" and not argument:
-        return Calibrator("minmax", minmax_amax)
+    name, separator, argument = text.partition(":")
+    if name in _PLAIN and not separator:
+        return Calibrator(name, _PLAIN[name])
     if name == "percentile":
         percentile = _percentile(text, argument)
         return Calibrator(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import io
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from qdebug import __version__
+from qdebug.cli.calibrate import calibrate_command
 from qdebug.cli.compare import compare_command
 from qdebug.cli.doctor import doctor_command
 from qdebug.cli.export import export_command
@@ -27,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compare")(compare_command)
+app.command("calibrate")(calibrate_command)
 app.command("export")(export_command)
 app.command("doctor")(doctor_command)
 
@@ -53,32 +56,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="qdebug", standalone_mode=False)
+        if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except QdebugError as error:
         return _report(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
         print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`); that is not an error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except typer.TyperException as error:
         message = error.format_message()
         if message:  # none with "qdebug" alone, which has shown the help
             print(f"qdebug: error: {message}", file=sys.stderr)
+        return 2
+    except SystemExit as stopped:  # would end us with its code, which may well be 0
+        print(
+            f"qdebug: error: a script of yours called sys.exit({stopped.code!r})\n"
+            "  A script or metric that qdebug loads must not end the program.",
+            file=sys.stderr,
+        )
         return 2
     except Exception as error:  # a defect of ours: say so, without a page of traceback
         return _report_defect(error, arguments)
 
 
 def entry() -> None:
-    """The console script."""
+    """The console script, and `python -m qdebug`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that the locale cannot show
     sys.exit(main())
 
 
+def _wants_traceback(arguments: Sequence[str]) -> bool:
+    """Whether -v was given twice."""
+    short = sum(len(a) - 1 for a in arguments if re.fullmatch("-v+", a))
+    return short + arguments.count("--verbose") > 1
+
+
 def _report_defect(error: Exception, arguments: Sequence[str]) -> int:
-    if "-vv" in arguments:
+    if _wants_traceback(arguments):
         traceback.print_exception(error)
     last = traceback.format_exception_only(error)[-1].strip()
     print(
@@ -89,7 +106,7 @@ def _report_defect(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _report(error: QdebugError, arguments: Sequence[str]) -> int:
-    if "-vv" in arguments:
+    if _wants_traceback(arguments):
         traceback.print_exception(error)
     print(f"qdebug: error: {error}", file=sys.stderr)
     return error.exit_code

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 
-from qdebug.errors import UsageError
+from qdebug.errors import StoreError
+from qdebug.report.files import write_text
+
+
+class _OutputConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with exit code 1, which means a failed gate here."""
+        raise  # the BrokenPipeError that is being handled
 
 
 def output_console() -> Console:
     """Where results go. Off a terminal nothing is wrapped or coloured."""
     terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, highlight=False, width=None if terminal else 4096)
+    return _OutputConsole(file=sys.stdout, highlight=False, width=None if terminal else 4096)
 
 
 def error_console() -> Console:
@@ -36,13 +45,34 @@ def write_json(data: dict[str, Any], target: str) -> None:
     """Write `data` to a file, or to the standard output for "-".
 
     Raises:
-        UsageError: the file cannot be written.
+        StoreError: the file cannot be written.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
     if target == "-":
         print(text)
-        return
+    else:
+        write_text(target, text + "\n", "--json")
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """What is printed within is out when it ends; a reader that went away (`| head`) is no error.
+
+    Raises:
+        StoreError: the standard output is a file on a full disk, for example.
+    """
     try:
-        Path(target).write_text(text + "\n", encoding="utf-8")
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
     except OSError as error:
-        raise UsageError(f"--json: {target} cannot be written: {error.strerror}") from error
+        _discard_output()
+        raise StoreError(
+            f"the standard output cannot be written: {error.strerror or error}"
+        ) from error
+
+
+def _discard_output() -> None:
+    """What is still buffered goes nowhere: else the interpreter tries again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

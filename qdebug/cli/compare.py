@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,14 @@ from qdebug.cli.options import (
     Config,
     Force,
     Json,
+    NoCache,
     NoProgress,
     Output,
     Verbose,
 )
+
+if TYPE_CHECKING:
+    from qdebug.config import CompareSettings
 
 _WHAT, _GATE, _KEEP = "What to compare", "Verdict", "What to keep"
 
@@ -155,6 +159,7 @@ def compare_command(
     json: Json = None,
     top: Annotated[int, typer.Option(help="Layers to list.", min=1, rich_help_panel="Output")] = 10,
     config: Config = None,
+    no_cache: NoCache = False,
     no_progress: NoProgress = False,
     verbose: Verbose = 0,
 ) -> int:
@@ -186,6 +191,7 @@ def compare_command(
         "keep_dtype": keep_dtype,
         "save_plan": save_plan,
         "force": force or None,
+        "cache": False if no_cache else None,
     }
     return _run(flags, config, json=json, top=top, no_progress=no_progress, verbose=verbose)
 
@@ -200,7 +206,13 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import error_console, output_console, set_verbosity, write_json
+    from qdebug.cli.common import (
+        error_console,
+        output_console,
+        set_verbosity,
+        standard_output,
+        write_json,
+    )
     from qdebug.config import resolve_compare
     from qdebug.pipeline.compare import compare
     from qdebug.report.jsonout import compare_to_json
@@ -210,10 +222,35 @@ def _run(
 
     set_verbosity(verbose)
     settings = resolve_compare(flags, config)
+    _check_targets(settings, config, json)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         outcome = compare(settings, progress)
-    if json:
-        write_json(compare_to_json(outcome.result), json)
-    if json != "-":
-        print_compare(output_console(), compare_view(outcome.result, top), outcome.run_file)
+    with standard_output():
+        if json:
+            write_json(compare_to_json(outcome.result), json)
+        if json != "-":
+            print_compare(output_console(), compare_view(outcome.result, top), outcome.run_file)
     return 0 if outcome.result.verdict.passed else 1
+
+
+def _check_targets(settings: CompareSettings, config: Path | None, json: str | None) -> None:
+    from qdebug.report.files import check_distinct, check_writable
+
+    target = None if json == "-" else json
+    outputs = {"--output": settings.output, "--save-plan": settings.save_plan, "--json": target}
+    # --reference may name the run file that is replaced: its reference is reused.
+    reference = settings.reference if settings.reference != settings.output else None
+    check_distinct(
+        outputs,
+        {
+            "MODEL": settings.model,
+            "--inputs": settings.inputs,
+            "--calib-data": settings.calib_data,
+            "--plan": settings.plan,
+            "--calibration": settings.calibration,
+            "--reference": reference,
+            "--config": str(config) if config else None,
+        },
+    )
+    if target:
+        check_writable(target, "--json")

@@ -30,3 +30,10 @@ Verbose = Annotated[
         "-v", "--verbose", count=True, help="Say what is done; -vv adds tracebacks to errors."
     ),
 ]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Run the model to calibrate even if an earlier pass over the same data was kept.",
+    ),
+]

@@ -67,6 +67,15 @@ class Errors:
     local_samples: int = 0
     output_ratios: tuple[float, ...] = ()
 
+    def joined(self, other: Errors) -> Errors:
+        """These and those of other tensors over the same samples."""
+        return Errors(
+            {**self.tensors, **other.tensors},
+            {**self.local, **other.local},
+            {**self.skipped, **other.skipped},
+            max(self.local_samples, other.local_samples),
+        )
+
 
 def compare_execution(comparison: Comparison, execution: Execution) -> Errors:
     """The errors of one execution."""

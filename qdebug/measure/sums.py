@@ -136,7 +136,7 @@ def error_energy(reference: Array, other: Array) -> float:
     """Σ(reference − other)²; NaN where `other` is not finite although the reference is."""
     ref = np.ascontiguousarray(reference).reshape(-1)
     values = np.ascontiguousarray(other).reshape(-1)
-    if ref.dtype == np.float32:
+    if ref.dtype == np.float32 and values.dtype in (np.float32, np.float16):
         with np.errstate(all="ignore"):  # what overflows is summed again in float64
             total = difference_energy(ref, values)
         if math.isfinite(total) and total > 1e-30:

@@ -203,7 +203,8 @@ def _last_line(error: BaseException) -> str:
 def _frame(error: BaseException, file: Path | None) -> str:
     """The line of code that raised: of the user's file if it had a part in it."""
     if isinstance(error, SyntaxError):
-        return f"In {Path(error.filename or '').name}, line {error.lineno}: {(error.text or '').strip()}"
+        code = (error.text or "").strip()
+        return f"In {Path(error.filename or '').name}, line {error.lineno}: {code}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if file and Path(f.filename) == file.absolute()]
     last = (own or frames)[-1]

@@ -163,13 +163,14 @@ def _quantizable_layer(graph: Graph, nodes: list[Node]) -> Layer:
     weight = next((t for t in operands if t in graph.initializers), None)
     inside = {t for n in nodes for t in n.outputs}
     activations = [t for t in operands if t not in graph.initializers]
+    # Two constants multiplied: nothing flows through it, so there is nothing to quantize.
+    quantizable = bool(activations)
     for node in nodes[1:]:
-        if node.op_type == "Add":
+        if node.op_type == "Add" and quantizable:
             others = [t for t in node.inputs if t not in inside and t not in graph.initializers]
             activations += others
     unique = tuple(dict.fromkeys(activations))
     names = tuple(n.name for n in nodes)
-    # Two constants multiplied: nothing flows through it, so there is nothing to quantize.
     return Layer(
-        anchor.name, anchor.op_type, names, nodes[-1].outputs[0], bool(unique), unique, weight
+        anchor.name, anchor.op_type, names, nodes[-1].outputs[0], quantizable, unique, weight
     )

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import parse_method
 from qdebug.config import CompareSettings
-from qdebug.errors import UsageError
+from qdebug.errors import PlanError, UsageError
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.ranges import calibrated, gather_ranges
+from qdebug.pipeline.portion import whole
+from qdebug.pipeline.ranges import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.subject import Subject, planned_subject, quantized_subject
 from qdebug.plan.lower import required_opset
-from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
+from qdebug.plan.plan import (
+    BoundPlan,
+    Granularity,
+    PrecisionPlan,
+    TensorRange,
+    bind_plan,
+    nearest,
+)
 from qdebug.plan.planfile import read_plan
+from qdebug.plan.rangesfile import read_ranges
 from qdebug.types import Precision
 
 
@@ -28,7 +35,7 @@ class Built:
     """A subject and the ranges that were gathered for it, if any were."""
 
     subject: Subject
-    histograms: Mapping[str, TensorHistogram] = field(default_factory=dict)
+    gathered: Gathered | None = None
 
 
 def plan_from(settings: CompareSettings) -> PrecisionPlan:
@@ -40,10 +47,6 @@ def plan_from(settings: CompareSettings) -> PrecisionPlan:
         plan = replace(plan, rest=Precision(settings.rest))
     if settings.weights:
         plan = replace(plan, weights=Granularity(settings.weights))
-    if settings.calibration:
-        # A plan's own amax was set by hand or by a search, so it wins over a calibration file.
-        ranges = read_plan(settings.calibration).tensors
-        plan = plan.with_ranges(ranges, f"from {settings.calibration}")
     return plan
 
 
@@ -52,13 +55,18 @@ def load_model(path: str, plan: PrecisionPlan) -> Model:
     return prepare_model(read_model(path), required_opset(plan))
 
 
-def build_subject(context: Context, plan: PrecisionPlan, model: Model, samples: Samples) -> Built:
+def build_subject(
+    settings: CompareSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    samples: Samples,
+) -> Built:
     """What to compare; calibrates where the plan needs ranges that it does not have.
 
     Raises:
         QdebugError: settings that contradict the model, or a plan that does not fit it.
     """
-    settings = context.settings
     if model.quantized:
         return Built(quantized_subject(model, settings))
     if names_model(settings.reference):
@@ -67,23 +75,29 @@ def build_subject(context: Context, plan: PrecisionPlan, model: Model, samples: 
             "Give --reference only with a model that carries Q/DQ, or a run file (.h5) to reuse.",
         )
     calibrator = parse_method(settings.method)
+    if settings.calibration:
+        plan = _with_calibration(plan, settings.calibration, model)
     bound = _bind(plan, model)
+    # Bound: whatever is saved of it from here on is for this model.
+    plan = replace(plan, model_sha256=model.file.sha256)
     if not bound.missing_ranges():
-        return Built(planned_subject(model, bound))
+        subject = planned_subject(model, replace(bound, plan=plan))
+        return Built(replace(subject, notes=_unused(settings)))
     data = settings.calib_data
     calibration = samples
-    if data is not None:
-        calibration = open_samples(data, model.graph.inputs, limit=settings.calib_samples)
-    histograms = gather_ranges(context, model.graph, calibration)
+    if data is not None or settings.calib_samples is not None:
+        calibration = open_samples(
+            data or settings.inputs, model.graph.inputs, limit=settings.calib_samples
+        )
+    gathered = gather_ranges(context, model.graph, whole(calibration), cached=settings.cache)
     missing = bound.missing_ranges()
     ranges = {
         tensor: TensorRange(amax, calibrator.name)
-        for tensor, amax in calibrated(histograms, missing, calibrator).items()
+        for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
-    plan = replace(plan.with_ranges(ranges, where), model_sha256=model.file.sha256)
-    subject = planned_subject(model, _bind(plan, model))
-    return Built(replace(subject, notes=_notes(data, histograms, missing)), histograms)
+    subject = planned_subject(model, _bind(plan.with_ranges(ranges, where), model))
+    return Built(replace(subject, notes=_notes(data, gathered, missing)), gathered)
 
 
 def names_model(reference: str | None) -> bool:
@@ -91,13 +105,37 @@ def names_model(reference: str | None) -> bool:
     return reference is not None and Path(reference).suffix == ".onnx"
 
 
+def _with_calibration(plan: PrecisionPlan, path: str, model: Model) -> PrecisionPlan:
+    """`plan` with the ranges of a file; its own win: they were set by hand or by a search.
+
+    Raises:
+        PlanError: the file is not valid, or has no tensor of the model.
+    """
+    ranges = read_ranges(path)
+    known = {*model.graph.producers, *model.graph.initializers}
+    known |= {spec.name for spec in model.graph.inputs}
+    tensors = {name: entry for name, entry in ranges.tensors.items() if name in known}
+    if not tensors:
+        first = next(iter(ranges.tensors), "")
+        raise PlanError(
+            f"--calibration: {path}, {ranges.source}, has no tensor of {model.file.path}",
+            f"Its first is '{first}'. {nearest(first, known)}" if first else "It is empty.",
+        )
+    return plan.with_ranges(tensors if ranges.partial else ranges.tensors, f"from {path}")
+
+
 def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
     return bind_plan(plan, model, find_layers(model.graph))
 
 
-def _notes(
-    data: str | None, histograms: Mapping[str, TensorHistogram], used: list[str]
-) -> tuple[str, ...]:
+def _unused(settings: CompareSettings) -> tuple[str, ...]:
+    if settings.calib_data is None:
+        return ()
+    return (f"--calib-data {settings.calib_data} was not read: nothing had to be calibrated.",)
+
+
+def _notes(data: str | None, gathered: Gathered, used: list[str]) -> tuple[str, ...]:
+    histograms = gathered.histograms
     notes = []
     if data is None:
         notes.append(
@@ -113,7 +151,7 @@ def _notes(
     dead = [t for t in used if histograms[t].amax == 0]
     if dead:
         notes.append(
-            f"{len(dead)} quantized tensors are 0 on all calibration samples, first '{dead[0]}': "
-            "their scale is set to 1."
+            f"Quantized tensors that are 0 on all calibration samples: {len(dead)}, first "
+            f"'{dead[0]}'. Their scale is set to 1."
         )
     return tuple(notes)

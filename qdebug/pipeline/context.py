@@ -1,10 +1,9 @@
-"""What every stage of one command needs: the settings, the runtime, and whom to tell."""
+"""What every stage of a command needs beside its settings: the runtime, and whom to tell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdebug.config import CompareSettings
 from qdebug.pipeline.sizing import Parallelism
 from qdebug.run.base import Backend
 from qdebug.types import ProgressCallback
@@ -12,9 +11,9 @@ from qdebug.types import ProgressCallback
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of one run."""
+    """The surroundings of one run. `batch_size` is None where it may be chosen."""
 
-    settings: CompareSettings
     backend: Backend
     parallel: Parallelism
     progress: ProgressCallback
+    batch_size: int | None = None

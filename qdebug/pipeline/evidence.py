@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Mapping
 
 from qdebug.measure.compare import Errors, Execution
-from qdebug.model.samples import Batch
-from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
-from qdebug.types import Array, Tensors
+from qdebug.types import Array
 
 
 class EvidenceSink:
@@ -27,6 +23,8 @@ class EvidenceSink:
         self._keep = keep
         self._tensors = tensors
         self._worst: list[tuple[float, int, int]] = []  # (badness, -sample, row): least bad on top
+        self.unsplit: set[str] = set()
+        """Reference tensors whose leading axis cannot be split among the samples of a batch."""
 
     @property
     def rates(self) -> bool:
@@ -62,6 +60,7 @@ class EvidenceSink:
 
     def _write(self, execution: Execution, index: int, row: int) -> None:
         sample, count = execution.start + index, execution.count
+        self.unsplit.update(n for n, a in execution.reference.items() if not _splits(a, count))
         reference = {
             name: sample_part(array, index, count) for name, array in execution.reference.items()
         }
@@ -74,31 +73,14 @@ class EvidenceSink:
         self._writer.put_rows("candidate", row, sample, candidate)
 
 
-class StoredRows:
-    """The reference activations of an earlier run, in place of executing the model again."""
-
-    def __init__(self, reader: RunReader) -> None:
-        self._reader = reader
-        self._tensors = set(reader.tensors("reference"))
-        self._samples = set(reader.samples)
-        self.used = False
-
-    def __call__(self, batch: Batch, names: Sequence[str]) -> Tensors | None:
-        """The tensors of a batch, or None when one of them is not stored."""
-        samples = range(batch.start, batch.start + batch.count)
-        if not self._tensors.issuperset(names) or not self._samples.issuperset(samples):
-            return None
-        rows = [self._reader.read_rows("reference", sample, names) for sample in samples]
-        self.used = True
-        if len(rows) == 1:
-            return rows[0]
-        return {name: np.concatenate([row[name] for row in rows]) for name in names}
-
-
 def sample_part(array: Array, index: int, count: int) -> Array:
     """What belongs to sample `index` of `count`: its share of the leading axis, axis kept; a
     tensor that cannot be split belongs to every sample."""
-    if array.ndim == 0 or array.shape[0] % count:
+    if not _splits(array, count):
         return array
     rows = array.shape[0] // count
     return array[index * rows : (index + 1) * rows]
+
+
+def _splits(array: Array, count: int) -> bool:
+    return count == 1 or (array.ndim > 0 and array.shape[0] % count == 0)

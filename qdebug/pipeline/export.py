@@ -12,6 +12,7 @@ from qdebug.plan.export import TARGETS
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import bind_plan
 from qdebug.plan.planfile import named_model, read_plan
+from qdebug.report.files import check_distinct, check_writable
 
 
 def export_plan(
@@ -29,6 +30,8 @@ def export_plan(
         raise StoreError(f"{path} exists", "Give another file with -o, or --force to replace it.")
     plan = read_plan(plan_file)
     model_path = model or named_model(plan_file)
+    check_distinct({"-o": str(path)}, {"the model": model_path, "the plan": plan_file})
+    check_writable(str(path), "-o")
     if not model_path:
         raise PlanError(f"{plan_file} names no model", "Give it with --model.")
     prepared = prepare_model(read_model(model_path), required_opset(plan))

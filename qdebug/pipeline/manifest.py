@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,13 +14,16 @@ from qdebug.config import CompareSettings
 from qdebug.model.samples import Samples
 from qdebug.pipeline.subject import Subject
 
-PACKAGES = ("onnxruntime", "onnx", "onnxslim", "numpy", "h5py")
+PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "onnxslim", "numpy", "h5py")
 
 
 def manifest_of(
-    settings: CompareSettings, subject: Subject, samples: Samples, key: str
+    settings: CompareSettings, subject: Subject, samples: Samples, key: str, unsplit: Iterable[str]
 ) -> dict[str, object]:
-    """Hashes of model and samples, versions, device and settings; JSON types only."""
+    """Hashes of model and samples, versions, device and settings; JSON types only.
+
+    "unsplit_tensors" are those stored whole for every sample of a batch.
+    """
     return {
         "qdebug": __version__,
         "versions": package_versions(),
@@ -35,6 +39,7 @@ def manifest_of(
         "samples": {"path": settings.inputs, "count": samples.count, "digest": samples.digest},
         "settings": asdict(settings),
         "reference_key": key,
+        "unsplit_tensors": sorted(unsplit),
     }
 
 
@@ -43,7 +48,8 @@ def reference_key(subject: Subject, samples: Samples) -> str:
     parts = [
         hashlib.sha256(subject.reference.proto.SerializeToString(deterministic=True)).hexdigest(),
         samples.digest,
-        version("onnxruntime"),
+        str(samples.batch_size),  # where the user chose it; a chosen one is known to be harmless
+        *(f"{name} {found}" for name, found in package_versions().items() if "runtime" in name),
         platform.machine(),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

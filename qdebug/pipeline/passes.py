@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 
+from qdebug.errors import MetricError
 from qdebug.measure.compare import (
     Comparison,
     Errors,
@@ -16,7 +18,7 @@ from qdebug.measure.compare import (
     compare_execution,
     merge_errors,
 )
-from qdebug.measure.sums import MeasureOptions
+from qdebug.measure.sums import ErrorSums, MeasureOptions, measure
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.subject import Subject
@@ -41,9 +43,13 @@ class TaskOutputs:
 
     reference: dict[str, list[Array]] = field(default_factory=dict)
     candidate: dict[str, list[Array]] = field(default_factory=dict)
+    seen: int = 0
 
     def add(self, execution: Execution, subject: Subject) -> None:
-        """Keep the outputs of one execution."""
+        """Keep the outputs of one execution, once: every group of tensors yields them again."""
+        if execution.start < self.seen:
+            return
+        self.seen = execution.start + execution.count
         for name in subject.reference.outputs:
             stand_in = subject.tensors.get(name, name)
             if name in execution.reference and stand_in in execution.candidate:
@@ -51,11 +57,27 @@ class TaskOutputs:
                 self.candidate.setdefault(name, []).append(execution.candidate[stand_in])
 
     def joined(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Reference and candidate outputs, [samples, …]."""
-        return (
-            {name: np.concatenate(parts) for name, parts in self.reference.items()},
-            {name: np.concatenate(parts) for name, parts in self.candidate.items()},
-        )
+        """Reference and candidate outputs, [samples, …].
+
+        Raises:
+            MetricError: an output has another shape for some samples.
+        """
+        return _joined(self.reference), _joined(self.candidate)
+
+
+def _joined(outputs: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
+    joined = {}
+    for name, parts in outputs.items():
+        arrays = [np.atleast_1d(part) for part in parts]
+        shapes = {array.shape[1:] for array in arrays}
+        if len(shapes) > 1:
+            rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
+            raise MetricError(
+                f"--metric: output '{name}' has no one shape for all samples (rows of {rows})",
+                "Leave --metric out: it takes one array per output.",
+            )
+        joined[name] = np.concatenate(arrays)
+    return joined
 
 
 @dataclass(frozen=True)
@@ -90,15 +112,13 @@ def open_pass(
 ) -> Pass:
     """Open the sessions for one group of tensors; `stack` closes them.
 
-    `rated` asks for the errors of every sample's outputs, by which the worst ones are kept.
+    `rated` asks for the errors of every sample's outputs, by which the worst ones are kept: then
+    the outputs are compared with every group, so that all groups keep the same samples.
     """
-
-    def opened(proto: onnx.ModelProto, capture: Iterable[str]) -> Session:
-        session = backend.open(proto, list(capture))
-        stack.callback(session.close)
-        return session
-
     group = set(tensors)
+    finals = [t for t in subject.reference.outputs if t in subject.tensors] if rated else []
+    finals = [t for t in finals if t in subject.reference.producers]
+    tensors = list(dict.fromkeys([*tensors, *finals]))
     wanted = [
         layer
         for layer in subject.layers
@@ -107,25 +127,44 @@ def open_pass(
     cut = cut_layers(subject.reference, subject.candidate, wanted)
     feeds = cut.inputs if cut else ()
     fed = (t for t in feeds if t in subject.reference.producers)
-    reference = opened(subject.reference.proto, dict.fromkeys([*tensors, *fed]))
-    candidate = opened(subject.candidate.proto, (subject.tensors[t] for t in tensors))
+    wanted_sessions = [
+        (subject.reference.proto, list(dict.fromkeys([*tensors, *fed]))),
+        (subject.candidate.proto, [subject.tensors[t] for t in tensors]),
+    ]
+    if cut:
+        wanted_sessions.append((cut.proto, []))
+    reference, candidate, *local = _open_all(stack, backend, wanted_sessions)
     floats = [t for t in tensors if _is_float(subject, t, reference, candidate)]
     cut_outputs = cut.outputs if cut else {}
     comparison = Comparison(
         tensors={t: subject.tensors[t] for t in floats},
         options=_options(subject, floats),
         local={x.name: (x.output, cut_outputs[x.name]) for x in wanted if x.name in cut_outputs},
-        outputs=tuple(t for t in subject.reference.outputs if t in floats) if rated else (),
+        outputs=tuple(t for t in finals if t in floats),
     )
     return Pass(
         subject=subject,
         comparison=comparison,
         reference=reference,
         candidate=candidate,
-        local=opened(cut.proto, []) if cut else None,
+        local=local[0] if local else None,
         local_feeds=feeds,
         not_float=tuple(t for t in tensors if t not in floats),
     )
+
+
+def _open_all(
+    stack: ExitStack, backend: Backend, models: Sequence[tuple[onnx.ModelProto, list[str]]]
+) -> list[Session]:
+    """A session for each model with the tensors to capture, opened side by side: optimizing a
+    graph and packing its weights take a good part of a short run."""
+    with ThreadPoolExecutor(max_workers=len(models)) as pool:
+        futures = [pool.submit(backend.open, proto, capture) for proto, capture in models]
+        wait(futures)
+    for future in futures:
+        if future.exception() is None:
+            stack.callback(future.result().close)
+    return [future.result() for future in futures]
 
 
 @dataclass(frozen=True)
@@ -158,7 +197,9 @@ def run_pass(
         next_due = -(-batch.start // stride) * stride
         with_local = next_due < batch.start + batch.count
         execution = one.execute(batch, feeds, options.stored, with_local)
-        return execution, compare_execution(one.comparison, execution)
+        errors = compare_execution(one.comparison, execution)
+        errors.tensors.update(_clipped_inputs(one.subject, batch, feeds))
+        return execution, errors
 
     def consumed() -> Iterator[Errors]:
         for execution, errors in map_in_order(work, samples.batches(), options.workers):
@@ -168,6 +209,21 @@ def run_pass(
             yield errors
 
     return merge_errors(consumed())
+
+
+def _clipped_inputs(subject: Subject, batch: Batch, feeds: Feeds) -> dict[str, ErrorSums]:
+    """The model's inputs against themselves: what the Q/DQ pairs that read them clip."""
+    return {
+        name: measure(
+            feeds[name],
+            feeds[name],
+            first_sample=batch.start,
+            samples=batch.count,
+            options=MeasureOptions(limit),
+        )
+        for name, limit in subject.amax.items()
+        if name in feeds and name not in subject.reference.producers
+    }
 
 
 def _is_float(subject: Subject, tensor: str, reference: Session, candidate: Session) -> bool:

@@ -1,46 +1,72 @@
-"""Gather the ranges of every tensor in one streaming pass of the FP32 model."""
+"""Gather the ranges of every tensor in one streaming pass of the FP32 model, or from the cache."""
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
 
 import numpy as np
+import numpy.typing as npt
 
 from qdebug.calibrate.histogram import TensorHistogram, histogram_of
 from qdebug.calibrate.methods import Calibrator
 from qdebug.model.graph import Graph
-from qdebug.model.samples import Batch, Samples
+from qdebug.model.samples import Batch
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.portion import Portion
 from qdebug.pipeline.sizing import probe
+from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
-from qdebug.types import Progress
+from qdebug.store.calibration import load_calibration, save_calibration
+from qdebug.store.schema import RangeRecord
+from qdebug.types import Array, Progress
+
+Float32 = npt.NDArray[np.float32]
+
+_SCALARS = (
+    *("low", "high", "count", "zeros", "nan_count", "inf_count", "total", "total_sq"),
+    *("samples", "sample_amax_total", "top", "first"),
+)
+_GATHER_VERSION = "1"
+"""Part of the cache's key: to be raised when what is gathered changes."""
 
 
-def gather_ranges(context: Context, graph: Graph, samples: Samples) -> dict[str, TensorHistogram]:
-    """The histogram of every float tensor of `graph`, its inputs included, over all samples."""
+@dataclass(frozen=True)
+class Gathered:
+    """What one pass found.
+
+    Attributes:
+        histograms: of every float tensor, inputs included.
+        sample_amax: of the same tensors, the largest finite magnitude of each sample, [samples].
+        samples: the numbers of those samples, int64 [samples].
+        from_cache: the pass was not run: its result was kept from an earlier time.
+    """
+
+    histograms: Mapping[str, TensorHistogram]
+    sample_amax: Mapping[str, Float32]
+    samples: npt.NDArray[np.int64]
+    from_cache: bool = False
+
+
+def gather_ranges(context: Context, graph: Graph, portion: Portion, *, cached: bool) -> Gathered:
+    """The ranges of `graph` over `portion`; memory does not grow with the number of samples but
+    for one number per tensor and sample."""
+    key = _key(graph, portion) if cached else ""
+    if cached:
+        records = load_calibration(key)
+        if records is not None:
+            return _from_records(records, portion)
     session = context.backend.open(graph.proto, list(graph.activations()))
     try:
-        chosen = context.settings.batch_size
-        samples = probe(session, samples, chosen).samples
-        totals: dict[str, TensorHistogram] = {}
-
-        def one(batch: Batch) -> tuple[Batch, dict[str, TensorHistogram]]:
-            feeds = samples.feeds(batch.start, batch.count)
-            tensors = {**feeds, **session.run(feeds)}
-            return batch, {
-                name: histogram_of(array)
-                for name, array in tensors.items()
-                if np.issubdtype(array.dtype, np.floating)
-            }
-
-        for batch, histograms in map_in_order(one, samples.batches(), context.parallel.workers):
-            for name, histogram in histograms.items():
-                known = totals.get(name)
-                totals[name] = histogram if known is None else known.merge(histogram)
-            context.progress(Progress("calibrate", batch.start + batch.count, samples.count))
-        return totals
+        gathered = _run(context, session, portion)
     finally:
         session.close()
+    if cached:
+        save_calibration(key, to_records(gathered))
+    return gathered
 
 
 def calibrated(
@@ -48,3 +74,75 @@ def calibrated(
 ) -> dict[str, float]:
     """The amax of `tensors` by `calibrator`."""
     return {t: calibrator.amax(histograms[t]) for t in tensors if t in histograms}
+
+
+def to_records(gathered: Gathered) -> dict[str, RangeRecord]:
+    """What a file keeps of it."""
+    return {
+        name: RangeRecord(
+            scalars={
+                "amax": histogram.amax,
+                **{key: getattr(histogram, key) for key in _SCALARS},
+            },
+            arrays={"table": histogram.table, "sample_amax": gathered.sample_amax[name]},
+        )
+        for name, histogram in gathered.histograms.items()
+    }
+
+
+def _from_records(records: Mapping[str, RangeRecord], portion: Portion) -> Gathered:
+    histograms = {
+        name: TensorHistogram(
+            **{key: record.scalars[key] for key in _SCALARS},  # type: ignore[arg-type]
+            table=record.arrays["table"],
+        )
+        for name, record in records.items()
+    }
+    sample_amax = {name: record.arrays["sample_amax"] for name, record in records.items()}
+    return Gathered(histograms, sample_amax, np.array(portion.indices, np.int64), True)
+
+
+def _run(context: Context, session: Session, portion: Portion) -> Gathered:
+    samples, batches = portion.samples, portion.batches
+    if len(batches) == len(list(samples.batches())):
+        samples = probe(session, samples, context.batch_size).samples
+        batches = tuple(samples.batches())
+
+    def one(batch: Batch) -> dict[str, tuple[TensorHistogram, Float32]]:
+        feeds = samples.feeds(batch.start, batch.count)
+        tensors = {**feeds, **session.run(feeds)}
+        return {
+            name: _gather(array, batch.count)
+            for name, array in tensors.items()
+            if np.issubdtype(array.dtype, np.floating)
+        }
+
+    totals: dict[str, TensorHistogram] = {}
+    peaks: dict[str, list[Float32]] = {}
+    done = 0
+    results = map_in_order(one, batches, context.parallel.workers)
+    for batch, found in zip(batches, results, strict=True):
+        for name, (histogram, amax) in found.items():
+            known = totals.get(name)
+            totals[name] = histogram if known is None else known.merge(histogram)
+            peaks.setdefault(name, []).append(amax)
+        done += batch.count
+        context.progress(Progress("calibrate", done, portion.count))
+    sample_amax = {name: np.concatenate(parts) for name, parts in peaks.items()}
+    return Gathered(totals, sample_amax, np.array(portion.indices, np.int64))
+
+
+def _gather(array: Array, samples: int) -> tuple[TensorHistogram, Float32]:
+    splits = array.ndim > 0 and array.shape[0] % samples == 0
+    histogram = histogram_of(array, samples if splits else 1)
+    if samples == 1 or not splits:
+        return histogram, np.full(samples, histogram.amax, np.float32)
+    rows = np.abs(array.reshape(samples, -1).astype(np.float32, copy=False))
+    finite = np.isfinite(rows)
+    return histogram, rows.max(axis=1, initial=0.0, where=finite)
+
+
+def _key(graph: Graph, portion: Portion) -> str:
+    model = hashlib.sha256(graph.proto.SerializeToString(deterministic=True)).hexdigest()
+    parts = [model, portion.key, version("onnxruntime"), platform.machine(), _GATHER_VERSION]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -34,11 +34,11 @@ CONDITION_NAMES = {
 
 
 def tensor_results(subject: Subject, errors: Errors) -> tuple[TensorResult, ...]:
-    """Every compared tensor, in execution order."""
+    """Every compared tensor that a node computes, in execution order."""
     return tuple(
         TensorResult(tensor, metrics_of(errors.tensors[tensor]))
         for tensor in subject.tensors
-        if tensor in errors.tensors
+        if tensor in errors.tensors and tensor in subject.reference.producers
     )
 
 

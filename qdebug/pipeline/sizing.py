@@ -10,7 +10,7 @@ import numpy as np
 from qdebug.model.samples import Samples
 from qdebug.run.base import Session
 from qdebug.run.stream import available_cores
-from qdebug.types import Tensors
+from qdebug.types import Array, Tensors
 
 _BATCH_BYTES = 8 << 20
 """Captured bytes per execution to aim for: enough to amortise calls, little enough for caches."""
@@ -50,7 +50,7 @@ def probe(session: Session, samples: Samples, chosen: int | None) -> Sizing:
     """Run the first sample, and choose the batch size where the model leaves it free.
 
     A batch is used only where two samples together give what each gives alone: every tensor twice
-    as long, the first half equal. Else every sample runs by itself.
+    as long, each half equal. Else every sample runs by itself.
     """
     first = next(iter(samples.batches()))
     alone = session.run(samples.feeds(first.start, first.count))
@@ -59,7 +59,11 @@ def probe(session: Session, samples: Samples, chosen: int | None) -> Sizing:
         return Sizing(samples, sizes)
     per_sample = sum(sizes.values()) or 1
     size = min(_LARGEST_BATCH, max(1, _BATCH_BYTES // per_sample), samples.count)
-    if size == 1 or not _independent(alone, session.run(samples.feeds(0, 2))):
+    if size == 1:
+        return Sizing(samples, sizes)
+    # Both halves: along a time axis the first row does not depend on the second.
+    parts = (alone, session.run(samples.feeds(1, 1)))
+    if not _independent(parts, session.run(samples.feeds(0, 2))):
         return Sizing(samples, sizes)
     return Sizing(samples.with_batch_size(size), {name: n * size for name, n in sizes.items()})
 
@@ -83,16 +87,19 @@ def capture_groups(
     return groups
 
 
-def _independent(alone: Tensors, together: Tensors) -> bool:
-    for name, one in alone.items():
-        two = together[name]
-        if one.ndim == 0 or two.shape != (2 * one.shape[0], *one.shape[1:]):
-            return False
-        half = two[: one.shape[0]]
-        if np.issubdtype(one.dtype, np.floating):
-            tolerance = 1e-4 * float(np.max(np.abs(one), initial=0.0))
-            if not np.allclose(half, one, rtol=1e-4, atol=tolerance, equal_nan=True):
-                return False
-        elif not np.array_equal(half, one):
-            return False
-    return True
+def _independent(parts: Sequence[Tensors], together: Tensors) -> bool:
+    return all(_same_rows(two, [part[name] for part in parts]) for name, two in together.items())
+
+
+def _same_rows(together: Array, parts: Sequence[Array]) -> bool:
+    """Whether `together` is `parts`, all of one shape, one after the other."""
+    if parts[0].ndim == 0 or len({part.shape for part in parts}) > 1:
+        return False
+    expected = np.concatenate(parts)
+    if together.shape != expected.shape:
+        return False
+    if not np.issubdtype(expected.dtype, np.floating):
+        return np.array_equal(together, expected)
+    largest = np.max(np.abs(expected), where=np.isfinite(expected), initial=0.0)
+    tolerance = 1e-4 * float(largest)
+    return np.allclose(together, expected, rtol=1e-4, atol=tolerance, equal_nan=True)

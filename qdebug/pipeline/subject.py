@@ -77,7 +77,10 @@ def quantized_subject(model: Model, settings: CompareSettings) -> Subject:
             ("--plan", settings.plan),
             ("--calibration", settings.calibration),
             ("--calib-data", settings.calib_data),
+            ("--calib-samples", settings.calib_samples),
             ("--weights", settings.weights),
+            ("--rest", settings.rest),
+            ("--save-plan", settings.save_plan),
             ("--precision", settings.precision if settings.precision != "int8" else None),
         )
         if value
@@ -88,6 +91,7 @@ def quantized_subject(model: Model, settings: CompareSettings) -> Subject:
             f"Drop {given[0]}, or give the FP32 model instead.",
         )
     reference, note = _reference_graph(model, settings)
+    _check_inputs(model, reference, settings)
     layers = find_layers(reference)
     known = set(model.graph.producers)
     tensors = {t: t for t in reference.activations() if t in known}
@@ -102,7 +106,7 @@ def quantized_subject(model: Model, settings: CompareSettings) -> Subject:
         candidate=model.graph,
         tensors=tensors,
         layers=layers,
-        precisions={x.name: _found_precision(model.graph, x.name) for x in layers},
+        precisions={x.name: _found_precision(model.graph, reference, x.name) for x in layers},
         amax=_found_ranges(model.graph),
         plan=None,
         notes=(note,) if note else (),
@@ -120,8 +124,22 @@ def _reference_graph(model: Model, settings: CompareSettings) -> tuple[Graph, st
     return Graph(stripped), note
 
 
-def _found_precision(graph: Graph, name: str) -> Precision:
-    node = graph.by_name.get(name)
+def _check_inputs(model: Model, reference: Graph, settings: CompareSettings) -> None:
+    given = {spec.name: spec.dtype for spec in model.graph.inputs}
+    for spec in reference.inputs:
+        found = given.get(spec.name)
+        if found != spec.dtype:
+            kind = "not at all" if found is None else f"as {found}"
+            raise UsageError(
+                f"--reference: {settings.reference} takes an input '{spec.name}' ({spec.dtype}), "
+                f"{model.file.path} takes it {kind}",
+                "Give the FP32 model that the quantized one was made from.",
+            )
+
+
+def _found_precision(graph: Graph, reference: Graph, name: str) -> Precision:
+    # By name, or by what it computes: a quantizer may rename nodes.
+    node = graph.by_name.get(name) or graph.producers.get(reference.by_name[name].outputs[0])
     if node is None:
         return Precision.FP32
     producers = [graph.producers.get(t) for t in node.inputs[:2]]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.types import Precision
-from qdebug.yamlfile import read_yaml
+from qdebug.yamlfile import dump_yaml, read_yaml
 
 PLAN_SCHEMA = "qdebug.plan/1"
 
@@ -25,32 +24,38 @@ def _no_bool(value: object) -> object:
 _Amax = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a file in which unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class _ModelKey(_Strict):
+class ModelKey(Strict):
+    """The model that a file was made for."""
+
     path: str = ""
     sha256: str = ""
 
 
-class _TensorEntry(_Strict):
+class TensorEntry(Strict):
+    """The range of one tensor in a file."""
+
     amax: _Amax | list[_Amax]
     scale: float | list[float] | None = None  # written for readers; amax decides
     method: str = "manual"
 
 
-class _PlanFile(_Strict):
+class _PlanFile(Strict):
     """The file. Only `schema` is required: every other key has the default of PrecisionPlan."""
 
     schema_: Literal["qdebug.plan/1"] = Field(alias="schema")
-    model: _ModelKey = _ModelKey()
+    model: ModelKey = ModelKey()
     precision: Precision = Precision.INT8
     rest: Literal["fp16", "fp32"] = "fp32"
     weights: Granularity = Granularity.PER_CHANNEL
     calibration: str = ""
     layers: dict[str, Precision] = {}
-    tensors: dict[str, _TensorEntry] = {}
+    tensors: dict[str, TensorEntry] = {}
 
 
 def read_plan(path: str | Path) -> PrecisionPlan:
@@ -64,7 +69,7 @@ def read_plan(path: str | Path) -> PrecisionPlan:
         precision=file.precision,
         rest=Precision(file.rest),
         layers=file.layers,
-        tensors={name: _range(entry) for name, entry in file.tensors.items()},
+        tensors={name: tensor_range(entry) for name, entry in file.tensors.items()},
         weights=file.weights,
         model_sha256=file.model.sha256,
         calibration=file.calibration,
@@ -98,18 +103,10 @@ def plan_to_yaml(plan: PrecisionPlan, model_path: str = "") -> str:
         }
         for name, entry in plan.tensors.items()
     }
-    text = _dump(data, allow_unicode=True)
-    # PyYAML writes these as they are, and reads them back as a space.
-    return _dump(data, allow_unicode=False) if any(c in text for c in _LINE_BREAKS) else text
+    return dump_yaml(data)
 
 
-_LINE_BREAKS = "\x85\u2028\u2029"
-
-
-def _dump(data: dict[str, Any], *, allow_unicode: bool) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=allow_unicode, width=100)
-
-
-def _range(entry: _TensorEntry) -> TensorRange:
+def tensor_range(entry: TensorEntry) -> TensorRange:
+    """The range that an entry stands for."""
     amax = tuple(entry.amax) if isinstance(entry.amax, list) else entry.amax
     return TensorRange(amax, entry.method)

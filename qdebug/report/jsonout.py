@@ -25,17 +25,17 @@ def compare_to_json(result: CompareResult) -> dict[str, Any]:
         "verdict": {
             "passed": result.verdict.passed,
             "conditions": [
-                _finite({"expression": c.expression, "value": c.value, "passed": c.passed})
+                finite({"expression": c.expression, "value": c.value, "passed": c.passed})
                 for c in result.verdict.conditions
             ],
         },
         "metric": task
-        and _finite({"name": task.name, "reference": task.reference, "candidate": task.candidate}),
+        and finite({"name": task.name, "reference": task.reference, "candidate": task.candidate}),
         "outputs": [{"tensor": t.name, **_metrics(t.metrics)} for t in result.outputs],
         "layers": [_layer(layer) for layer in result.layers],
         "tensors": [_tensor(t) for t in result.tensors],
         "first_divergence": divergence
-        and _finite(
+        and finite(
             {
                 "tensor": divergence.tensor,
                 "layer": divergence.layer,
@@ -61,7 +61,7 @@ def _layer(layer: LayerResult) -> dict[str, Any]:
         "precision": str(layer.precision),
         "tensor": layer.tensor,
         "nodes": list(layer.nodes),
-        **_finite(values),
+        **finite(values),
         "rank": layer.rank,
         "causes": [
             {"label": c.label, "share": c.share, "evidence": c.evidence, "remedy": c.remedy}
@@ -75,14 +75,14 @@ def _tensor(tensor: TensorResult) -> dict[str, Any]:
 
 
 def _metrics(metrics: Metrics) -> dict[str, Any]:
-    return _finite(_raw_metrics(metrics))
+    return finite(_raw_metrics(metrics))
 
 
 def _raw_metrics(metrics: Metrics) -> dict[str, Any]:
     return {name: getattr(metrics, name) for name in METRIC_NAMES}
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
+def finite(values: dict[str, Any]) -> dict[str, Any]:
     """`values` without NaN and Inf, which JSON lacks, and a key that tells which were which."""
     flags = {
         key: "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.measure import measure_renderables
 from rich.table import Table
 from rich.text import Text
 
@@ -13,12 +14,13 @@ from qdebug.report.view import CompareView, shorten, shorten_layer, widest
 _OTHER_COLUMNS = 42
 """Characters that the table needs beside the names of layers and operators."""
 _LONGEST_OP = 12
+_LONGEST_FACT = 24
 
 
 def print_compare(console: Console, view: CompareView, run_file: Path | None) -> None:
     """Print a comparison: facts, the worst layers, notes, the verdict last."""
     console.print(Text(view.title, style="bold"))
-    print_table(console, _facts(view))
+    print_table(console, _facts(view, console))
     console.print()
     print_table(console, _layers(view, console))
     for note in view.notes:
@@ -39,18 +41,21 @@ def print_table(console: Console, table: Table) -> None:
     if console.is_terminal:
         console.print(table)
         return
+    # As wide as the table wants to be: nothing is folded or cut.
+    wide = max(console.width, measure_renderables(console, console.options, [table]).maximum)
     with console.capture() as captured:
-        console.print(table)
+        console.print(table, width=wide)
     lines = (line.rstrip() for line in captured.get().splitlines())
     console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
-def _facts(view: CompareView) -> Table:
+def _facts(view: CompareView, console: Console) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in view.facts:
-        table.add_row(Text(shorten(name, 24)), Text(text))
+        shown = shorten(name, _LONGEST_FACT) if console.is_terminal else name
+        table.add_row(Text(shown), Text(text))
     return table
 
 
@@ -66,9 +71,11 @@ def _layers(view: CompareView, console: Console) -> Table:
         header_style="underline",
         padding=(0, 1, 0, 0),
     )
-    op_width = min(_LONGEST_OP, widest([r.op_type for r in view.layers], 2))
-    room = max(20, console.width - _OTHER_COLUMNS - op_width) if console.is_terminal else 1000
-    width = min(room, widest([r.layer for r in view.layers], 5))
+    op_width = widest([r.op_type for r in view.layers], 2)
+    width = widest([r.layer for r in view.layers], 5)
+    if console.is_terminal:  # elsewhere nothing is cut
+        op_width = min(_LONGEST_OP, op_width)
+        width = min(max(20, console.width - _OTHER_COLUMNS - op_width), width)
     table.add_column("#", justify="right", min_width=2)
     table.add_column("layer", width=width, no_wrap=True)
     table.add_column("op", width=op_width, no_wrap=True)
@@ -79,7 +86,7 @@ def _layers(view: CompareView, console: Console) -> Table:
         table.add_row(
             row.rank,
             Text(shorten_layer(row.layer, row.op_type, width)),
-            row.op_type,
+            Text(row.op_type),
             row.precision,
             row.local_db,
             row.cumulative_db,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.cells import cell_len, set_cell_size
+
 from qdebug.measure.metrics import Metrics
 from qdebug.measure.result import CompareResult, LayerResult
 
@@ -57,7 +59,7 @@ def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
         facts=tuple(_facts(result)),
         layers=tuple(_row(layer) for layer in shown),
         hidden=len(result.layers) - len(shown),
-        notes=result.notes,
+        notes=tuple(printable(note) for note in result.notes),
         verdict=_verdict(result),
         passed=result.verdict.passed if result.verdict.conditions else None,
         conditions=tuple(
@@ -95,7 +97,7 @@ def share(value: float | None) -> str:
 
 
 def _title(result: CompareResult) -> str:
-    name = Path(result.model_path).name
+    name = printable(Path(result.model_path).name)
     how = "simulated on ONNX Runtime" if result.backend == "ort" else f"on {result.backend}"
     count = f"{result.samples} sample{'s' if result.samples != 1 else ''}"
     return f"{name}: {result.precision.upper()} {how} against FP32, {count}"
@@ -108,15 +110,15 @@ def _facts(result: CompareResult) -> list[tuple[str, str]]:
         change = task.candidate - task.reference
         text = f"{task.reference:.4f} in FP32, {task.candidate:.4f} now ({change:+.4f})"
         facts.append((task.name, text))
-    facts += [(f"output {t.name}", _metrics_text(t.metrics)) for t in result.outputs[:4]]
+    facts += [(f"output {printable(t.name)}", _metrics_text(t.metrics)) for t in result.outputs[:4]]
     if result.first_divergence:
         first = result.first_divergence
-        where = first.layer or first.tensor
+        where = printable(first.layer or first.tensor)
         name = f"first under {first.threshold_db:g} dB"
         facts.append((name, f"{where} ({decibel(first.sqnr_db)} dB)"))
     broken = [t for t in result.tensors if not t.metrics.is_finite]
     if broken:
-        facts.append(("NaN or Inf", f"{len(broken)} tensors, first in {broken[0].name}"))
+        facts.append(("NaN or Inf", f"{len(broken)} tensors, first in {printable(broken[0].name)}"))
     facts.append(("compared", _coverage(result)))
     return facts
 
@@ -141,8 +143,8 @@ def _row(layer: LayerResult) -> LayerRow:
     metrics = layer.metrics
     return LayerRow(
         rank=str(layer.rank),
-        layer=layer.name,
-        op_type=layer.op_type,
+        layer=printable(layer.name),
+        op_type=printable(layer.op_type),
         precision=str(layer.precision),
         local_db=decibel(layer.local_sqnr_db),
         cumulative_db=decibel(metrics.sqnr_db),
@@ -162,23 +164,33 @@ def _verdict(result: CompareResult) -> str:
     return f"PASSED: all {len(conditions)} conditions hold."
 
 
+def printable(name: str) -> str:
+    """A user's name with what would move the cursor or end the line written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
 def shorten(text: str, width: int) -> str:
-    """`text` in at most `width` characters, its middle left out: both ends tell layers apart."""
-    if len(text) <= width:
+    """`text` in at most `width` cells, its middle left out: both ends tell layers apart."""
+    if cell_len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+    return f"{set_cell_size(text, width - 1 - tail).rstrip()}…{_last_cells(text, tail)}"
 
 
 def shorten_layer(name: str, op_type: str, width: int) -> str:
-    """A layer's name in at most `width` characters. Exporters put the scope first and the operator
+    """A layer's name in at most `width` cells. Exporters put the scope first and the operator
     last, so the end without the operator, which has a column of its own, tells layers apart."""
-    if len(name) <= width:
+    if cell_len(name) <= width:
         return name
     name = name.removesuffix(f"/{op_type}")
-    return name if len(name) <= width else f"…{name[len(name) - width + 1 :]}"
+    return name if cell_len(name) <= width else f"…{_last_cells(name, width - 1)}"
 
 
 def widest(texts: Sequence[str], least: int) -> int:
-    """The length of the longest text, at least `least`."""
-    return max([least, *(len(t) for t in texts)])
+    """The width in cells of the widest text, at least `least`."""
+    return max([least, *(cell_len(t) for t in texts)])
+
+
+def _last_cells(text: str, width: int) -> str:
+    """The end of `text` that fits `width` cells; a wide character takes two."""
+    return set_cell_size(text[::-1], width).rstrip()[::-1]

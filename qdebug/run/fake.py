@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, shape_inference
+from onnx import checker, defs, helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from qdebug.errors import BackendError, ModelError
+from qdebug.model.convert import convert_opset, last_line
+from qdebug.model.graph import opset_of
 from qdebug.run.capture import mark_outputs
 from qdebug.types import Feeds, Skipped, Tensors
+
+_EVALUATED_OPSET = 19
 
 Compute = Callable[[Feeds, Sequence[str]], Tensors]
 """Given feeds and names of tensors, those tensors."""
@@ -26,8 +31,10 @@ Loader = Callable[[onnx.ModelProto], Compute]
 
 
 def evaluate(proto: onnx.ModelProto) -> Compute:
-    """Execute `proto` with onnx.reference."""
-    evaluator = ReferenceEvaluator(proto)
+    """Execute `proto` with onnx.reference, which knows DequantizeLinear from opset 19 on."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(proto)
+    evaluator = ReferenceEvaluator(convert_opset(Path("the model"), copied, _EVALUATED_OPSET))
     declared = {v.name for v in proto.graph.input}
     lock = threading.Lock()  # nothing promises that an evaluator may be shared
 
@@ -63,10 +70,15 @@ class FakeBackend:
         marked, skipped = mark_outputs(proto, capture)
         self.captures.append(tuple(capture))
         try:
-            types = _types(marked)
-            compute = self._load(marked)
+            typed = shape_inference.infer_shapes(marked, strict_mode=True)
+            checker.check_model(typed)
+            if opset_of(typed) > defs.onnx_opset_version():
+                raise ValueError(f"opset {opset_of(typed)} is not known")
+            compute = self._load(typed)
+            types = _types(typed)
         except Exception as error:  # a fake cannot run out of anything: the model is at fault
-            raise ModelError(f"the fake backend cannot load the model: {error}") from error
+            message = f"the fake backend cannot load the model: {last_line(error)}"
+            raise ModelError(message) from error
         return FakeSession(compute, types, skipped, self._count)
 
     def _count(self) -> None:
@@ -98,7 +110,8 @@ class FakeSession:
         try:
             return self._compute(feeds, list(self.dtypes))
         except Exception as error:
-            raise BackendError(f"the fake backend could not run the model: {error}") from error
+            message = f"the fake backend could not run the model: {last_line(error)}"
+            raise BackendError(message) from error
 
     def close(self) -> None:
         """See Session.close."""
@@ -106,11 +119,8 @@ class FakeSession:
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, np.dtype[np.generic] | None]:
-    inferred = shape_inference.infer_shapes(proto, strict_mode=True).graph
-    kinds = {v.name: v.type.tensor_type.elem_type for v in inferred.output}
-    kinds |= {v.name: v.type.tensor_type.elem_type for v in inferred.value_info}
-    wanted = (v.name for v in proto.graph.output)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in proto.graph.output}
     return {
-        n: np.dtype(helper.tensor_dtype_to_np_dtype(kinds[n])) if kinds.get(n) else None
-        for n in wanted
+        name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
+        for name, kind in kinds.items()
     }

@@ -55,7 +55,7 @@ def test_if_reads_outer_tensors(net: Any, same_outputs: Same, opset: int) -> Non
         x = sign * np.abs(np.random.default_rng(0).normal(size=(1, 3, 8, 8))).astype(np.float32)
         model = same_outputs(if_net(net, opset), {"x": x})
     node = model.graph.by_name["if"]
-    assert set(node.implicit_inputs) == {"b", "k"}
+    assert {"b"} <= set(node.implicit_inputs) <= {"b", "k"}  # constants may move inside
     assert "if" in [n.name for n in model.graph.consumers["b"]]
     assert model.origins["conv"] == ("conv", "bn")
     assert find_layers(model.graph).by_name["if"].nodes == ("if",)
@@ -93,8 +93,6 @@ def test_nested_subgraphs(net: Any, same_outputs: Same) -> None:
     )
     outer = helper.make_graph(
         [
-            helper.make_node("Relu", ["x"], ["local"]),
-            helper.make_node("Neg", ["local"], ["unused"]),
             helper.make_node("If", ["cond"], ["q"], then_branch=inner, else_branch=inner),
         ],
         "outer",
@@ -105,8 +103,7 @@ def test_nested_subgraphs(net: Any, same_outputs: Same) -> None:
     n.add("ReduceMean", "x", "m", keepdims=0).add("Greater", "m,zero", "cond")
     n.add("If", "cond", "y", "if", then_branch=outer, else_branch=outer)
     model = same_outputs(n.model())
-    assert set(model.graph.by_name["if"].implicit_inputs) >= {"a", "cond", "x"}
-    assert not {"local", "own", "p"} & set(model.graph.by_name["if"].implicit_inputs)
+    assert set(model.graph.by_name["if"].implicit_inputs) == {"a", "cond"}
 
 
 @pytest.mark.parametrize("opset", [9, 13, 17])
@@ -171,7 +168,7 @@ def test_inputs_that_are_no_arrays(net: Any, prepared: Callable[..., Model], kin
     }[kind]
     proto = net().add("Relu", "k", "y").const("k", np.ones(2, np.float32)).model(rank=1)
     proto.graph.input[0].type.CopyFrom(given)
-    with pytest.raises(ModelError, match="input 'x' is .*, not an array"):
+    with pytest.raises(ModelError, match=r"input 'x' is .*, not an array"):
         prepared(proto)
 
 
@@ -230,8 +227,21 @@ def test_operators_of_other_domains_pass(net: Any, same_outputs: Same) -> None:
     assert model.graph.nodes[1].domain == "com.microsoft"
 
 
-def test_shapes_that_contradict_each_other(net: Any, prepared: Callable[..., Model]) -> None:
-    n = net().const("w", np.ones((4, 5, 3, 3), np.float32)).add("Conv", "x,w", "c")
-    n.add("Concat", "c,x", "y", axis=7)
+def test_a_domain_without_an_opset(net: Any, prepared: Callable[..., Model]) -> None:
     with pytest.raises(ModelError, match="shape inference fails"):
-        prepared(n.model())
+        n = (
+            net()
+            .const("s", np.float32(1))
+            .const("z", np.int8(0))
+            .add("QuantizeLinear", "x,s,z", "q")
+        )
+        prepared(n.add("DequantizeLinear", "q,s,z", "d").add("Relu", "d", "y", domain="my").model())
+
+
+@pytest.mark.parametrize("opset", [9, 13])
+def test_a_constant_read_inside_and_outside(net: Any, same_outputs: Same, opset: int) -> None:
+    body = helper.make_graph([helper.make_node("Mul", ["b", "k"], ["o"])], "t", [], [value("o")])
+    n = net(opset).const("k", np.float32(-3)).const("zero", np.float32(0))
+    n.conv("x", "c").batch_norm("c", "b").add("ReduceMax", "x", "m", keepdims=0)
+    n.add("Greater", "m,zero", "cond").add("If", "cond", "i", then_branch=body, else_branch=body)
+    same_outputs(n.add("Sub", "i,k", "y").model())

@@ -71,6 +71,7 @@ class _Cutter:
         self._protos = {n.name: n for n in lowered.proto.graph.node}
         self._order = {n.name: i for i, n in enumerate(lowered.nodes)}
         self._taken = {*_tensors(reference), *_tensors(lowered)}
+        self._names: set[str] = set()
         self._nodes: list[onnx.NodeProto] = []
         self._shared: set[str] = set()
         self._inputs: dict[str, None] = {}
@@ -164,11 +165,13 @@ class _Cutter:
             return source
         if source not in self._halves:
             half = self._halves[source] = free_name(f"{source}:fp16", self._taken)
-            self._nodes.append(helper.make_node("Cast", [source], [half], half, to=kind))
+            name = free_name(half, self._names)
+            self._nodes.append(helper.make_node("Cast", [source], [half], name, to=kind))
         return self._halves[source]
 
     def _emit(self, proto: onnx.NodeProto, renamed: dict[str, str]) -> None:
         node = copy_node(proto)
+        node.name = free_name(node.name, self._names)  # two branches may hold one node
         rename_reads(node, renamed)
         for i, tensor in enumerate(node.output):
             node.output[i] = renamed.get(tensor, tensor)

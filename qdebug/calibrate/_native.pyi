@@ -1,0 +1,9 @@
+from qdebug.types import Array
+
+def scan(
+    values: Array, samples: int
+) -> tuple[float, float, int, int, int, float, float, int, int, int, float]: ...
+def count(values: Array, top: int, first: int, scratch: Array, table: Array) -> None: ...
+def add(
+    into: Array, into_first: int, into_top: int, table: Array, first: int, top: int
+) -> None: ...

@@ -1,0 +1,159 @@
+"""mse: the range whose INT8 codes stand for the values with the least squared error.
+
+    E(amax) = Σ (x − s · clamp(round(x / s), −128, 127))²,   s = amax / 127
+
+The same amax has the highest SQNR, 10 · log10(Σx² / E). With the k-th boundary at (k − ½) · s a
+value gets as code the number of boundaries that it reaches, so that for positive values
+
+    E = Σx² − 2s · Σ_k S(k) + s² · Σ_k (2k − 1) · N(k),   k = 1 … 127
+
+where N(k) values, of sum S(k), reach boundary k; likewise for negative ones with k = 1 … 128.
+Rounding and clipping are both in it, and so are data on a grid, for which s² / 12 would be wrong.
+
+The minimum is searched for over the ranges up to the exact amax: clipping alone rules out the small
+ones, a geometric grid finds the valleys, ranges that put amax on a code find narrow ones (of data
+that are on a grid themselves), and the best are refined. A range beyond the exact amax is taken
+only if it makes a grid fit that none below does. Searches of the step by the squared error are in
+Sung et al., "Resiliency of deep neural networks under quantization", 2015, arXiv:1511.06488.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrate.layout import Float64
+from qdebug.calibrate.spread import Spread, spreads
+
+QMAX = 127
+QMIN = -128
+
+_SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+_LARGEST_CLIPPING = float(np.finfo(np.float32).max) / -QMIN * QMAX  # beyond, -128 means -Inf
+_PER_OCTAVE = 32
+_OCTAVES = 40
+_REFINED = 3  # valleys
+_FINER = 6  # points on either side of a valley's lowest, each of three times
+_FEW_BINS = 640  # data on a grid that INT8 can match have at most so many magnitudes
+_ON_GRID = 0.01  # of s² / 12 for each value: a smaller error means that the values are on codes
+_CHUNK = 64  # ranges that are handled together: what they need stays in a core's cache
+
+
+def mse_amax(histogram: TensorHistogram) -> float:
+    """The amax of least expected squared error; 0 for a tensor without values other than 0.
+
+    The exact amax where that puts all values on codes, and where its scale is the smallest there
+    is.
+    """
+    amax = histogram.amax
+    if amax <= QMAX * _SMALLEST_SCALE:
+        return amax
+    error = SquaredError(histogram)
+    at_amax = float(error.of(np.array([amax]))[0])
+    if at_amax <= _on_grid(histogram, amax):
+        return amax
+    on_codes = _on_codes(histogram)
+    grid = amax * 2.0 ** (-np.arange(_OCTAVES * _PER_OCTAVE) / _PER_OCTAVE)
+    grid = np.append(grid, on_codes[on_codes < amax])
+    found, least = _refined(error, grid[error.clipped(grid) < at_amax], amax)
+    wider = on_codes[(on_codes > amax) & (on_codes <= _LARGEST_CLIPPING)]
+    if len(wider) and least > _on_grid(histogram, found):
+        errors = error.of(wider)
+        first = int(np.argmin(errors))
+        if errors[first] <= _on_grid(histogram, float(wider[first])):
+            return float(wider[first])
+    return found
+
+
+def _refined(error: SquaredError, candidates: Float64, amax: float) -> tuple[float, float]:
+    """The best range at or near `candidates`, at most `amax`, and its error."""
+    highest = min(amax, _LARGEST_CLIPPING)
+    candidates = np.append(candidates[candidates < highest], amax)
+    errors = error.of(candidates)
+    step = 2 ** (1 / _PER_OCTAVE)
+    for _ in range(3):
+        best = _valleys(candidates, errors)
+        finer = np.outer(best, step ** np.linspace(-1, 1, 2 * _FINER + 1))
+        finer = np.unique(finer[finer < highest])
+        candidates = np.append(candidates, finer)
+        errors = np.append(errors, error.of(finer))
+        step = step ** (1 / _FINER)
+    first = int(np.argmin(errors))
+    return float(candidates[first]), float(errors[first])
+
+
+def _valleys(candidates: Float64, errors: Float64) -> Float64:
+    """The lowest candidates that are lower than their neighbours."""
+    order = np.argsort(candidates)
+    sorted_errors = np.concatenate([[np.inf], errors[order], [np.inf]])
+    middle = sorted_errors[1:-1]
+    lowest = order[(middle <= sorted_errors[:-2]) & (middle <= sorted_errors[2:])]
+    return candidates[lowest[np.argsort(errors[lowest])[:_REFINED]]]
+
+
+def _on_grid(histogram: TensorHistogram, amax: float) -> float:
+    return _ON_GRID * (histogram.count - histogram.zeros) * (amax / QMAX) ** 2 / 12
+
+
+def _on_codes(histogram: TensorHistogram) -> Float64:
+    """The ranges that make amax an integer or half-integer multiple of the step, from 160 down to
+    64, which is the widest first."""
+    if np.count_nonzero(histogram.table[0] + histogram.table[1]) > _FEW_BINS:
+        return np.zeros(0)
+    return QMAX * histogram.amax / np.arange(160, 63.5, -0.5)
+
+
+def squared_error(histogram: TensorHistogram, amax: Sequence[float]) -> list[float]:
+    """E(amax), summed over all values, for each of some ranges; an amax of 0 quantizes as TensorRT
+    and ONNX Runtime do with an all-zero tensor, by a scale of 1."""
+    candidates = np.array([value if value > 0 else QMAX for value in amax], np.float64)
+    return [float(error) for error in SquaredError(histogram).of(candidates)]
+
+
+class SquaredError:
+    """E(amax) of a histogram's values."""
+
+    def __init__(self, histogram: TensorHistogram) -> None:
+        positive, negative = spreads(histogram)
+        self._sides = [
+            (side, codes) for side, codes in ((positive, QMAX), (negative, -QMIN)) if side.count > 0
+        ]
+        self._square_sums = [side.square_sum for side, _ in self._sides]
+
+    def of(self, amax: Float64) -> Float64:
+        """E for each candidate amax, all above 0: float64 [n]."""
+        scale = _scale(amax)
+        parts = [scale[i : i + _CHUNK] for i in range(0, len(scale), _CHUNK)]
+        return np.concatenate([np.zeros(0), *(self._rounded(part) for part in parts)])
+
+    def clipped(self, amax: Float64) -> Float64:
+        """The part of E that clipping alone makes, and that no rounding can lower."""
+        scale = _scale(amax)
+        found = np.zeros(len(scale))
+        for side, codes in self._sides:
+            limit = scale * (codes + 0.5)
+            count, total = side.above(limit)
+            found += np.maximum(total - codes * scale * count, 0.0) ** 2 / np.maximum(count, 1.0)
+        return found
+
+    def _rounded(self, scale: Float64) -> Float64:
+        found = np.zeros(len(scale))
+        for (side, codes), square_sum in zip(self._sides, self._square_sums, strict=True):
+            found += np.maximum(square_sum + _code_terms(side, scale, codes), 0.0)
+        return found
+
+
+def _code_terms(side: Spread, scale: Float64, codes: int) -> Float64:
+    k = np.arange(1, codes + 1)
+    count, total = side.above(np.outer(scale, k - 0.5))
+    terms: Float64 = scale * (count @ (2.0 * k - 1)) - 2 * total.sum(axis=1)
+    return scale * terms
+
+
+def _scale(amax: Float64) -> Float64:
+    """As the quantizer has it: float32, at least the smallest normal number."""
+    scale = np.maximum(amax / QMAX, _SMALLEST_SCALE)
+    rounded: Float64 = scale.astype(np.float32).astype(np.float64)
+    return rounded

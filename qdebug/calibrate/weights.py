@@ -1,0 +1,118 @@
+"""Ranges of weights, which are known exactly: per tensor, or per channel along an axis.
+
+`max` is the largest magnitude, which clips nothing. `mse` is the amax of least squared error
+
+    E(amax) = Σ (w − s · clamp(round(w / s), −128, 127))²,   s = amax / 127
+
+searched for among ranges up to the largest magnitude (see mse.py for the source).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.calibrate.histogram import histogram_of
+from qdebug.calibrate.layout import Float64
+from qdebug.calibrate.mse import QMAX, QMIN, mse_amax
+
+Weight = npt.NDArray[np.floating[Any]]
+Float32 = npt.NDArray[np.float32]
+
+_SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+_BLOCK = 1 << 16  # elements that are handled together: what they need stays in a core's cache
+_COARSE = 24  # ranges that are tried for a channel, at first
+_COARSE_SHORT = 96  # the same for a channel of few values, whose error has many narrow valleys
+_SHORT = 256
+_FINER = 4  # points on either side of the best, twice
+
+
+def max_weight_amax(weight: Weight, axis: int | None) -> Float64:
+    """Largest magnitude of a weight: a scalar, or one per channel along `axis`. 0 for an empty
+    channel, NaN for one that holds NaN."""
+    if axis is None:
+        return np.asarray(np.abs(weight).max(initial=0.0), np.float64)
+    largest = np.abs(_channels(weight, axis)).max(axis=1, initial=0.0)
+    return np.asarray(largest, np.float64)
+
+
+def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
+    """The amax of least squared error of a weight, at or below its largest magnitude: a scalar, or
+    one per channel along `axis`. Where values are NaN or Inf, as `max_weight_amax`."""
+    largest = max_weight_amax(weight, axis)
+    if axis is None:
+        usable = weight.size > 0 and np.isfinite(largest)
+        return np.asarray(mse_amax(histogram_of(weight)) if usable else largest, np.float64)
+    channels = _channels(weight, axis).astype(np.float32, copy=False)
+    if channels.size == 0:
+        return largest
+    best = largest.copy()
+    height = max(1, _BLOCK // channels.shape[1])
+    for row in range(0, len(channels), height):
+        rows = slice(row, row + height)
+        finite = np.isfinite(largest[rows])
+        best[rows][finite] = _least(channels[rows][finite], largest[rows][finite])
+    return best
+
+
+WEIGHT_METHODS: dict[str, Callable[[Weight, int | None], Float64]] = {
+    "max": max_weight_amax,
+    "mse": mse_weight_amax,
+}
+
+
+def _channels(weight: Weight, axis: int) -> Weight:
+    moved = np.moveaxis(weight, axis, 0)
+    return np.ascontiguousarray(moved).reshape(len(moved), int(np.prod(moved.shape[1:])))
+
+
+def _least(channels: Float32, largest: Float64) -> Float64:
+    """The amax of least error of each row."""
+    best, least = largest.copy(), _errors(channels, largest)
+    count = _COARSE if channels.shape[1] > _SHORT else _COARSE_SHORT
+    step = (largest - _lower_bound(largest, least)) / count
+    best, least = _best_of(channels, best, least, step, range(-count, 0), largest)
+    for _ in range(2):
+        step = step / (_FINER + 1)
+        offsets = [k for k in range(-_FINER, _FINER + 1) if k]
+        best, least = _best_of(channels, best, least, step, offsets, largest)
+    return best
+
+
+def _best_of(
+    channels: Float32,
+    centre: Float64,
+    least: Float64,
+    step: Float64,
+    offsets: Any,
+    largest: Float64,
+) -> tuple[Float64, Float64]:
+    best = centre
+    for k in offsets:
+        amax = np.minimum(centre + k * step, largest)
+        errors = _errors(channels, amax)
+        better = errors < least
+        best, least = np.where(better, amax, best), np.where(better, errors, least)
+    return best, least
+
+
+def _lower_bound(largest: Float64, error: Float64) -> Float64:
+    """Below this, clipping the largest magnitude, which becomes at most 128/127 · amax, alone costs
+    more than `error`, that of no clipping."""
+    return np.maximum((largest - np.sqrt(error)) * QMAX / -QMIN, largest / 256)
+
+
+def _errors(channels: Float32, amax: Float64) -> Float64:
+    """E of each row."""
+    scale = np.maximum(amax / QMAX, _SMALLEST_SCALE).astype(np.float32)[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = channels / scale
+        np.rint(values, out=values)
+        np.clip(values, QMIN, QMAX, out=values)
+        values *= scale
+        values -= channels
+        errors: Float64 = np.vecdot(values, values).astype(np.float64)
+    return errors

@@ -1,0 +1,156 @@
+"""`qdebug calibrate`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qdebug.cli.options import Force, Json, NoCache, NoProgress, Verbose
+
+_HOW, _JUDGE, _WRITE = "How to calibrate", "How to judge", "What to write"
+
+
+def calibrate_command(
+    model: Annotated[str, typer.Argument(help="The FP32 ONNX model.")],
+    calib_data: Annotated[
+        str,
+        typer.Option(
+            help="Samples to calibrate on; see compare --inputs.",
+            metavar="DATA",
+            rich_help_panel=_HOW,
+        ),
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Calibrators, separated by commas: minmax, percentile[:P], entropy, mse, "
+            "mean-max. All of them when not given.",
+            metavar="NAMES",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    calibrator: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Your own: file.py:function gets a histogram and returns amax; repeatable.",
+            metavar="FILE:FUNCTION",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    mix: Annotated[
+        bool,
+        typer.Option("--mix", help="Try the best method of each tensor too.", rich_help_panel=_HOW),
+    ] = False,
+    from_cache: Annotated[
+        str | None,
+        typer.Option(
+            help="Judge an existing calibration too: a TensorRT cache, scales.yaml or a plan.",
+            metavar="FILE",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="Scales of weights: per-channel or per-tensor.",
+            rich_help_panel=_HOW,
+        ),
+    ] = "per-channel",
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Use the first N samples.", min=1, rich_help_panel=_HOW),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples per execution where the batch axis is dynamic.",
+            min=1,
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    no_cache: NoCache = False,
+    holdout: Annotated[
+        str | None,
+        typer.Option(
+            help="Samples to judge on; without, a share of --calib-data.",
+            metavar="DATA",
+            rich_help_panel=_JUDGE,
+        ),
+    ] = None,
+    holdout_share: Annotated[
+        float,
+        typer.Option(
+            help="The share of --calib-data to hold out.",
+            min=0.01,
+            max=0.9,
+            rich_help_panel=_JUDGE,
+        ),
+    ] = 0.2,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="End-to-end accuracy; see compare --metric.", rich_help_panel=_JUDGE),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write the best ranges, for --calibration.",
+            metavar="scales.yaml",
+            rich_help_panel=_WRITE,
+        ),
+    ] = None,
+    trt_cache: Annotated[
+        str | None,
+        typer.Option(
+            help="Write them as a calibration cache for TensorRT 10.",
+            metavar="FILE",
+            rich_help_panel=_WRITE,
+        ),
+    ] = None,
+    force: Force = False,
+    json: Json = None,
+    no_progress: NoProgress = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Calibrate by several methods in one pass, and compare them on samples none has seen.
+
+    Example: qdebug calibrate model.onnx --calib-data calib.npz -o scales.yaml
+    """
+    # Imported here: --help must not wait for the numeric packages.
+    from qdebug.cli.common import error_console, output_console, set_verbosity, write_json
+    from qdebug.config import calibrate_settings
+    from qdebug.pipeline.calibrate import calibrate
+    from qdebug.pipeline.calibrated_files import CalibratedFiles
+    from qdebug.report.calibrate import calibrate_to_json, print_calibrate
+    from qdebug.report.progress import ProgressBars
+
+    set_verbosity(verbose)
+    settings = calibrate_settings(
+        model=model,
+        calib_data=calib_data,
+        methods=tuple(m.strip() for m in method.split(",")) if method else None,
+        calibrators=tuple(calibrator or ()),
+        holdout=holdout,
+        holdout_share=holdout_share,
+        metric=metric,
+        mix=mix,
+        from_cache=from_cache,
+        weights=weights,
+        samples=samples,
+        batch_size=batch_size,
+        cache=not no_cache,
+    )
+    files = CalibratedFiles(output, trt_cache, force)
+    with ProgressBars(error_console(), enabled=not no_progress) as progress:
+        result = calibrate(settings, progress)
+    written = files.write(result)
+    if json:
+        write_json(calibrate_to_json(result), json)
+    if json != "-":
+        console = output_console()
+        print_calibrate(console, result)
+        for path in written:
+            console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,38 @@
+"""The best method of each tensor, chosen by how well it quantizes held-out data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrate.mse import SquaredError
+from qdebug.measure.calibration import Mix
+from qdebug.plan.plan import TensorRange
+
+
+def choose_mix(
+    ranges: Mapping[str, Mapping[str, TensorRange]], held_out: Mapping[str, TensorHistogram]
+) -> Mix:
+    """For every tensor the range, of those in `ranges` by method, with the least expected squared
+    error on held-out data; the first method on a tie.
+
+    It is chosen tensor by tensor and not by the outputs, which judge it afterwards like any other
+    method.
+    """
+    first = next(iter(ranges.values()))
+    chosen: dict[str, TensorRange] = {}
+    for tensor in first:
+        entries = [method[tensor] for method in ranges.values()]
+        if tensor in held_out:
+            amax = np.maximum([_amax(e) for e in entries], np.finfo(np.float32).tiny)
+            chosen[tensor] = entries[int(np.argmin(SquaredError(held_out[tensor]).of(amax)))]
+        else:
+            chosen[tensor] = entries[0]
+    return Mix(chosen, Counter(entry.method for entry in chosen.values()))
+
+
+def _amax(entry: TensorRange) -> float:
+    return max(entry.amax) if isinstance(entry.amax, tuple) else entry.amax

@@ -1,0 +1,63 @@
+"""Which samples calibrate and which are held out to judge the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdebug.errors import UsageError
+from qdebug.model.samples import Batch, Samples
+
+_FINEST = 10
+"""A free batch size is kept under 1/10 of the samples where they are split, so that they can be."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Some executions of a set of samples."""
+
+    samples: Samples
+    batches: tuple[Batch, ...]
+
+    @property
+    def count(self) -> int:
+        """How many samples they hold."""
+        return sum(batch.count for batch in self.batches)
+
+    @property
+    def indices(self) -> list[int]:
+        """The numbers of the samples, in order."""
+        return [i for batch in self.batches for i in range(batch.start, batch.start + batch.count)]
+
+    @property
+    def key(self) -> str:
+        """What tells this portion of these samples from any other."""
+        if len(self.batches) == len(list(self.samples.batches())):
+            return self.samples.digest
+        return f"{self.samples.digest}:{','.join(map(str, self.indices))}"
+
+
+def whole(samples: Samples) -> Portion:
+    """All samples."""
+    return Portion(samples, tuple(samples.batches()))
+
+
+def split(samples: Samples, share: float) -> tuple[Portion, Portion]:
+    """Calibration and held-out samples, `share` of them held out, spread evenly over the data.
+
+    Raises:
+        UsageError: there are too few samples to hold any out.
+    """
+    if samples.batch_is_free:
+        finest = max(1, samples.count // _FINEST)
+        samples = samples.with_batch_size(min(samples.batch_size, finest))
+    calibration: list[Batch] = []
+    held_out: list[Batch] = []
+    for number, batch in enumerate(samples.batches()):
+        due = int((number + 1) * share) > int(number * share)
+        (held_out if due else calibration).append(batch)
+    if not held_out or not calibration:
+        raise UsageError(
+            f"--holdout-share: {samples.count} samples are too few to hold out {share:g} of them",
+            "Give other samples with --holdout DATA.",
+        )
+    return Portion(samples, tuple(calibration)), Portion(samples, tuple(held_out))

@@ -1,0 +1,99 @@
+"""Files with ranges: our own scales.yaml, a plan, or TensorRT's calibration cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from qdebug.errors import PlanError
+from qdebug.plan.plan import TensorRange
+from qdebug.plan.planfile import ModelKey, Strict, TensorEntry, read_plan, tensor_range
+from qdebug.plan.quantize import scale_of
+from qdebug.plan.trtcache import is_cache, read_cache
+from qdebug.yamlfile import dump_yaml, read_yaml
+
+SCALES_SCHEMA = "qdebug.scales/1"
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Ranges by tensor name.
+
+    Attributes:
+        tensors: the ranges.
+        partial: the file may hold tensors that a model does not have (a cache of TensorRT names
+            its own; scales of another export), so unknown names are no error.
+        source: what kind of file it was, for people.
+    """
+
+    tensors: Mapping[str, TensorRange]
+    partial: bool
+    source: str
+
+
+class _ScalesFile(Strict):
+    schema_: Literal["qdebug.scales/1"] = Field(alias="schema")
+    model: ModelKey = ModelKey()
+    method: str = ""
+    calibration: str = ""
+    tensors: dict[str, TensorEntry] = Field(default_factory=dict)
+
+
+def read_ranges(path: str | Path) -> Ranges:
+    """Read the ranges in a file of any of the three kinds.
+
+    Raises:
+        PlanError: it is none of them, or not valid.
+    """
+    path = Path(path)
+    if is_cache(path):
+        cache = read_cache(path)
+        method = f"TensorRT {cache.kind}"
+        tensors = {name: TensorRange(amax, method) for name, amax in cache.amax.items()}
+        return Ranges(tensors, True, f"a calibration cache of TensorRT {cache.version}")
+    if _schema_of(path) == SCALES_SCHEMA:
+        file = read_yaml(path, _ScalesFile, PlanError)
+        entries = {name: tensor_range(entry) for name, entry in file.tensors.items()}
+        return Ranges(entries, True, "scales")
+    return Ranges(read_plan(path).tensors, False, "a plan")
+
+
+def scales_to_yaml(
+    tensors: Mapping[str, TensorRange],
+    *,
+    method: str,
+    calibration: str,
+    model_path: str,
+    model_sha256: str,
+) -> str:
+    """The text of scales.yaml: amax, scale and method of every tensor."""
+    data: dict[str, Any] = {
+        "schema": SCALES_SCHEMA,
+        "model": {"path": model_path, "sha256": model_sha256},
+        "method": method,
+        "calibration": calibration,
+        "tensors": {
+            name: {
+                "amax": entry.amax,
+                "scale": float(scale_of(entry.amax, f"tensor '{name}'")),
+                "method": entry.method,
+            }
+            for name, entry in tensors.items()
+        },
+    }
+    return dump_yaml(data)
+
+
+def _schema_of(path: Path) -> str:
+    """The schema that a YAML file claims; "" where that cannot be told."""
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("schema:"):
+                return line.removeprefix("schema:").split("#")[0].strip().strip("'\"")
+    except (OSError, UnicodeDecodeError):
+        pass  # read_plan says what is wrong
+    return ""

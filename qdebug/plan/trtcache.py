@@ -1,0 +1,110 @@
+"""TensorRT's calibration cache: the text file that its INT8 calibrators write and read.
+
+    TRT-101100-EntropyCalibration2
+    input: 3c010a14
+
+After a header with the library's version and the calibrator's kind, one line per tensor: its name
+and the big-endian bit pattern of a float32 scale; amax = 127 · scale. (The format is that of
+IInt8Calibrator::writeCalibrationCache of TensorRT 10; TensorRT 11 and RTX have no calibrators.)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdebug.errors import PlanError
+from qdebug.plan.quantize import QMAX
+
+HEADER = re.compile(r"^TRT-(\d+)-(\w+)$")
+KINDS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
+DEFAULT_VERSION = 101600
+"""10.16.0, the newest with calibrators; TensorRT skips a cache of a version it does not accept."""
+
+
+@dataclass(frozen=True)
+class CalibrationCache:
+    """A parsed cache.
+
+    Attributes:
+        version: the library's version number in the header, such as 101100 for 10.11.0.
+        kind: the calibrator's kind in the header.
+        scales: tensor name -> scale, exactly as in the file.
+    """
+
+    version: int
+    kind: str
+    scales: Mapping[str, float]
+
+    @property
+    def amax(self) -> dict[str, float]:
+        """Tensor name -> the magnitude that maps to 127."""
+        return {name: QMAX * scale for name, scale in self.scales.items()}
+
+
+def is_cache(path: Path) -> bool:
+    """Whether a file starts like a calibration cache."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4) == b"TRT-"
+    except OSError:
+        return False
+
+
+def read_cache(path: str | Path) -> CalibrationCache:
+    """Read a calibration cache.
+
+    Raises:
+        PlanError: "file:line: what is wrong"; a scale that is NaN, Inf or negative among others.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise PlanError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot be read as text: {error}") from error
+    header = HEADER.match(lines[0].strip()) if lines else None
+    if header is None:
+        raise PlanError(
+            f"{path}:1: not a TensorRT calibration cache",
+            "Its first line must be like TRT-101100-EntropyCalibration2.",
+        )
+    scales: dict[str, float] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            name, scale = _entry(path, number, line)
+            if name in scales:
+                raise PlanError(f"{path}:{number}: tensor '{name}' stands here a second time")
+            scales[name] = scale
+    return CalibrationCache(int(header[1]), header[2], scales)
+
+
+def cache_text(cache: CalibrationCache) -> str:
+    """The text of a cache; reading it gives `cache` back."""
+    lines = [f"TRT-{cache.version}-{cache.kind}"]
+    for name, scale in cache.scales.items():
+        lines.append(f"{name}: {struct.pack('>f', scale).hex()}")
+    return "\n".join(lines) + "\n"
+
+
+def _entry(path: Path, number: int, line: str) -> tuple[str, float]:
+    # The name may hold ": "; the scale may not.
+    name, colon, bits = line.rpartition(":")
+    bits = bits.strip()
+    if not colon or not name or not re.fullmatch(r"[0-9a-fA-F]{8}", bits):
+        raise PlanError(
+            f"{path}:{number}: '{line.strip()[:60]}' is no line of a calibration cache",
+            "A line is 'tensor: 3c010a14': a name and eight hexadecimal digits.",
+        )
+    scale = struct.unpack(">f", bytes.fromhex(bits))[0]
+    if not math.isfinite(scale) or scale < 0:
+        raise PlanError(
+            f"{path}:{number}: the scale of '{name.strip()}' is {scale}",
+            "Calibrate again: a scale is a finite number that is not negative.",
+        )
+    return name.strip(), float(scale)

@@ -1,0 +1,225 @@
+"""Show and serialise what `calibrate` found."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from qdebug.measure.calibration import (
+    FACTOR,
+    CacheDifference,
+    CalibrateResult,
+    Coverage,
+    MethodResult,
+)
+from qdebug.measure.metrics import METRIC_NAMES
+from qdebug.plan.quantize import scale_of
+from qdebug.report.jsonout import finite
+from qdebug.report.terminal import print_table
+from qdebug.report.view import decibel, number, share, shorten
+
+CALIBRATE_SCHEMA = "qdebug.calibrate/1"
+_MOST_LISTED = 5
+
+
+def calibrate_to_json(result: CalibrateResult) -> dict[str, Any]:
+    """Schema qdebug.calibrate/1."""
+    difference = result.cache_difference
+    return {
+        "schema": CALIBRATE_SCHEMA,
+        "model": {"path": result.model_path, "sha256": result.model_sha256},
+        "calibration_samples": result.calibration_samples,
+        "held_out_samples": result.held_out_samples,
+        "metric": finite({"name": result.metric, "reference": result.reference_task})
+        if result.metric
+        else None,
+        "methods": {m.name: _method(m) for m in result.methods},
+        "best": result.best,
+        "coverage": _coverage(result.coverage),
+        "mix": dict(result.mix.counts) if result.mix else None,
+        "from_cache": result.from_cache,
+        "cache_difference": difference and _difference(difference),
+    }
+
+
+def print_calibrate(console: Console, result: CalibrateResult) -> None:
+    """The methods side by side, where they differ, coverage, and which one to take."""
+    name = Path(result.model_path).name
+    console.print(
+        Text(
+            f"{name}: {len(result.methods)} calibrations of {result.calibration_samples} samples, "
+            f"judged on {result.held_out_samples} others",
+            style="bold",
+        )
+    )
+    if result.metric and result.reference_task is not None:
+        console.print(f"{result.metric} in FP32: {result.reference_task:.4f}")
+    print_table(console, _methods_table(result))
+    console.print()
+    print_table(console, _tensor_table(result))
+    _print_coverage(console, result.coverage)
+    if result.cache_difference:
+        _print_difference(console, result.cache_difference)
+    console.print(Text(f"Best: {result.best}", style="bold green"))
+
+
+def _methods_table(result: CalibrateResult) -> Table:
+    table = Table(box=None, header_style="underline", padding=(0, 2, 0, 0))
+    table.add_column("method", no_wrap=True)
+    columns = [result.metric] if result.metric else []
+    for column in [*columns, "SQNR dB", "cosine", "clipped (mean)", "clipped (most)"]:
+        table.add_column(Text(shorten(column, 20)), justify="right", no_wrap=True)
+    for method in result.methods:
+        trial = method.trial
+        cosine = min((m.cosine for m in trial.outputs.values()), default=math.nan)
+        clipped = list(method.clipped.values())
+        cells = [f"{trial.task:.4f}"] if trial.task is not None else []
+        cells += [
+            decibel(trial.sqnr_db),
+            number(cosine, 5),
+            share(float(np.mean(clipped)) if clipped else None),
+            share(max(clipped) if clipped else None),
+        ]
+        style = "bold" if method.name == result.best else ""
+        table.add_row(Text(method.name), *cells, style=style)
+    return table
+
+
+def _tensor_table(result: CalibrateResult) -> Table:
+    table = Table(
+        box=None,
+        title="amax where the methods differ most",
+        title_justify="left",
+        title_style="bold",
+        header_style="underline",
+        padding=(0, 2, 0, 0),
+    )
+    shown = [m for m in result.methods if m.name != "mix"]
+    table.add_column("tensor", no_wrap=True)
+    for method in shown:
+        table.add_column(Text(shorten(method.name, 16)), justify="right", no_wrap=True)
+    for tensor in _most_different(shown):
+        cells = [number(_amax(m, tensor), 3) for m in shown]
+        table.add_row(Text(shorten(tensor, 34)), *cells)
+    return table
+
+
+def _most_different(methods: list[MethodResult]) -> list[str]:
+    def spread(tensor: str) -> float:
+        values = [_amax(m, tensor) for m in methods]
+        return max(values) / min(values) if min(values) > 0 else 1.0
+
+    return sorted(methods[0].tensors, key=spread, reverse=True)[:_MOST_LISTED]
+
+
+def _amax(method: MethodResult, tensor: str) -> float:
+    return float(np.max(method.tensors[tensor].amax))
+
+
+def _print_coverage(console: Console, coverage: Coverage) -> None:
+    growth = coverage.growth
+    steps = ", ".join(
+        f"{count}: {100 * value:.0f}%"
+        for count, value in zip(growth.counts, growth.median, strict=True)
+    )
+    console.print()
+    console.print(Text("Coverage", style="bold"))
+    console.print(f"  range by number of samples (median): {steps}; {growth.enough} are enough")
+    beyond = [e for e in coverage.excesses if e.ratio > 1]
+    if beyond:
+        worst = beyond[0]
+        console.print(
+            Text(
+                f"  held-out data leave the largest range seen in {len(beyond)} of "
+                f"{len(coverage.excesses)} tensors, most in {worst.tensor} "
+                f"({number(worst.ratio, 3)} times, {share(worst.samples_beyond)} of the samples)"
+            )
+        )
+    else:
+        console.print("  held-out data stay within the largest range seen in every tensor")
+    for stretch in coverage.stretches[:3]:
+        console.print(
+            Text(
+                f"  sample {stretch.sample} alone stretches {stretch.tensor}: amax "
+                f"{number(stretch.amax, 3)}, without it {number(stretch.without, 3)}"
+            )
+        )
+
+
+def _print_difference(console: Console, difference: CacheDifference) -> None:
+    console.print()
+    console.print(Text("The calibration given, against a fresh one", style="bold"))
+    for what, names in (
+        ("missing", difference.missing),
+        ("not in the model", difference.unknown),
+        ("zero or denormal", difference.degenerate),
+    ):
+        if names:
+            more = "" if len(names) <= 3 else f" and {len(names) - 3} more"
+            console.print(Text(f"  {what}: {', '.join(names[:3])}{more}", style="yellow"))
+    if difference.different:
+        console.print(
+            Text(f"  {len(difference.different)} ranges are off by more than {FACTOR:g} times:")
+        )
+        for entry in difference.different[:_MOST_LISTED]:
+            given, fresh = number(entry.given, 3), number(entry.fresh, 3)
+            console.print(Text(f"    {entry.tensor}: {given}, largest value now {fresh}"))
+    else:
+        console.print(f"  no range is off by more than {FACTOR:g} times")
+
+
+def _method(method: MethodResult) -> dict[str, Any]:
+    outputs = {
+        tensor: finite({name: getattr(metrics, name) for name in METRIC_NAMES})
+        for tensor, metrics in method.trial.outputs.items()
+    }
+    return {
+        "tensors": {
+            tensor: {
+                "amax": entry.amax,
+                "scale": scale_of(entry.amax).tolist(),
+                "method": entry.method,
+                "clipped_fraction": method.clipped.get(tensor),
+            }
+            for tensor, entry in method.tensors.items()
+        },
+        "outputs": outputs,
+        **finite({"sqnr_db": method.trial.sqnr_db, "metric": method.trial.task}),
+    }
+
+
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    growth = coverage.growth
+    return {
+        "growth": {
+            "samples": list(growth.counts),
+            "median": list(growth.median),
+            "lowest": list(growth.lowest),
+            "enough": growth.enough,
+        },
+        "stretched_by_one_sample": [
+            {"tensor": s.tensor, "sample": s.sample, "amax": s.amax, "without": s.without}
+            for s in coverage.stretches
+        ],
+        "held_out": [
+            finite({"tensor": e.tensor, "ratio": e.ratio, "samples_beyond": e.samples_beyond})
+            for e in coverage.excesses
+        ],
+    }
+
+
+def _difference(difference: CacheDifference) -> dict[str, Any]:
+    return {
+        "missing": list(difference.missing),
+        "unknown": list(difference.unknown),
+        "degenerate": list(difference.degenerate),
+        "different": [
+            {"tensor": d.tensor, "given": d.given, "fresh": d.fresh} for d in difference.different
+        ],
+    }

@@ -1,0 +1,83 @@
+"""Text files for the user (JSON, plans): checked before the work starts, written whole or not."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from qdebug.errors import StoreError, UsageError
+
+
+def check_writable(path: str, flag: str) -> None:
+    """Find out before a long run whether `path` can be written after it.
+
+    Raises:
+        StoreError: it is a directory, or its directory is missing or takes no files.
+    """
+    if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises on a name that is too long)
+        raise StoreError(f"{flag}: {path} is a directory", "Give the path of a file.")
+    if _is_special(path):
+        return
+    target = Path(os.path.realpath(path))
+    directory = target.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=f".{target.name}."):
+            pass
+    except FileNotFoundError:
+        raise StoreError(
+            f"{flag}: {path} cannot be written: there is no directory {directory}",
+            f"Run 'mkdir -p {directory}', or give another path.",
+        ) from None
+    except OSError as error:
+        raise _refused(path, flag, error) from error
+
+
+def write_text(path: str, text: str, flag: str) -> None:
+    """Write a file in one step: what was there stays until the new one is whole.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        if _is_special(path):  # a device or a pipe is written to, not replaced
+            Path(path).write_text(text, encoding="utf-8")
+            return
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise _refused(path, flag, error) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def check_distinct(outputs: Mapping[str, str | None], inputs: Mapping[str, str | None]) -> None:
+    """Refuse to write two things to one file, or over something that is read (--force or not).
+
+    Both map what the user calls it (a flag) to its path.
+
+    Raises:
+        UsageError: two of them are one file.
+    """
+    taken = {os.path.realpath(path): flag for flag, path in inputs.items() if path}
+    for flag, path in outputs.items():
+        if not path or _is_special(path):
+            continue
+        other = taken.setdefault(os.path.realpath(path), flag)
+        if other != flag:
+            raise UsageError(f"{flag}: {path} is also {other}", f"Give another path for {flag}.")
+
+
+def _is_special(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113 (as above)
+
+
+def _refused(path: str, flag: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"{flag}: {path} cannot be written: {error.strerror or error}", "Give another path."
+    )

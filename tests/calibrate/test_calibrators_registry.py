@@ -1,0 +1,119 @@
+"""What holds for every calibrator: registered, defined everywhere, the same for any batches."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from onnxruntime.quantization.calibrate import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    create_calibrator,
+)
+
+import qdebug.calibrate
+from qdebug.calibrate.histogram import TensorHistogram, histogram_of
+from qdebug.calibrate.mean_max import mean_max_amax
+from qdebug.calibrate.methods import METHODS, parse_method
+
+
+def test_every_file_of_a_method_is_registered_and_the_reverse() -> None:
+    files = set()
+    for module in pkgutil.iter_modules(qdebug.calibrate.__path__):
+        loaded = importlib.import_module(f"qdebug.calibrate.{module.name}")
+        if hasattr(loaded, f"{module.name}_amax"):
+            files.add(module.name.replace("_", "-"))
+    assert files == set(METHODS)
+    for name in METHODS:
+        assert parse_method(name).name.split(":")[0] == name
+
+
+DEGENERATE: dict[str, tuple[Any, float]] = {
+    "empty": (np.zeros((0, 3)), 0.0),
+    "all zero": (np.zeros(100), 0.0),
+    "negative zero": (np.full(3, -0.0), 0.0),
+    "only NaN": (np.full(5, np.nan), 0.0),
+    "only Inf": (np.array([np.inf, -np.inf]), 0.0),
+    "constant": (np.full(1000, -2.5), 2.5),
+    "single": (np.array(7.0), 7.0),
+    "NaN and a value": (np.array([np.nan, 3.0, np.inf]), 3.0),
+    "denormal constant": (np.full(10, 2.0**-140), 2.0**-140),
+    "the smallest": (np.array([2.0**-149]), 2.0**-149),
+    "the largest": (np.full(4, -float(np.finfo(np.float32).max)), float(np.finfo(np.float32).max)),
+}
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+@pytest.mark.parametrize("name", METHODS)
+def test_degenerate_tensors(name: str, case: str) -> None:
+    values, expected = DEGENERATE[case]
+    assert parse_method(name).amax(histogram_of(values)) == expected
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_denormal_tensors_have_a_range_within_their_own(name: str) -> None:
+    values = (np.random.default_rng(0).normal(size=5000) * 1e-41).astype(np.float32)
+    assert 0 < parse_method(name).amax(histogram_of(values)) <= np.abs(values).max()
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 1000), batch=st.sampled_from([1, 2, 3, 4, 6, 12]))
+def test_ranges_do_not_depend_on_the_batches(seed: int, batch: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = (rng.laplace(size=(12, 50)) * np.exp(rng.normal(size=(12, 1)))).astype(np.float32)
+    parts = np.split(values, 12 // batch)
+    merged = reduce(TensorHistogram.merge, [histogram_of(part, batch) for part in parts])
+    whole = histogram_of(values, 12)
+    for name in METHODS:
+        amax = parse_method(name).amax
+        assert amax(merged) == pytest.approx(amax(whole), rel=1e-12), name
+
+
+def test_mean_max_is_the_mean_of_the_samples_maxima() -> None:
+    values = np.random.default_rng(0).normal(size=(8, 1000)).astype(np.float32)
+    expected = np.abs(values).max(axis=1).astype(np.float64).mean()
+    assert mean_max_amax(histogram_of(values, 8)) == pytest.approx(expected, rel=1e-12)
+    assert mean_max_amax(histogram_of(values)) == np.abs(values).max()
+
+
+class _Reader(CalibrationDataReader):
+    def __init__(self, samples: Any) -> None:
+        self._samples = iter(samples)
+
+    def get_next(self) -> Any:
+        sample = next(self._samples, None)
+        return None if sample is None else {"x": sample}
+
+
+def test_extremes_are_those_of_onnx_runtimes_minmax_calibrator(tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    samples = [rng.normal(size=(2, 6)).astype(np.float32) for _ in range(5)]
+    weight = rng.normal(size=(6, 4)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 6])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 4])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    calibrator = create_calibrator(
+        tmp_path / "m.onnx",
+        augmented_model_path=str(tmp_path / "a.onnx"),
+        calibrate_method=CalibrationMethod.MinMax,
+    )
+    calibrator.collect_data(_Reader(samples))
+    ranges = calibrator.compute_data()
+    found = reduce(TensorHistogram.merge, [histogram_of(sample) for sample in samples])
+    low, high = (np.asarray(value).item() for value in ranges["x"].range_value)
+    assert (found.low, found.high) == (low, high)
+    assert parse_method("minmax").amax(found) == max(abs(low), abs(high))

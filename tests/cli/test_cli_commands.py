@@ -1,0 +1,127 @@
+"""doctor, the demo on the bundled digits, and configurations on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdebug.run.doctor import Finding
+
+
+def test_doctor(desk: Any) -> None:
+    done = desk.spawn("doctor")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[-1].startswith("Ready: compare and export run here")
+    for what in ("onnxruntime", "Q/DQ simulation", "NVIDIA GPU", "tensorrt_rtx"):
+        assert any(what in line for line in lines)
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_doctor_json(desk: Any, load_json: Any) -> None:
+    found = desk.run("doctor", "--json", "-").json
+    assert (found["schema"], found["ready"]) == ("qdebug.doctor/1", True)
+    for finding in found["findings"]:
+        assert set(finding) == {"what", "state", "detail", "next_step"}
+        assert finding["state"] in ("ok", "missing", "absent")
+        assert finding["state"] != "missing" or finding["next_step"]
+    assert desk.run("doctor", "--json", "doctor.json").out
+    assert load_json(Path("doctor.json").read_text())["findings"] == found["findings"]
+    desk.refused("doctor", "--json", "no/where.json", says=["--json: no/where.json"])
+
+
+def test_doctor_names_what_is_missing(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Finding("onnx", "missing", "not installed", "pip install onnx")
+    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: (gone,))
+    done = desk.run("doctor")
+    assert "pip install onnx" in done.out and "cannot work without onnx" in done.out
+    assert desk.run("doctor", "--json", "-").json["ready"] is False
+
+
+def test_version(desk: Any) -> None:
+    done = desk.run("--version")
+    assert done.code == 0 and done.out.startswith("qdebug ")
+
+
+def test_demo_on_digits(desk: Any, digits: Path) -> None:
+    """As scripts/demo runs it: INT8 with one scale per weight really loses accuracy."""
+    done = desk.spawn(
+        *["compare", digits / "digits_cnn.onnx", "--inputs", digits / "digits_holdout.npz"],
+        *["--calib-data", digits / "digits_calib.npz", "--weights", "per-tensor"],
+        *["--metric", "top1", "--output", "digits.h5", "--json", "digits.json"],
+    )
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "Run file: digits.h5" and Path("digits.h5").exists()
+    assert "0.9860 in FP32" in done.out and "depthwise" in done.out
+
+
+def test_per_channel_weights_cure_the_digits(desk: Any, digits: Path) -> None:
+    args = (
+        *["compare", digits / "digits_cnn.onnx", "--inputs", digits / "digits_holdout.npz"],
+        *["--calib-data", digits / "digits_calib.npz", "--metric", "top1", "--json", "-"],
+    )
+    broken = desk.run(*args, "--weights", "per-tensor").json["metric"]
+    cured = desk.run(*args).json["metric"]
+    assert broken["reference"] == cured["reference"] > 0.97
+    assert broken["reference"] - broken["candidate"] > 0.1
+    assert cured["reference"] - cured["candidate"] < 0.01
+
+
+def test_configuration_with_a_flag_on_top(desk: Any) -> None:
+    desk.write(
+        "run.yaml",
+        "model: net.onnx\ninputs: data.npz\nprecision: int8\nfail-on: [output.sqnr_db>=200]\n",
+    )
+    assert desk.run("compare", "--config", "run.yaml").code == 1
+    done = desk.run("compare", "--config", "run.yaml", "--precision", "fp32", "--json", "-")
+    assert done.code == 0 and done.json["precision"] == "fp32"
+    gate = ("--fail-on", "output.cosine>=0.1")
+    assert desk.run("compare", "--config", "run.yaml", *gate).code == 0
+
+
+def test_top_limits_the_table(desk: Any) -> None:
+    out = desk.compare("--top", "2").out
+    assert "3 more in --json" in out and "\n 2 " in out and "\n 3 " not in out
+
+
+def test_odd_names_are_shown_as_they_are(desk: Any, cnn: Any) -> None:
+    odd = {
+        "conv1": "[red]first[/red]",
+        "relu1": "",
+        "conv2": "/a:b;c",
+        "add": "/a:b;c",
+        "fc": "слой/" + "x" * 300,
+        "pool": "line\nbreak\x1b[31m",
+    }
+    desk.save(cnn(names=odd))
+    done = desk.compare("-o", "run.h5", "--keep", "all")
+    assert done.code == 0, done.err
+    for name in ("[red]first[/red]", "/a:b;c", "слой/" + "x" * 300):
+        assert name in done.out
+    assert "\x1b" not in done.out
+    names = {x["name"] for x in desk.result()["layers"]}
+    assert {"[red]first[/red]", "/a:b;c", odd["fc"], odd["pool"]} <= names
+
+
+def test_models_with_little_in_them(desk: Any, make: Any) -> None:
+    """No layer, an output that is an input, only whole numbers: shown, not a crash."""
+    import numpy as np
+    from onnx import TensorProto, helper
+
+    identity = helper.make_node("Identity", ["x"], ["y"], "same")
+    desk.save(make([identity], {"x": ("N", 4)}, {"y": ("N", 4)}), "identity.onnx")
+    argmax = helper.make_node("ArgMax", ["x"], ["i"], "best", axis=1)
+    whole = make([argmax], {"x": ("N", 4)}, {"i": ("N", 1)})
+    whole.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    desk.save(whole, "argmax.onnx")
+    desk.data("four.npz", x=np.eye(4, dtype=np.float32))
+    for model in ("identity.onnx", "argmax.onnx"):
+        for precision in ("int8", "fp16"):
+            done = desk.run("compare", model, "--inputs", "four.npz", "--precision", precision)
+            assert done.code == 0, done.err
+    gate = ("--fail-on", "output.cosine>=0.9", "--json", "-")
+    done = desk.run("compare", "argmax.onnx", "--inputs", "four.npz", *gate)
+    (condition,) = done.json["verdict"]["conditions"]
+    assert done.code == 1 and condition["value"] is None and condition["passed"] is False

@@ -1,0 +1,155 @@
+"""Samples in every format, batches, and the memory budget: the numbers stay the same."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+DROPPED = ("timings_s", "notes")
+
+
+def numbers(result: Any) -> Any:
+    return {k: v for k, v in result.items() if k not in DROPPED}
+
+
+def close(a: Any, b: Any, rel: float = 1e-6) -> None:
+    """Every metric of every tensor and layer of two results."""
+    for part in ("outputs", "tensors", "layers"):
+        key = "tensor" if part == "outputs" else "name"
+        left, right = ({x[key]: x for x in result[part]} for result in (a, b))
+        assert list(left) == list(right)
+        for name, values in left.items():
+            for metric, value in values.items():
+                if isinstance(value, float) and metric not in ("mean_abs_err",):
+                    expected = pytest.approx(right[name][metric], rel=rel, abs=1e-7)
+                    assert value == expected, (name, metric)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tensors each pass over the samples compared."""
+    from qdebug.pipeline import compare
+
+    seen: list[int] = []
+    run_pass = compare.run_pass
+
+    def counted(one: Any, *rest: Any) -> Any:
+        seen.append(len(one.comparison.tensors))
+        return run_pass(one, *rest)
+
+    monkeypatch.setattr(compare, "run_pass", counted)
+    return seen
+
+
+def test_memory_budget_changes_nothing(desk: Any, passes: list[int]) -> None:
+    """But for the rounding of Conv and ReLU, which ONNX Runtime fuses where it can."""
+    flags = ("--calib-data", "calib.npz", "--metric", "top1", "--batch-size", "2")
+    whole = desk.result(*flags)
+    assert passes == [8]
+    for budget, least in (("1", 8), ("20K", 2)):
+        passes.clear()
+        parts = desk.result(*flags, "--memory-budget", budget)
+        assert len(passes) >= least and sum(passes) == 8
+        close(parts, whole, rel=1e-4)
+        assert parts["verdict"] == whole["verdict"] and parts["metric"] == whole["metric"]
+        assert [x["name"] for x in parts["layers"]] == [x["name"] for x in whole["layers"]]
+
+
+def test_memory_budget_on_a_chain_that_nothing_fuses_is_exact(desk: Any, make: Any) -> None:
+    node = helper.make_node
+    nodes = [node("MatMul", [f"t{i}", "w"], [f"t{i + 1}"], f"fc{i}") for i in range(5)]
+    weight = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32) / 3
+    desk.save(make(nodes, {"t0": ("N", 8)}, {"t5": ("N", 8)}, {"w": weight}), "chain.onnx")
+    desk.data("c.npz", t0=np.random.default_rng(1).normal(size=(40, 8)).astype(np.float32))
+    run = ("compare", "chain.onnx", "--inputs", "c.npz", "--metric", "agreement", "--json", "-")
+    whole, parts = desk.run(*run).json, desk.run(*run, "--memory-budget", "1").json
+    assert numbers(whole) == numbers(parts)
+
+
+def test_batch_size_changes_nothing(desk: Any) -> None:
+    flags = ("--calib-data", "calib.npz", "--local-samples", "12")
+    free = desk.result(*flags)
+    one = desk.result(*flags, "--batch-size", "1")
+    five = desk.result(*flags, "--batch-size", "5")
+    close(one, free)
+    close(one, five)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "cumsum"])
+def test_a_leading_axis_that_is_no_batch_is_not_batched(desk: Any, make: Any, kind: str) -> None:
+    """Rows that interact: all with all, or each with those before it."""
+    node = helper.make_node
+    mix = {
+        "softmax": node("Softmax", ["h"], ["m"], "mix", axis=0),
+        "cumsum": node("CumSum", ["h", "axis"], ["m"], "mix"),
+    }[kind]
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "fc1"),
+        mix,
+        node("MatMul", ["m", "w"], ["y"], "fc2"),
+    ]
+    weights = {
+        "w": np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32),
+        "axis": np.array(0, np.int64),
+    }
+    desk.save(make(nodes, {"x": ("T", 4)}, {"y": ("T", 4)}, weights), "mix.onnx")
+    desk.data("mix.npz", x=np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32))
+    run = ("compare", "mix.onnx", "--inputs", "mix.npz", "--json", "-", "--local-samples", "9")
+    free, one = desk.run(*run).json, desk.run(*run, "--batch-size", "1").json
+    assert numbers(free) == numbers(one)
+
+
+def test_fixed_batch(desk: Any, cnn: Any) -> None:
+    desk.save(cnn(batch=4), "four.onnx")
+    desk.save(cnn(batch=1), "one.onnx")
+    args = ("--inputs", "data.npz", "--json", "-", "--local-samples", "12")
+    four = desk.run("compare", "four.onnx", *args).json
+    close(four, desk.run("compare", "one.onnx", *args).json)
+    says = ["--batch-size 3", "batches of 4 only"]
+    desk.refused("compare", "four.onnx", "--inputs", "data.npz", "--batch-size", "3", says=says)
+
+
+def test_every_format_gives_the_same(desk: Any, pictures: Any) -> None:
+    x, labels = pictures(12), np.arange(12) % 5
+    Path("folder").mkdir()
+    np.save("folder/x.npy", x)
+    np.save("folder/labels.npy", labels)
+    desk.write(
+        "feeds.py",
+        "import numpy as np\n"
+        "def load_data():\n"
+        "    data = np.load('data.npz')\n"
+        "    for i in range(12):\n"
+        "        yield {'x': data['x'][i:i + 1], 'labels': data['labels'][i:i + 1]}\n",
+    )
+    desk.write("inputs.json", json.dumps([polygraphy(x[i : i + 1]) for i in range(12)]))
+    flags = ("--batch-size", "1", "--json", "-")
+    expected = numbers(desk.run("compare", "net.onnx", "--inputs", "data.npz", *flags).json)
+    for data in ("folder", "feeds.py:load_data", "feeds.py", "inputs.json"):
+        done = desk.run("compare", "net.onnx", "--inputs", data, *flags)
+        assert done.code == 0, done.err
+        assert numbers(done.json) == expected, data
+        if data != "inputs.json":
+            assert desk.run("compare", "net.onnx", "--inputs", data, "--metric", "top1").code == 0
+
+
+def polygraphy(x: Any) -> dict[str, Any]:
+    """One feed as `polygraphy run --save-inputs` writes it."""
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, x, allow_pickle=False)
+    text = base64.b64encode(buffer.getvalue()).decode()
+    return {"x": {"array": text, "polygraphy_class": "ndarray"}}
+
+
+def test_fewer_samples(desk: Any) -> None:
+    result = desk.result("--samples", "5", "--metric", "top1")
+    assert result["samples"] == 5
+    assert desk.result("--samples", "500")["samples"] == 12

@@ -1,0 +1,181 @@
+"""What only a process of its own can show: signals, full disks, pipes, imports, real exit codes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+QDEBUG = [sys.executable, "-m", "qdebug"]
+COMPARE = [*QDEBUG, "compare", "net.onnx", "--inputs", "data.npz"]
+
+
+def limited(file_bytes: int) -> Callable[[], None]:
+    """For a child: no file may grow beyond `file_bytes`, as on a disk that is full."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    return limit
+
+
+def test_exit_codes_and_streams(desk: Any) -> None:
+    held = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
+    assert (held.code, held.err) == (0, "")
+    assert held.out.splitlines()[-1] == "Run file: run.h5"
+    gate = ("compare", "net.onnx", "--inputs", "data.npz", "--fail-on", "output.sqnr_db>=200")
+    failed = desk.spawn(*gate)
+    assert (failed.code, failed.err) == (1, "")
+    assert "FAILED: 1 of 1 conditions do not hold." in failed.out
+    desk.refused("compare", "no.onnx", "--inputs", "data.npz", says=["no.onnx"], spawn=True)
+    desk.refused(*gate, "--precision", "foo", says=["--precision"], spawn=True)
+
+
+def test_traceback_only_with_vv(desk: Any) -> None:
+    for flags in (["-vv"], ["-v", "-v"], ["--verbose", "--verbose"]):
+        done = desk.spawn("compare", "no.onnx", "--inputs", "data.npz", *flags)
+        assert done.code == 2 and "Traceback" in done.err
+    assert "Traceback" not in desk.spawn("compare", "no.onnx", "--inputs", "data.npz", "-v").err
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_ctrl_c(desk: Any, existing: bool) -> None:
+    desk.data("long.npz", x=np.random.default_rng(0).normal(size=(60_000, 3, 8, 8)).astype("f4"))
+    if existing:
+        desk.write("run.h5", "precious")
+        desk.write("plan.yaml", "precious")
+    before = desk.files()
+    command = [*QDEBUG, "compare", "net.onnx", "--inputs", "long.npz", "-o", "run.h5", "--force"]
+    command += ["--save-plan", "plan.yaml", "--json", "out.json", "--batch-size", "1"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not Path(".run.h5.partial").exists():
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert out == "" and "Traceback" not in err
+    assert err.strip() == "qdebug: interrupted; nothing half-written was left behind"
+    assert desk.files() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "target", "limit"),
+    [
+        (["-o", "run.h5", "--keep", "all"], "run.h5", 20_000),
+        (["--json", "out.json"], "out.json", 500),
+        (["--save-plan", "plan.yaml"], "plan.yaml", 100),
+    ],
+)
+def test_full_disk(desk: Any, flags: list[str], target: str, limit: int) -> None:
+    for existing in (False, True):
+        if existing:
+            desk.write(target, "precious")
+        before = desk.files()
+        command = ("compare", "net.onnx", "--inputs", "data.npz", *flags, "--force")
+        done = desk.spawn(*command, preexec_fn=limited(limit))
+        assert done.code == 2, done
+        assert target in done.err and "Traceback" not in done.err
+        assert desk.files() == before
+
+
+def test_full_disk_while_exporting(desk: Any) -> None:
+    assert desk.compare("--save-plan", "plan.yaml").code == 0
+    command = ("export", "plan.yaml", "-o", "int8.onnx")
+    before = desk.files()
+    done = desk.spawn(*command, preexec_fn=limited(500))
+    assert done.code == 2 and "int8.onnx" in done.err and "Traceback" not in done.err
+    assert desk.files() == before
+
+
+def test_standard_output_on_a_full_disk(desk: Any) -> None:
+    for flags in ([], ["--json", "-"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*COMPARE, *flags], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert done.returncode == 2
+        assert done.stderr.startswith("qdebug: error: the standard output cannot be written")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json", "-"]])
+@pytest.mark.parametrize(("gate", "code"), [("output.sqnr_db>=1", 0), ("output.sqnr_db>=200", 1)])
+def test_reader_that_goes_away_keeps_the_verdict(
+    desk: Any, flags: list[str], gate: str, code: int
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*COMPARE, "--fail-on", gate, *flags], stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_json_into_a_device(desk: Any) -> None:
+    done = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", "--json", "/dev/stderr")
+    assert done.code == 0
+    assert '"schema": "qdebug.compare/1"' in done.err
+
+
+def test_names_that_the_locale_cannot_show(desk: Any, cnn: Any) -> None:
+    desk.save(cnn(names={"conv1": "畳み込み"}))
+    done = desk.spawn(
+        "compare",
+        "net.onnx",
+        "--inputs",
+        "data.npz",
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.code, done.err) == (0, "")
+    assert r"\u7573" in done.out
+
+
+def test_plain_text_in_a_pipe(desk: Any) -> None:
+    done = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", "--fail-on", "output.cosine>2")
+    assert "\x1b" not in done.out
+    assert all(line == line.rstrip() for line in done.out.splitlines())
+
+
+def test_help_imports_no_numeric_package() -> None:
+    code = (
+        "import sys\nfrom qdebug.cli.app import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "heavy = {'numpy', 'onnx', 'onnxruntime', 'h5py', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    for args in (["--help"], ["compare", "--help"], ["export", "--help"], ["--version"]):
+        done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_pulls_in_nothing() -> None:
+    code = "import sys, qdebug\nassert not {'numpy', 'onnxruntime', 'typer'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_texts() -> None:
+    top = subprocess.run([*QDEBUG, "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(command in top for command in ("compare", "export", "doctor"))
+    compare = subprocess.run(
+        [*QDEBUG, "compare", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"COLUMNS": "100"},
+    ).stdout
+    for flag in ("--inputs", "--precision", "--plan", "--memory-budget", "--fail-on", "--metric"):
+        assert flag in compare
+    bare = subprocess.run(QDEBUG, capture_output=True, text=True, check=False)
+    assert bare.returncode == 2 and "compare" in bare.stdout + bare.stderr

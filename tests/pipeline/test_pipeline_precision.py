@@ -1,0 +1,108 @@
+"""Where FP16 breaks, and the parts of the pipeline that are easier to test alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.config import CompareSettings
+from qdebug.measure.result import CompareResult
+from qdebug.pipeline.compare import compare
+from qdebug.pipeline.evidence import sample_part
+from qdebug.pipeline.sizing import capture_groups
+from qdebug.types import Progress
+
+
+def save(
+    folder: Path, nodes: list[onnx.NodeProto], weights: Mapping[str, Any], width: int = 8
+) -> str:
+    """A model from x [N, width] to y [N, width]."""
+
+    def value(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ("N", width))
+
+    initializers = [numpy_helper.from_array(v, n) for n, v in weights.items()]
+    graph = helper.make_graph(nodes, "g", [value("x")], [value("y")], initializers)
+    opset = helper.make_opsetid("", 17)
+    path = folder / "net.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString()
+    )
+    return str(path)
+
+
+def run(folder: Path, model: str, **changes: Any) -> CompareResult:
+    data = folder / "data.npz"
+    if not data.exists():
+        x = np.random.default_rng(0).uniform(0.5, 1, size=(10, 8)).astype(np.float32)
+        np.savez(data, x=x)
+    return compare(CompareSettings(model, str(data), **changes)).result
+
+
+@pytest.mark.parametrize("where", [0, 2, 4])
+def test_fp16_overflow_is_found_at_its_layer(tmp_path: Path, where: int) -> None:
+    """One of five layers makes 1e5 of 1, the next scales it back: FP32 is fine, FP16 is not."""
+    rng = np.random.default_rng(1)
+    nodes, weights, tensor = [], {}, "x"
+    for i in range(5):
+        factor = 1e5 if i == where else 1e-5 if i == where + 1 else 1.0
+        weights[f"w{i}"] = (factor * (np.eye(8) + 0.01 * rng.uniform(size=(8, 8)))).astype(
+            np.float32
+        )
+        if i == where:  # no weight of its own is beyond FP16
+            weights[f"w{i}"] = np.full((8, 8), 3e4, np.float32)
+        output = "y" if i == 4 else f"t{i}"
+        nodes.append(helper.make_node("MatMul", [tensor, f"w{i}"], [output], f"fc{i}"))
+        tensor = output
+    result = run(tmp_path, save(tmp_path, nodes, weights), precision="fp16")
+    first = result.layers[0]
+    assert (first.name, first.metrics.inf_count) == (f"fc{where}", 80)
+    assert first.local_sqnr_db is not None and math.isnan(first.local_sqnr_db)
+    assert math.isnan(first.metrics.sqnr_db)
+    assert result.first_divergence is not None
+    assert result.first_divergence.layer == f"fc{where}"
+    others = [x for x in result.layers if x.name != first.name]
+    assert all(x.local_sqnr_db is not None and x.local_sqnr_db > 30 for x in others)
+    behind = [x for x in others if x.name > first.name]
+    assert all(x.metrics.nan_count + x.metrics.inf_count == 80 for x in behind)
+
+
+def test_progress_counts_the_samples(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "fc")]
+    model = save(tmp_path, nodes, {"w": np.eye(8, dtype=np.float32)})
+    run(tmp_path, model)
+    seen: list[Progress] = []
+    settings = CompareSettings(model, str(tmp_path / "data.npz"), batch_size=3)
+    compare(settings, seen.append)
+    steps = [(s.stage, s.done, s.total) for s in seen if s.stage == "compare"]
+    assert steps == [("compare", n, 10) for n in (3, 6, 9, 10)]
+    assert any(s.stage == "calibrate" and s.done == s.total for s in seen)
+
+
+def test_capture_groups() -> None:
+    sizes = {"a": 10, "b": 10, "c": 10, "d": 10}
+    assert capture_groups(list(sizes), sizes, 1, 1000) == [["a", "b", "c", "d"]]
+    assert capture_groups(list(sizes), sizes, 1, 60) == [["a", "b"], ["c", "d"]]
+    assert capture_groups(list(sizes), sizes, 2, 60) == [["a"], ["b"], ["c"], ["d"]]
+    assert capture_groups(list(sizes), sizes, 1, 1) == [["a"], ["b"], ["c"], ["d"]]
+    assert capture_groups([], {}, 1, 1) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_parts_of_samples_make_the_whole(count: int) -> None:
+    whole = np.arange(24).reshape(4, 6)
+    parts = [sample_part(whole, i, count) for i in range(count)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_what_cannot_be_split_belongs_to_every_sample() -> None:
+    for array in (np.float32(3).reshape(()), np.arange(5)):
+        for i in range(2):
+            np.testing.assert_array_equal(sample_part(array, i, 2), array)

@@ -1,0 +1,133 @@
+"""TensorRT's calibration cache and the other files that hold ranges."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdebug.errors import PlanError
+from qdebug.plan.plan import PrecisionPlan, TensorRange
+from qdebug.plan.planfile import plan_to_yaml
+from qdebug.plan.rangesfile import read_ranges, scales_to_yaml
+from qdebug.plan.trtcache import CalibrationCache, cache_text, is_cache, read_cache
+from qdebug.types import Precision
+
+CACHE = """TRT-101100-EntropyCalibration2
+input: 3c010a14
+/conv1/Conv_output_0: 3d4ccccd
+(Unnamed Layer* 3) [Shuffle]_output: 3f800000
+"""
+
+names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).filter(
+    lambda name: len(name.splitlines()) == 1
+)
+scales = st.floats(min_value=0, max_value=2.0**99, width=32)
+
+
+def test_scales_are_big_endian_float32_bits(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.cache"
+    path.write_text(CACHE)
+    cache = read_cache(path)
+    assert (cache.version, cache.kind) == (101100, "EntropyCalibration2")
+    assert cache.scales["/conv1/Conv_output_0"] == np.float32(0.05)
+    assert cache.scales["(Unnamed Layer* 3) [Shuffle]_output"] == 1.0
+    assert cache.amax["(Unnamed Layer* 3) [Shuffle]_output"] == 127.0
+    assert cache.scales["input"] == struct.unpack(">f", bytes.fromhex("3c010a14"))[0]
+
+
+def test_text_is_what_tensorrt_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.cache"
+    path.write_text(CACHE)
+    assert cache_text(read_cache(path)) == CACHE
+
+
+@given(entries=st.dictionaries(names, scales))
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, entries: dict[str, float]) -> None:
+    path = tmp_path_factory.mktemp("cache") / "c"
+    cache = CalibrationCache(101600, "MinMaxCalibration", entries)
+    path.write_text(cache_text(cache), encoding="utf-8")
+    assert read_cache(path) == cache
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        ("", 1, "not a TensorRT calibration cache"),
+        ("hello\n", 1, "not a TensorRT calibration cache"),
+        ("TRT-101100-EntropyCalibration2\nx 3c010a14\n", 2, "is no line"),
+        ("TRT-101100-EntropyCalibration2\nx: 3c010a1\n", 2, "is no line"),
+        ("TRT-101100-EntropyCalibration2\nx: 3c010a1g\n", 2, "is no line"),
+        ("TRT-101100-EntropyCalibration2\nx: 7fc00000\n", 2, "the scale of 'x' is nan"),
+        ("TRT-101100-EntropyCalibration2\nx: ff800000\n", 2, "the scale of 'x' is -inf"),
+        ("TRT-101100-EntropyCalibration2\nx: bf800000\n", 2, "the scale of 'x' is -1.0"),
+        ("TRT-1-A\nx: 3f800000\nx: 3f800000\n", 3, "a second time"),
+    ],
+)
+def test_bad_lines(tmp_path: Path, text: str, line: int, part: str) -> None:
+    path = tmp_path / "bad.cache"
+    path.write_text(text)
+    with pytest.raises(PlanError) as error:
+        read_cache(path)
+    assert f"bad.cache:{line}:" in str(error.value)
+    assert part in str(error.value)
+
+
+def test_missing_and_binary(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="no such file"):
+        read_cache(tmp_path / "none")
+    assert not is_cache(tmp_path / "none")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"TRT-\xff\xfe")
+    with pytest.raises(PlanError, match="cannot be read as text"):
+        read_cache(binary)
+
+
+def test_ranges_from_a_cache_are_partial(tmp_path: Path) -> None:
+    path = tmp_path / "c.cache"
+    path.write_text(CACHE)
+    ranges = read_ranges(path)
+    assert ranges.partial
+    assert ranges.tensors["(Unnamed Layer* 3) [Shuffle]_output"] == TensorRange(
+        127.0, "TensorRT EntropyCalibration2"
+    )
+
+
+def test_scales_round_trip(tmp_path: Path) -> None:
+    tensors = {"a": TensorRange(3.5, "minmax"), "b/é:c": TensorRange(0.0, "entropy")}
+    path = tmp_path / "scales.yaml"
+    path.write_text(
+        scales_to_yaml(
+            tensors,
+            method="mix",
+            calibration="of 3 samples",
+            model_path="m.onnx",
+            model_sha256="0" * 64,
+        ),
+        encoding="utf-8",
+    )
+    ranges = read_ranges(path)
+    assert ranges.tensors == tensors
+    assert ranges.partial
+    assert "scale: 0.0275" in path.read_text()
+
+
+def test_ranges_from_a_plan_name_tensors_of_the_model(tmp_path: Path) -> None:
+    plan = PrecisionPlan(Precision.INT8, tensors={"x": TensorRange(math.pi)})
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_to_yaml(plan))
+    ranges = read_ranges(path)
+    assert not ranges.partial
+    assert ranges.tensors == plan.tensors
+
+
+def test_neither_kind(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("schema: other/1\n")
+    with pytest.raises(PlanError, match=r"x\.yaml:1"):
+        read_ranges(path)

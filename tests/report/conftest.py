@@ -1,0 +1,100 @@
+"""Results made by hand, and consoles like a terminal and like a pipe."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qdebug.measure.conditions import Checked
+from qdebug.measure.metrics import Metrics
+from qdebug.measure.result import (
+    CompareResult,
+    Divergence,
+    LayerResult,
+    TaskResult,
+    TensorResult,
+    Verdict,
+)
+from qdebug.report.terminal import print_compare
+from qdebug.report.view import compare_view
+from qdebug.types import Precision, Skipped
+
+FINE = Metrics(0.5, 0.1, 0.2, 31.25, 0.999, 6.0, 6.1, None, 0, 0, 3, None, None)
+NAN = math.nan
+BROKEN = Metrics(NAN, NAN, NAN, NAN, NAN, 1e5, 6e4, None, 2, 7, 0, None, None)
+
+
+def layer(
+    name: str, *, local: float | None = 20.0, metrics: Metrics = FINE, op: str = "Conv"
+) -> LayerResult:
+    """An INT8 layer."""
+    return LayerResult(name, op, Precision.INT8, f"{name}:out", (name,), metrics, local, 0.25)
+
+
+def result(
+    layers: Sequence[LayerResult],
+    outputs: Sequence[TensorResult] = (TensorResult("out", FINE),),
+    **more: Any,
+) -> CompareResult:
+    """A comparison; layers are ranked as given."""
+    ranked = tuple(
+        LayerResult(**{**vars(x), "rank": rank}) for rank, x in enumerate(layers, start=1)
+    )
+    tensors = (*outputs, *(TensorResult(x.tensor, x.metrics) for x in ranked))
+    values: dict[str, Any] = {
+        "model_path": "folder/net.onnx",
+        "model_sha256": "0" * 64,
+        "backend": "ort",
+        "precision": "int8",
+        "samples": 12,
+        "local_samples": 12,
+        "verdict": Verdict(),
+        "outputs": tuple(outputs),
+        "layers": ranked,
+        "tensors": tensors,
+        "first_divergence": None,
+        "skipped": (),
+    }
+    return CompareResult(**{**values, **more})
+
+
+def show(found: CompareResult, *, width: int | None, run_file: Path | None = None) -> str:
+    """What is printed: on a terminal of `width` columns, or into a pipe when it is None."""
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        force_terminal=width is not None,
+        width=width or 4096,
+        highlight=False,
+        color_system="truecolor" if width else None,
+    )
+    print_compare(console, compare_view(found), run_file)
+    return file.getvalue()
+
+
+class Kit:
+    """What the tests of this folder share."""
+
+    fine, broken = FINE, BROKEN
+    layer, result, show = staticmethod(layer), staticmethod(result), staticmethod(show)
+    Checked, Verdict, TensorResult = Checked, Verdict, TensorResult
+    TaskResult, Divergence, Skipped = TaskResult, Divergence, Skipped
+
+
+@pytest.fixture
+def kit() -> type[Kit]:
+    return Kit
+
+
+@pytest.fixture
+def plain() -> Callable[[str], str]:
+    """Text without the codes of a terminal."""
+    from rich.text import Text
+
+    return lambda text: Text.from_ansi(text).plain

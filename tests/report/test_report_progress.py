@@ -1,0 +1,32 @@
+"""Progress bars: on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from qdebug.report.progress import ProgressBars
+from qdebug.types import Progress
+
+
+def shown(terminal: bool, enabled: bool) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=80)
+    with ProgressBars(console, enabled=enabled) as progress:
+        for done in (0, 5, 10):
+            progress(Progress("calibrate", done, 10))
+            progress(Progress("compare", done, 10))
+    return file.getvalue()
+
+
+def test_on_a_terminal() -> None:
+    text = shown(terminal=True, enabled=True)
+    assert "Calibrating" in text and "Comparing" in text and "10/10" in text
+
+
+@pytest.mark.parametrize(("terminal", "enabled"), [(False, True), (True, False)])
+def test_nowhere_else(terminal: bool, enabled: bool) -> None:
+    text = shown(terminal, enabled)
+    assert "Calibrating" not in text and "Comparing" not in text

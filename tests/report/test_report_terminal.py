@@ -1,0 +1,167 @@
+"""The table and what surrounds it, on a terminal of 80 columns and in a pipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from qdebug.report.view import (
+    compare_view,
+    decibel,
+    number,
+    printable,
+    share,
+    shorten,
+    shorten_layer,
+)
+
+ODD = (
+    "[red]x[/red]",
+    "/a:b;c",
+    "[/]",
+    "слой/свёртка",
+    "/blocks/blocks.0/" + "deeply/" * 40 + "conv/Conv",
+    "层" * 120 + "/Conv",
+    ":smile:",
+    "a\nb\x1b[31mc\td",
+    "",
+)
+
+
+def many(kit: Any) -> Any:
+    layers = [kit.layer(name, local=float(i), op="ConvTranspose") for i, name in enumerate(ODD)]
+    layers.append(kit.layer("broken", local=math.nan, metrics=kit.broken))
+    outputs = [kit.TensorResult(f"output of {name}", kit.fine) for name in ODD[:4]]
+    return kit.result(
+        layers,
+        outputs,
+        notes=("A note about '[bold]x[/bold]' " + "that is quite long, " * 8 + "isn't it?",),
+        task=kit.TaskResult("my_metrics.py:mean_average_precision", 0.98, 0.77),
+        first_divergence=kit.Divergence("t", ODD[4], 3.0, 20.0),
+        verdict=kit.Verdict((kit.Checked("output.cosine>=0.99", 0.5, False),)),
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(
+    kit: Any, plain: Callable[[str], str], width: int
+) -> None:
+    text = plain(kit.show(many(kit), width=width))
+    for line in text.splitlines():
+        assert cell_len(line.rstrip()) <= width, line
+    for number_ in ("31.2", "ConvTrans", "int8"):
+        assert number_ in text
+
+
+def test_columns_are_not_cut_on_80_columns(kit: Any, plain: Callable[[str], str]) -> None:
+    text = plain(kit.show(many(kit), width=80))
+    (header,) = [line for line in text.splitlines() if "local dB" in line]
+    assert header.split() == [
+        "#",
+        "layer",
+        "op",
+        "prec.",
+        "local",
+        "dB",
+        "cum.",
+        "dB",
+        "range",
+        "clip",
+    ]
+    rows = text.splitlines()[text.splitlines().index(header) + 1 :][: len(ODD) + 1]
+    assert all("25%" in row for row in rows)
+    ends = [row for row in rows if "deeply" in row]
+    assert len(ends) == 1 and "deeply/conv" in ends[0]  # the end tells layers apart
+
+
+def test_nothing_is_cut_or_coloured_in_a_pipe(kit: Any) -> None:
+    text = kit.show(many(kit), width=None)
+    assert "\x1b" not in text and "…" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+    for name in ODD:
+        assert printable(name) in text
+    for words in (
+        "ConvTranspose",
+        "output of слой/свёртка",
+        "my_metrics.py:mean_average_precision",
+    ):
+        assert words in text
+    huge = "x" * 6000
+    assert huge in kit.show(kit.result([kit.layer(huge)]), width=None)
+
+
+def test_markup_and_emoji_codes_are_text(kit: Any, plain: Callable[[str], str]) -> None:
+    for width in (80, None):
+        text = plain(kit.show(many(kit), width=width))
+        for name in ("[red]x[/red]", "/a:b;c", "[/]", ":smile:", "[bold]x[/bold]"):
+            assert name in text
+
+
+def test_control_characters_of_a_name_do_nothing(kit: Any) -> None:
+    assert printable("a\nb\x1b[31mc\td é 层") == "a\\nb\\x1b[31mc\\td é 层"
+    text = kit.show(many(kit), width=None)
+    assert "a\\nb\\x1b[31mc\\td" in text
+
+
+def test_nan_is_shown(kit: Any, plain: Callable[[str], str]) -> None:
+    broken = kit.layer("hot", local=math.nan, metrics=kit.broken)
+    found = kit.result(
+        [broken],
+        [kit.TensorResult("out", kit.broken)],
+        first_divergence=kit.Divergence("h", "hot", math.nan, 20.0),
+        verdict=kit.Verdict((kit.Checked("output.cosine>=0.9", math.nan, False),)),
+    )
+    for width in (80, None):
+        text = plain(kit.show(found, width=width))
+        assert "2 NaN, 7 Inf" in text and "hot (NaN dB)" in text
+        assert "NaN or Inf" in text and "2 tensors, first in out" in text
+        (row,) = [line for line in text.splitlines() if " hot " in line and "int8" in line]
+        assert row.split()[:6] == ["1", "hot", "Conv", "int8", "NaN", "NaN"]
+        assert "FAILS  output.cosine>=0.9: NaN" in text
+
+
+def test_the_verdict_is_last_but_for_the_file(kit: Any) -> None:
+    condition = kit.Checked("output.cosine>=0.9", 0.95, True)
+    found = kit.result([kit.layer("a")], verdict=kit.Verdict((condition,)))
+    lines = kit.show(found, width=None, run_file=Path("run.h5")).splitlines()
+    assert lines[-2:] == ["PASSED: all 1 conditions hold.", "Run file: run.h5"]
+    assert lines[-3].split() == ["holds", "output.cosine>=0.9:", "0.95"]
+    bare = kit.show(kit.result([]), width=None).splitlines()
+    assert bare[-2] == "No gate was set (--fail-on)." and "-o run.h5" in bare[-1]
+    none = kit.Checked("metric>=0.9", None, False)
+    assert "no value" in kit.show(kit.result([], verdict=kit.Verdict((none,))), width=None)
+
+
+def test_view_is_data(kit: Any) -> None:
+    layers = [kit.layer(f"layer{i}") for i in range(14)]
+    view = compare_view(kit.result(layers, skipped=(kit.Skipped("t", "shape"),)), limit=3)
+    assert [row.layer for row in view.layers] == ["layer0", "layer1", "layer2"]
+    assert (view.hidden, view.passed) == (11, None)
+    assert view.title == "net.onnx: INT8 simulated on ONNX Runtime against FP32, 12 samples"
+    assert ("compared", "15 tensors of 14 layers; 1 skipped (see --json)") in view.facts
+    assert [row.worst for row in view.layers] == [True, False, False]
+
+
+def test_numbers() -> None:
+    assert [number(x) for x in (math.nan, math.inf, -math.inf, 0.123456, 1e9)] == [
+        *("NaN", "inf", "-inf", "0.1235", "1e+09")
+    ]
+    assert [decibel(x) for x in (None, math.inf, -math.inf, math.nan, 12.34)] == [
+        *("–", "exact", "-inf", "NaN", "12.3")
+    ]
+    assert [share(x) for x in (None, 0, 1e-9, 0.0123, 1)] == ["–", "0", "<0.01%", "1.2%", "1e+02%"]
+
+
+@pytest.mark.parametrize("width", [5, 12, 24])
+@pytest.mark.parametrize("text", ["abc", "a" * 30 + "z", "层" * 20 + "末", "/a/b/c/Conv", ""])
+def test_shortening(text: str, width: int) -> None:
+    for short in (shorten(text, width), shorten_layer(text, "Conv", width)):
+        assert cell_len(short) <= width
+        assert (short == text) == (cell_len(text) <= width)
+        if "…" in short and short[-1] != "…":
+            assert short[-1] in (text[-1], text.removesuffix("/Conv")[-1])

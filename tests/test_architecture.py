@@ -1,0 +1,169 @@
+"""The house rules that a machine can check: who imports whom, sizes, no printing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "qdebug"
+FILES = sorted(ROOT.rglob("*.py"))
+STAGES = (
+    ("types",), ("errors",), ("yamlfile",), ("config",), ("model",), ("calibrate",), ("plan",),
+    ("run",), ("store",), ("measure",), ("search",), ("report",), ("pipeline",), ("cli",),
+    ("__main__",),
+)  # fmt: skip
+RANK = {name: i for i, names in enumerate(STAGES) for name in names}
+ONLY_IN = {
+    "tensorrt": ("run/tensorrt/",),
+    "tensorrt_rtx": ("run/tensorrt/",),
+    "tensorrt_bindings": ("run/tensorrt/",),
+    "pycuda": ("run/tensorrt/",),
+    "h5py": ("store/", "model/samples/hdf5.py"),
+    "hdf5plugin": ("store/", "model/samples/hdf5.py"),
+    "typer": ("cli/",),
+    "rich": ("cli/", "report/"),
+}
+CONFIG_USERS = ("pipeline", "cli")
+MAY_PRINT = ("cli/", "report/", "__main__.py")
+MAX_LINES, MAX_FUNCTION_LINES = 300, 60
+
+
+def _name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def _module(file: Path) -> str:
+    parts = ("qdebug", *file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Full names of everything a file imports, anywhere in it."""
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{_name(file)}:{node.lineno}: a relative import"
+            assert node.module
+            if node.module == "qdebug":
+                yield from (f"qdebug.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+        elif isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
+            yield from (str(a.value) for a in node.args[:1] if isinstance(a, ast.Constant))
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _stage(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+files = pytest.mark.parametrize("file", FILES, ids=_name)
+
+
+def test_every_stage_has_a_place_in_the_order() -> None:
+    found = {_stage(_module(f)) for f in FILES} - {""}
+    assert found <= set(RANK), "add the new stage to STAGES, in reading order"
+
+
+@files
+def test_imports_go_one_way(file: Path) -> None:
+    stage = _stage(_module(file))
+    for imported in _imports(file):
+        if imported.split(".")[0] != "qdebug" or not stage:
+            continue
+        other = _stage(imported)
+        if other in RANK:
+            assert RANK[other] <= RANK[stage], f"{_name(file)} imports {imported}"
+        if other == "config" and stage != "config":
+            assert stage in CONFIG_USERS, f"{_name(file)} imports {imported}"
+
+
+@files
+def test_libraries_stay_where_they_belong(file: Path) -> None:
+    for imported in _imports(file):
+        allowed = ONLY_IN.get(imported.split(".")[0])
+        if allowed:
+            assert _name(file).startswith(allowed), f"{_name(file)} imports {imported}"
+
+
+@files
+def test_sizes(file: Path) -> None:
+    lines = len(file.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, f"{_name(file)} has {lines} lines"
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            # A command's signature declares its flags, one after the other; it is not counted.
+            start = node.body[0].lineno if _name(file).startswith("cli/") else node.lineno
+            length = (node.end_lineno or start) - start + 1
+            assert length <= MAX_FUNCTION_LINES, f"{_name(file)}: {node.name} has {length} lines"
+
+
+@files
+def test_library_code_neither_prints_nor_configures_logging(file: Path) -> None:
+    if _name(file).startswith(MAY_PRINT):
+        return
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Call):
+            assert _called(node) not in ("print", "basicConfig", "dictConfig"), (
+                f"{_name(file)}:{node.lineno}"
+            )
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "sys":
+            assert node.attr not in ("stdout", "stderr", "exit"), f"{_name(file)}:{node.lineno}"
+
+
+@files
+def test_public_modules_functions_and_classes_have_docstrings(file: Path) -> None:
+    tree = _tree(file)
+    if tree.body:
+        assert ast.get_docstring(tree), _name(file)
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{_name(file)}: {node.name}"
+
+
+def _run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+BLOCK = """
+import importlib, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError("blocked: " + name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def test_every_module_imports_without_tensorrt_pycuda_or_gpu() -> None:
+    blocked = ("tensorrt", "tensorrt_rtx", "tensorrt_bindings", "pycuda", "cuda", "cupy", "torch")
+    modules = [m for m in map(_module, FILES) if not m.endswith("__main__")]
+    code = BLOCK.format(blocked=blocked) + f"for m in {modules!r}: importlib.import_module(m)"
+    _run(code)
+
+
+@pytest.mark.parametrize("module", ["qdebug", "qdebug.cli.app"])
+def test_the_command_line_starts_without_heavy_libraries(module: str) -> None:
+    heavy = {"onnxruntime", "onnx", "numpy", "h5py", "scipy", "onnxslim", "polygraphy", "pydantic"}
+    loaded = set(_run(f"import sys, {module}; print(*sys.modules)").split())
+    assert not heavy & loaded
