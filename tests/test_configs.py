@@ -29,13 +29,13 @@ def test_every_configuration_is_covered() -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_configuration_ends_as_its_comment_says(path: Path) -> None:
+def test_a_configuration_ends_as_its_comment_says(path: Path, tmp_path: Path) -> None:
     command = re.search(r"^# Run it with: qdebug (.*)$", path.read_text("utf-8"), re.MULTILINE)
     assert command, "a configuration says how to run it"
     done = subprocess.run(
         [sys.executable, "-m", "qdebug", *command.group(1).split()],
         cwd=REPOSITORY,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "QDEBUG_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

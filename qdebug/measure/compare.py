@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from qdebug.measure.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
+from qdebug.measure.sums import (
+    ErrorSums,
+    MeasureOptions,
+    error_energy,
+    measure,
+    sample_ratios,
+    signal_energy,
+)
 from qdebug.types import Skipped, Tensors
 
 
@@ -107,7 +114,9 @@ def _add_local(comparison: Comparison, execution: Execution, errors: Errors) -> 
         sums = errors.tensors.get(tensor)
         reference, local = execution.reference[tensor], execution.local[output]
         if sums is not None and reference.shape == local.shape:
-            errors.local[layer] = LocalEnergy(error_energy(reference, local), sums.ref_sq)
+            # Where the cumulative run broke, the totals leave the reference's values out.
+            signal = signal_energy(reference) if sums.mismatched_non_finite else sums.ref_sq
+            errors.local[layer] = LocalEnergy(error_energy(reference, local), signal)
 
 
 def merge_errors(parts: Iterable[Errors]) -> Errors:

@@ -147,6 +147,12 @@ def error_energy(reference: Array, other: Array) -> float:
     return float(np.square(clean.ref - clean.cand).sum())
 
 
+def signal_energy(values: Array) -> float:
+    """Σv² of the finite `values`."""
+    wide = values.astype(np.float64)
+    return float(np.square(wide, where=np.isfinite(wide), out=np.zeros_like(wide)).sum())
+
+
 def sample_ratios(reference: Array, candidate: Array, samples: int) -> list[float]:
     """Σerr²/Σref² of each sample; +inf where the candidate is not finite."""
     rows = samples if reference.ndim and reference.shape[0] % samples == 0 else 1

@@ -59,10 +59,10 @@ def read_model(path: str | Path) -> ModelFile:
 
 
 def _read_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise ModelError(f"{path}: is a directory, not an ONNX file")
     try:
         data = path.read_bytes()
+    except IsADirectoryError:
+        raise ModelError(f"{path}: is a directory, not an ONNX file") from None
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file", "Give the path of an .onnx file.") from None
     except OSError as error:

@@ -50,15 +50,16 @@ def calibrate(
     parallel = parallelism()
     context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
     graph = subject.model.graph
-    gathered = gather_ranges(context, graph, calibration, cached=settings.cache)
-    seen = gather_ranges(context, graph, held_out, cached=settings.cache)
-    ranges = {c.name: _ranges(gathered, subject.needed, c) for c in calibrators}
+    needed, cached = subject.needed, settings.cache
+    gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
+    seen = gather_ranges(context, graph, held_out, cached=cached, tensors=needed)
+    ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
     difference = None
     if settings.from_cache:
         given = read_ranges(settings.from_cache).tensors
-        difference = compare_with_cache(given, gathered.histograms, subject.needed)
+        difference = compare_with_cache(given, gathered.histograms, needed)
         fallback = next(iter(ranges.values()))
-        ranges["cache"] = {t: given.get(t, fallback[t]) for t in subject.needed}
+        ranges["cache"] = {t: given.get(t, fallback[t]) for t in needed}
     mix = choose_mix(ranges, seen.histograms) if settings.mix else None
     if mix:
         ranges["mix"] = dict(mix.tensors)
@@ -77,7 +78,7 @@ def calibrate(
         best=_best(methods),
         metric=metric.name if metric else "",
         reference_task=trials.reference_task,
-        coverage=_coverage(gathered, seen, subject.needed),
+        coverage=_coverage(gathered, seen, needed),
         mix=mix,
         cache_difference=difference,
         from_cache=gathered.from_cache,

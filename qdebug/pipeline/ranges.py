@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.histogram import TensorHistogram, histogram_of
+from qdebug.calibrate.histogram import TensorHistogram, histogram_of, sample_amax_of
 from qdebug.calibrate.methods import Calibrator
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
@@ -51,21 +51,34 @@ class Gathered:
     from_cache: bool = False
 
 
-def gather_ranges(context: Context, graph: Graph, portion: Portion, *, cached: bool) -> Gathered:
+def gather_ranges(
+    context: Context,
+    graph: Graph,
+    portion: Portion,
+    *,
+    cached: bool,
+    tensors: Sequence[str] | None = None,
+) -> Gathered:
     """The ranges of `graph` over `portion`; memory does not grow with the number of samples but
-    for one number per tensor and sample."""
-    key = _key(graph, portion) if cached else ""
+    for one number per tensor and sample.
+
+    Args:
+        cached: take what an earlier call over the same model and samples kept, and keep this.
+        tensors: which ones to gather; None gathers every float tensor.
+    """
     if cached:
-        records = load_calibration(key)
-        if records is not None:
-            return _from_records(records, portion)
-    session = context.backend.open(graph.proto, list(graph.activations()))
+        for wanted in [None, tensors] if tensors is not None else [None]:
+            records = load_calibration(_key(graph, portion, wanted))
+            if records is not None:
+                return _from_records(records, portion)
+    capture = list(graph.activations()) if tensors is None else list(tensors)
+    session = context.backend.open(graph.proto, [t for t in capture if t in graph.producers])
     try:
-        gathered = _run(context, session, portion)
+        gathered = _run(context, session, portion, None if tensors is None else set(tensors))
     finally:
         session.close()
     if cached:
-        save_calibration(key, to_records(gathered))
+        save_calibration(_key(graph, portion, tensors), to_records(gathered))
     return gathered
 
 
@@ -102,7 +115,7 @@ def _from_records(records: Mapping[str, RangeRecord], portion: Portion) -> Gathe
     return Gathered(histograms, sample_amax, np.array(portion.indices, np.int64), True)
 
 
-def _run(context: Context, session: Session, portion: Portion) -> Gathered:
+def _run(context: Context, session: Session, portion: Portion, wanted: set[str] | None) -> Gathered:
     samples, batches = portion.samples, portion.batches
     if len(batches) == len(list(samples.batches())):
         samples = probe(session, samples, context.batch_size).samples
@@ -114,7 +127,7 @@ def _run(context: Context, session: Session, portion: Portion) -> Gathered:
         return {
             name: _gather(array, batch.count)
             for name, array in tensors.items()
-            if np.issubdtype(array.dtype, np.floating)
+            if np.issubdtype(array.dtype, np.floating) and (wanted is None or name in wanted)
         }
 
     totals: dict[str, TensorHistogram] = {}
@@ -133,16 +146,17 @@ def _run(context: Context, session: Session, portion: Portion) -> Gathered:
 
 
 def _gather(array: Array, samples: int) -> tuple[TensorHistogram, Float32]:
+    """The histogram, and the largest magnitude of each sample; a tensor that does not split into
+    samples belongs to all of them."""
     splits = array.ndim > 0 and array.shape[0] % samples == 0
     histogram = histogram_of(array, samples if splits else 1)
     if samples == 1 or not splits:
         return histogram, np.full(samples, histogram.amax, np.float32)
-    rows = np.abs(array.reshape(samples, -1).astype(np.float32, copy=False))
-    finite = np.isfinite(rows)
-    return histogram, rows.max(axis=1, initial=0.0, where=finite)
+    return histogram, sample_amax_of(array, samples)
 
 
-def _key(graph: Graph, portion: Portion) -> str:
+def _key(graph: Graph, portion: Portion, tensors: Sequence[str] | None) -> str:
     model = hashlib.sha256(graph.proto.SerializeToString(deterministic=True)).hexdigest()
     parts = [model, portion.key, version("onnxruntime"), platform.machine(), _GATHER_VERSION]
+    parts += ["every tensor"] if tensors is None else sorted(tensors)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from rich.console import Console
@@ -42,9 +43,11 @@ def print_table(console: Console, table: Table) -> None:
         console.print(table)
         return
     # As wide as the table wants to be: nothing is folded or cut.
-    wide = max(console.width, measure_renderables(console, console.options, [table]).maximum)
-    with console.capture() as captured:
-        console.print(table, width=wide)
+    unbounded = console.options.update(max_width=1_000_000)
+    wide = max(console.width, measure_renderables(console, unbounded, [table]).maximum)
+    page = Console(file=io.StringIO(), width=wide, color_system=None)
+    with page.capture() as captured:
+        page.print(table)
     lines = (line.rstrip() for line in captured.get().splitlines())
     console.print(Text("\n".join(lines)), soft_wrap=True)
 

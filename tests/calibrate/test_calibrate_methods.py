@@ -38,7 +38,7 @@ def test_each_registered_method_gives_a_usable_range() -> None:
         assert amax(histogram_of(np.zeros(5, np.float32))) == 0
         assert amax(histogram_of(np.array([7.0], np.float32))) == 7
         # fewer values than the percentile leaves out are not zero, and must not all clip
-        assert amax(histogram_of(sparse)) == 2
+        assert amax(histogram_of(sparse)) == pytest.approx(2, rel=0.01)  # mse: -2 may be code -128
 
 
 @pytest.mark.parametrize(

@@ -164,11 +164,15 @@ class Desk:
 
 @pytest.fixture
 def desk(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Desk:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(tmp_path)]))
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     made = Desk(tmp_path, capsys)
     made.save(small_cnn())
     made.data(x=images(12), labels=np.arange(12) % 5)

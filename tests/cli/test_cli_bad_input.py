@@ -217,6 +217,9 @@ def test_names_too_long_for_a_file(desk: Any, length: int) -> None:
     name = "x" * length
     for flags in (["--json", name], ["--save-plan", name], ["-o", name], ["--config", name]):
         desk.refused(*with_flags(*flags), says=[name[:50]])
+    for flags in (["--inputs", f"{name}.npz"], ["--plan", name], ["--calib-data", f"{name}.npz"]):
+        desk.refused(*with_flags(*flags), says=[name[:50]])
+    desk.refused("compare", name, "--inputs", "data.npz", says=[name[:50]])
 
 
 # ---- plans and configurations

@@ -69,7 +69,9 @@ def test_fp16_overflow_is_found_at_its_layer(tmp_path: Path, where: int) -> None
     assert result.first_divergence is not None
     assert result.first_divergence.layer == f"fc{where}"
     others = [x for x in result.layers if x.name != first.name]
-    assert all(x.local_sqnr_db is not None and x.local_sqnr_db > 30 for x in others)
+    for layer in others:  # the next one cannot even read what the reference feeds it
+        if layer.name != f"fc{where + 1}":
+            assert layer.local_sqnr_db is not None and layer.local_sqnr_db > 30
     behind = [x for x in others if x.name > first.name]
     assert all(x.metrics.nan_count + x.metrics.inf_count == 80 for x in behind)
 
@@ -77,7 +79,7 @@ def test_fp16_overflow_is_found_at_its_layer(tmp_path: Path, where: int) -> None
 def test_progress_counts_the_samples(tmp_path: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "fc")]
     model = save(tmp_path, nodes, {"w": np.eye(8, dtype=np.float32)})
-    run(tmp_path, model)
+    np.savez(tmp_path / "data.npz", x=np.ones((10, 8), np.float32))
     seen: list[Progress] = []
     settings = CompareSettings(model, str(tmp_path / "data.npz"), batch_size=3)
     compare(settings, seen.append)

@@ -68,9 +68,9 @@ def open_samples(
 def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
     named = script.split_spec(spec)
     path = named[0] if named else Path(spec)
-    if not path.exists():
-        raise SampleError(f"{path}: no such file or directory.", f"Give {KINDS}.")
     try:
+        if not path.exists():
+            raise SampleError(f"{path}: no such file or directory.", f"Give {KINDS}.")
         if named:
             return script.open_script(*named)
         if path.is_dir():
