@@ -130,7 +130,7 @@ def calibrate_command(
     settings = calibrate_settings(
         model=model,
         calib_data=calib_data,
-        methods=tuple(m.strip() for m in method.split(",")) if method else None,
+        methods=tuple(m.strip() for m in method.split(",")) if method is not None else None,
         calibrators=tuple(calibrator or ()),
         holdout=holdout,
         holdout_share=holdout_share,

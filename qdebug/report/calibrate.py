@@ -15,11 +15,11 @@ from qdebug.measure.calibration import (
     FACTOR,
     CacheDifference,
     CalibrateResult,
-    Coverage,
     MethodResult,
 )
 from qdebug.measure.metrics import METRIC_NAMES
 from qdebug.plan.quantize import scale_of
+from qdebug.report.coverage import coverage_to_json, print_coverage
 from qdebug.report.jsonout import finite
 from qdebug.report.terminal import print_table
 from qdebug.report.view import decibel, number, share, shorten
@@ -41,7 +41,7 @@ def calibrate_to_json(result: CalibrateResult) -> dict[str, Any]:
         else None,
         "methods": {m.name: _method(m) for m in result.methods},
         "best": result.best,
-        "coverage": _coverage(result.coverage),
+        "coverage": coverage_to_json(result.coverage),
         "mix": dict(result.mix.counts) if result.mix else None,
         "from_cache": result.from_cache,
         "cache_difference": difference and _difference(difference),
@@ -63,7 +63,7 @@ def print_calibrate(console: Console, result: CalibrateResult) -> None:
     print_table(console, _methods_table(result))
     console.print()
     print_table(console, _tensor_table(result))
-    _print_coverage(console, result.coverage)
+    print_coverage(console, result.coverage)
     if result.cache_difference:
         _print_difference(console, result.cache_difference)
     console.print(Text(f"Best: {result.best}", style="bold green"))
@@ -122,36 +122,6 @@ def _amax(method: MethodResult, tensor: str) -> float:
     return float(np.max(method.tensors[tensor].amax))
 
 
-def _print_coverage(console: Console, coverage: Coverage) -> None:
-    growth = coverage.growth
-    steps = ", ".join(
-        f"{count}: {100 * value:.0f}%"
-        for count, value in zip(growth.counts, growth.median, strict=True)
-    )
-    console.print()
-    console.print(Text("Coverage", style="bold"))
-    console.print(f"  range by number of samples (median): {steps}; {growth.enough} are enough")
-    beyond = [e for e in coverage.excesses if e.ratio > 1]
-    if beyond:
-        worst = beyond[0]
-        console.print(
-            Text(
-                f"  held-out data leave the largest range seen in {len(beyond)} of "
-                f"{len(coverage.excesses)} tensors, most in {worst.tensor} "
-                f"({number(worst.ratio, 3)} times, {share(worst.samples_beyond)} of the samples)"
-            )
-        )
-    else:
-        console.print("  held-out data stay within the largest range seen in every tensor")
-    for stretch in coverage.stretches[:3]:
-        console.print(
-            Text(
-                f"  sample {stretch.sample} alone stretches {stretch.tensor}: amax "
-                f"{number(stretch.amax, 3)}, without it {number(stretch.without, 3)}"
-            )
-        )
-
-
 def _print_difference(console: Console, difference: CacheDifference) -> None:
     console.print()
     console.print(Text("The calibration given, against a fresh one", style="bold"))
@@ -191,26 +161,6 @@ def _method(method: MethodResult) -> dict[str, Any]:
         },
         "outputs": outputs,
         **finite({"sqnr_db": method.trial.sqnr_db, "metric": method.trial.task}),
-    }
-
-
-def _coverage(coverage: Coverage) -> dict[str, Any]:
-    growth = coverage.growth
-    return {
-        "growth": {
-            "samples": list(growth.counts),
-            "median": list(growth.median),
-            "lowest": list(growth.lowest),
-            "enough": growth.enough,
-        },
-        "stretched_by_one_sample": [
-            {"tensor": s.tensor, "sample": s.sample, "amax": s.amax, "without": s.without}
-            for s in coverage.stretches
-        ],
-        "held_out": [
-            finite({"tensor": e.tensor, "ratio": e.ratio, "samples_beyond": e.samples_beyond})
-            for e in coverage.excesses
-        ],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from qdebug.store.schema import FloatStorage, Keep
 
 # Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
 _FORMAT = ("v110", "v110")
+_HEAD_BYTES = 1 << 16
 
 
 def create_run(path: Path, keep: Keep, dtype: FloatStorage) -> Any:
@@ -24,6 +26,11 @@ def create_run(path: Path, keep: Keep, dtype: FloatStorage) -> Any:
     Raises:
         OSError: the disk refused.
     """
+    # HDF5 crashes the process when not even the head of a new file can be written, so a disk that
+    # is that full must be noticed without it.
+    with path.open("wb", buffering=0) as probe:
+        if probe.write(bytes(_HEAD_BYTES)) != _HEAD_BYTES:
+            raise OSError(errno.ENOSPC, "No space left on device")
     # No HDF5 lock: PartialFile holds one. No chunk cache: it would keep up to 8 MiB per tensor
     # until the end, and a row is written as a whole.
     file = h5py.File(path, "w", libver=_FORMAT, locking=False, rdcc_nbytes=0)

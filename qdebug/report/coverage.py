@@ -1,0 +1,70 @@
+"""Show and serialise coverage: were the calibration samples enough, and like the held-out ones?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from qdebug.measure.calibration import Coverage
+from qdebug.report.jsonout import finite
+from qdebug.report.view import number, printable, share
+
+_MOST_STRETCHES = 3
+
+
+def print_coverage(console: Console, coverage: Coverage, over: str = "") -> None:
+    """Growth of the ranges with the number of samples, held-out excess where there are held-out
+    data, and samples that stretch a range alone. `over` says of which tensors."""
+    growth = coverage.growth
+    steps = ", ".join(
+        f"{count}: {100 * value:.0f}%"
+        for count, value in zip(growth.counts, growth.median, strict=True)
+    )
+    console.print()
+    console.print(Text("Coverage", style="bold").append(f" {over}" if over else "", style="dim"))
+    enough = f"{growth.enough} are enough"
+    if not growth.counts or growth.enough == growth.counts[-1]:  # nothing less reached the mark
+        enough = "more might widen it further"
+    console.print(f"  range by number of samples (median): {steps}; {enough}")
+    beyond = [e for e in coverage.excesses if e.ratio > 1]
+    if beyond:
+        worst = beyond[0]
+        console.print(
+            Text(
+                f"  held-out data leave the largest range seen in {len(beyond)} of "
+                f"{len(coverage.excesses)} tensors, most in {printable(worst.tensor)} "
+                f"({number(worst.ratio, 3)} times, {share(worst.samples_beyond)} of the samples)"
+            )
+        )
+    elif coverage.excesses:
+        console.print("  held-out data stay within the largest range seen in every tensor")
+    for stretch in coverage.stretches[:_MOST_STRETCHES]:
+        console.print(
+            Text(
+                f"  sample {stretch.sample} alone stretches {printable(stretch.tensor)}: amax "
+                f"{number(stretch.amax, 3)}, without it {number(stretch.without, 3)}"
+            )
+        )
+
+
+def coverage_to_json(coverage: Coverage) -> dict[str, Any]:
+    """`coverage` as JSON types."""
+    growth = coverage.growth
+    return {
+        "growth": {
+            "samples": list(growth.counts),
+            "median": list(growth.median),
+            "lowest": list(growth.lowest),
+            "enough": growth.enough,
+        },
+        "stretched_by_one_sample": [
+            {"tensor": s.tensor, "sample": s.sample, "amax": s.amax, "without": s.without}
+            for s in coverage.stretches
+        ],
+        "held_out": [
+            finite({"tensor": e.tensor, "ratio": e.ratio, "samples_beyond": e.samples_beyond})
+            for e in coverage.excesses
+        ],
+    }

@@ -1,0 +1,101 @@
+"""Which figures of ranges go to which files; checked before the work starts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdebug.errors import StoreError, UsageError
+from qdebug.measure.ranges import RangesResult, TensorDynamics
+from qdebug.report import plots
+from qdebug.report.files import check_writable
+
+_SUFFIXES = (".svg", ".png")
+_OVERVIEW = "overview.png"
+_LONGEST_STEM = 80
+
+
+@dataclass(frozen=True)
+class PlotFiles:
+    """What --plot asks for.
+
+    Attributes:
+        path: a .svg or .png file, or a folder (one that exists, or a name without a suffix).
+        tensors: those asked for by name.
+        top: without them, the first so many get a figure each in a folder.
+        force: replace existing files.
+
+    Raises:
+        UsageError: another suffix, several figures for one file, or matplotlib is missing.
+        StoreError: the file exists and `force` is False, or it cannot be written.
+    """
+
+    path: str
+    tensors: tuple[str, ...]
+    top: int
+    force: bool
+
+    def __post_init__(self) -> None:
+        plots.require_matplotlib()
+        target = Path(self.path)
+        if self.is_folder:
+            self._check_new(target / _OVERVIEW)
+            if not target.is_dir() and not target.absolute().parent.is_dir():
+                raise StoreError(f"--plot: {self.path}: no such folder", f"mkdir -p {self.path}")
+            return
+        if target.suffix not in _SUFFIXES:
+            raise UsageError(
+                f"--plot: {self.path}: figures are .svg or .png files",
+                "Give such a file, or a folder.",
+            )
+        if len(self.tensors) > 1:
+            raise UsageError(
+                f"--plot: {self.path} is one file, but {len(self.tensors)} tensors are asked for",
+                "Give a folder, or one --tensor.",
+            )
+        check_writable(self.path, "--plot")
+        self._check_new(target)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether `path` is to hold several figures."""
+        target = Path(self.path)
+        return self.path.endswith("/") or target.is_dir() or (bool(self.path) and not target.suffix)
+
+    def write(self, result: RangesResult) -> list[str]:
+        """Draw; return the paths written.
+
+        Raises:
+            StoreError: a file of a tensor exists and `force` is False, or the disk refuses.
+        """
+        if not self.is_folder:
+            figure = (
+                plots.tensor_figure(result.tensors[0])
+                if self.tensors
+                else plots.overview_figure(result)
+            )
+            return [plots.save_figure(figure, Path(self.path))]
+        folder = Path(self.path)
+        shown = result.tensors if self.tensors else result.tensors[: self.top]
+        files = {folder / _file_name(tensor): tensor for tensor in shown}
+        for path in files:
+            self._check_new(path)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"--plot: {folder}: {error.strerror}", "Give another path.") from error
+        written = [plots.save_figure(plots.overview_figure(result), folder / _OVERVIEW)]
+        for path, tensor in files.items():
+            written.append(plots.save_figure(plots.tensor_figure(tensor), path))
+        return written
+
+    def _check_new(self, path: Path) -> None:
+        if path.exists() and not self.force:
+            raise StoreError(f"--plot: {path} exists", "Give --force to replace it.")
+
+
+def _file_name(tensor: TensorDynamics) -> str:
+    """The position tells apart what is equal once it is fit for a file system."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", tensor.name).strip("._")[-_LONGEST_STEM:]
+    return f"{tensor.position:04d}_{stem}.png"

@@ -1,0 +1,192 @@
+"""Figures of ranges, drawn with matplotlib (an extra: it is imported when a figure is wanted)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdebug.errors import StoreError, UsageError
+from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
+from qdebug.report.view import number, printable, share, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BINS = 161
+_DPI = 140
+_COLOURS = ("#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#111111")
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+_FILL, _LINE = "#4c78a8", "#1f3b5c"
+_BANDS = ((50.0, 99.0, 0.65), (99.0, 99.9, 0.4), (99.9, 99.99, 0.2))
+"""Percentiles of |x| from and to, and how dark."""
+_HARDEST = 3
+_MOST_NAMES = 48
+_LONGEST_NAME, _LONGEST_TITLE = 26, 80
+_RELATIVE_FLOOR = 1e-5
+_SETTINGS: Any = {
+    "svg.fonttype": "none",  # names stay text: they can be searched, in any script
+    "svg.hashsalt": "qdebug",  # equal input, equal file
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+}
+
+
+def require_matplotlib() -> None:
+    """Find out before a long run whether figures can be drawn.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "--plot needs matplotlib, which is not installed", "pip install 'qdebug[plots]'"
+        ) from None
+
+
+def tensor_figure(tensor: TensorDynamics) -> Figure:
+    """The signed histogram of one tensor, with log counts, and where its calibrators end it."""
+    import matplotlib
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure, axes = _figure(9.0, 4.2)
+        bins = even_bins(tensor.histogram, _BINS)
+        axes.stairs(bins.counts, bins.edges, fill=True, color=_FILL, alpha=0.75)
+        axes.set_yscale("log")
+        axes.set_ylim(0.7, max(10, 2 * int(bins.counts.max())))
+        _draw_marks(axes, tensor)
+        axes.set_xlabel("value")
+        axes.set_ylabel(f"values per bin of {number(bins.edges[1] - bins.edges[0], 2)}, log scale")
+        facts = (
+            f"{tensor.histogram.count} values of {len(tensor.sample_amax)} samples, "
+            f"{share(tensor.zero_share)} zeros, crest factor {number(tensor.crest_factor, 3)}"
+        )
+        _titles(axes, printable(tensor.name), facts)
+        if tensor.marks:
+            axes.legend(
+                title="amax by", loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False
+            )
+    return figure
+
+
+def overview_figure(result: RangesResult) -> Figure:
+    """Percentiles and amax of |x| of every tensor, in the order of execution."""
+    import matplotlib
+
+    tensors = result.by_position
+    with matplotlib.rc_context(_SETTINGS):
+        figure, axes = _figure(min(16.0, max(7.5, 4.5 + 0.22 * len(tensors))), 5.2)
+        amax = np.array([t.amax if t.amax > 0 else math.nan for t in tensors])
+        largest = float(np.nanmax(amax)) if np.isfinite(amax).any() else 1.0
+        lines = {p: np.array([t.percentile(p) for t in tensors]) for p in (50.0, 99.0, 99.9, 99.99)}
+        positive = [v for values in lines.values() for v in values if v > 0]
+        floor = max(min([largest, *positive]) / 2, largest * _RELATIVE_FLOOR)
+        places = np.arange(len(tensors))
+        for low, high, dark in _BANDS:
+            axes.bar(
+                places,
+                np.maximum(np.nan_to_num(lines[high]), floor)
+                - np.maximum(np.nan_to_num(lines[low]), floor),
+                bottom=np.maximum(np.nan_to_num(lines[low]), floor),
+                width=0.8,
+                color=_FILL,
+                alpha=dark,
+                linewidth=0,
+                label=f"{low:g}% to {high:g}%",
+            )
+        axes.plot(places, amax, "_", color=_LINE, markersize=7, markeredgewidth=1.6, label="amax")
+        _draw_hardest(axes, tensors)
+        axes.set_yscale("log")
+        axes.set_ylim(floor, largest * 2)
+        axes.set_xlim(-0.7, len(tensors) - 0.3)
+        _name_places(axes, tensors)
+        axes.set_ylabel("|x|, log scale")
+        axes.grid(axis="y", alpha=0.3, linewidth=0.6)
+        model = printable(Path(result.model_path or result.path).name)
+        _titles(axes, f"Ranges of {model}", f"percentiles of |x| over {result.samples} samples")
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> str:
+    """Write a figure whole or not at all, as its suffix says; return the path.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    import matplotlib
+
+    partial = path.with_name(f".{path.name}.partial")
+    kind = path.suffix[1:]
+    metadata = {"Date": None} if kind == "svg" else {}
+    try:
+        with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+            # A script that the font lacks: boxes in a PNG, and no reason to fail.
+            warnings.filterwarnings("ignore", message="Glyph")
+            figure.savefig(partial, format=kind, dpi=_DPI, metadata=metadata)
+        partial.replace(path)
+    except OSError as error:
+        raise StoreError(f"--plot: {path}: cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return str(path)
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Without pyplot, which would keep it and look for a display: PNGs are drawn by Agg."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def _titles(axes: Axes, title: str, facts: str) -> None:
+    """Names may hold a "$", which is not the start of a formula."""
+    axes.set_title(
+        f"{shorten(title, _LONGEST_TITLE)}\n{facts}", loc="left", fontsize=10, parse_math=False
+    )
+
+
+def _draw_marks(axes: Axes, tensor: TensorDynamics) -> None:
+    signs = [s for s, there in ((-1, tensor.low < 0), (1, tensor.high > 0)) if there]
+    for mark, colour, dash in zip(tensor.marks, _COLOURS, _DASHES, strict=False):
+        label = f"{mark.method}: {number(mark.amax, 3)}"
+        for sign in signs:
+            axes.axvline(sign * mark.amax, color=colour, linestyle=dash, linewidth=1.4, label=label)
+            label = "_"  # once in the legend
+
+
+def _draw_hardest(axes: Axes, tensors: list[TensorDynamics]) -> None:
+    rated = [(t.crest_factor, i, t.amax) for i, t in enumerate(tensors) if t.crest_factor > 0]
+    worst = sorted(rated, reverse=True)[:_HARDEST]
+    if worst:
+        axes.plot(
+            [place for _, place, _ in worst],
+            [amax for _, _, amax in worst],
+            "o",
+            color=_COLOURS[0],
+            markersize=6,
+            markerfacecolor="none",
+            label="highest crest factors",
+        )
+
+
+def _name_places(axes: Axes, tensors: list[TensorDynamics]) -> None:
+    step = math.ceil(len(tensors) / _MOST_NAMES)
+    places = range(0, len(tensors), step)
+    names = [shorten(printable(tensors[i].name), _LONGEST_NAME) for i in places]
+    axes.set_xticks(list(places))
+    axes.set_xticklabels(names, rotation=90, fontsize=7, parse_math=False)
+    every = "" if step == 1 else f", every {step}th is named"
+    axes.set_xlabel(f"tensor, in the order of execution{every}")

@@ -1,0 +1,152 @@
+"""What five calibrators from one pass cost, beside the floor and beside ONNX Runtime's own.
+
+Each figure is that of a fresh process: its wall time without imports, and its peak memory.
+
+- floor: ONNX Runtime running the FP32 model with all tensors as outputs, one thread per sample and
+  as many samples in flight as there are cores, nothing done with the outputs;
+- qdebug: the pass over all activations that INT8 layers read, then all five methods;
+- onnxruntime: its Entropy calibrator with 2048 bins.
+
+    python scripts/bench/bench_calibrate.py [--nets W1 W2 W3] [--samples 16 256] [--peer]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from nets import NETS
+
+from qdebug.calibrate.methods import METHODS, parse_method
+from qdebug.model.graph import Graph
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
+from qdebug.model.samples import open_samples
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.portion import whole
+from qdebug.pipeline.ranges import gather_ranges
+from qdebug.pipeline.sizing import parallelism
+from qdebug.plan.plan import PrecisionPlan, bind_plan
+from qdebug.run.ort import OrtBackend
+from qdebug.run.stream import map_in_order
+from qdebug.types import Precision, ignore_progress
+
+
+def main() -> None:
+    """Print a table, or run one job (in a child process)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nets", nargs="+", default=list(NETS))
+    parser.add_argument("--samples", nargs="+", type=int, default=[16, 256])
+    parser.add_argument("--peer", action="store_true", help="also ONNX Runtime's calibrator")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(_child(*json.loads(arguments.child))))
+        return
+    jobs = ["floor", "qdebug", *(["onnxruntime"] if arguments.peer else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        for net in arguments.nets:
+            _make(net, Path(folder), max(arguments.samples))
+            for count in arguments.samples:
+                done = {job: _measured(job, net, folder, count) for job in jobs}
+                for job, (seconds, megabytes) in done.items():
+                    ratio = seconds / done["floor"][0]
+                    print(
+                        f"{net} {count:4} samples  {job:12} {seconds:7.2f} s {ratio:6.2f} × floor"
+                        f"  {megabytes:6} MB"
+                    )
+
+
+def _make(net: str, folder: Path, count: int) -> None:
+    model = NETS[net]()
+    onnx.save(model, folder / f"{net}.onnx")
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    values = np.random.default_rng(0).standard_normal((count, *shape[1:]), dtype=np.float32)
+    np.savez(folder / f"{net}.npz", input=values)
+
+
+def _measured(job: str, net: str, folder: str, count: int) -> tuple[float, int]:
+    command = [sys.executable, __file__, "--child", json.dumps([job, net, folder, count])]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        print(f"{net} {count} samples: {job} failed: {ended.stderr.strip().splitlines()[-1:]}")
+        return float("nan"), 0
+    seconds, megabytes = json.loads(ended.stdout)
+    return seconds, megabytes
+
+
+def _child(job: str, net: str, folder: str, count: int) -> tuple[float, int]:
+    model, data = f"{folder}/{net}.onnx", f"{folder}/{net}.npz"
+    work = {"floor": _floor, "qdebug": _qdebug, "onnxruntime": _peer}[job]
+    prepared = prepare_model(read_model(model))
+    started = time.perf_counter()
+    work(prepared, model, data, count)
+    return time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _floor(prepared: object, model: str, data: str, count: int) -> None:
+    graph: Graph = prepared.graph  # type: ignore[attr-defined]
+    samples = open_samples(data, graph.inputs, limit=count)
+    session = OrtBackend(1).open(graph.proto, list(graph.activations()))
+    for _ in map_in_order(
+        lambda b: len(session.run(samples.feeds(b.start, b.count))),
+        samples.batches(),
+        parallelism().workers,
+    ):
+        pass
+
+
+def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
+    graph: Graph = prepared.graph  # type: ignore[attr-defined]
+    samples = open_samples(data, graph.inputs, limit=count)
+    plan = bind_plan(PrecisionPlan(Precision.INT8), prepared, find_layers(graph))  # type: ignore[arg-type]
+    parallel = parallelism()
+    context = Context(OrtBackend(parallel.threads), parallel, ignore_progress)
+    needed = plan.needed_ranges()
+    gathered = gather_ranges(context, graph, whole(samples), cached=False, tensors=needed)
+    for method in METHODS:
+        calibrator = parse_method(method)
+        for tensor in needed:
+            calibrator.amax(gathered.histograms[tensor])
+
+
+def _peer(prepared: object, model: str, data: str, count: int) -> None:
+    from onnxruntime.quantization.calibrate import (
+        CalibrationDataReader,
+        CalibrationMethod,
+        create_calibrator,
+    )
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            values = np.load(data)["input"]
+            self._feeds: Iterator[dict[str, np.ndarray]] = iter(
+                {"input": values[i : i + 1]} for i in range(count)
+            )
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self._feeds, None)
+
+    calibrator = create_calibrator(
+        Path(model),
+        op_types_to_calibrate=["Conv", "Gemm", "MatMul"],
+        augmented_model_path=f"{model}.augmented",
+        calibrate_method=CalibrationMethod.Entropy,
+        extra_options={"num_bins": 2048},
+    )
+    calibrator.collect_data(Reader())
+    calibrator.compute_data()
+
+
+if __name__ == "__main__":
+    main()
