@@ -23,8 +23,25 @@ def fold(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Mapping[str, tuple[st
     it is, and a warning is logged.
     """
     before = _writers(proto)
-    folded = _slim(proto)
+    # Importing and running the folder takes a second or more: a network that an exporter has
+    # folded already does without.
+    folded = _slim(proto) if _can_fold(proto.graph) else proto
     return folded, _restore_names(folded, before)
+
+
+_FOLDED_OPS = frozenset({"BatchNormalization", "Shape", "Size", "Identity", "Dropout"})
+
+
+def _can_fold(graph: onnx.GraphProto) -> bool:
+    """Whether a node could go: one that is folded into others, or that reads only constants."""
+    constants = {t.name for t in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    return any(
+        node.op_type in _FOLDED_OPS
+        or (node.input and constants.issuperset(filter(None, node.input)))
+        for node in graph.node
+        if node.op_type != "Constant"
+    )
 
 
 def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
