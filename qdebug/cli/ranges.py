@@ -80,7 +80,13 @@ def ranges_command(
     # Imported here: --help must not wait for the numeric packages.
     import logging
 
-    from qdebug.cli.common import error_console, output_console, set_verbosity, write_json
+    from qdebug.cli.common import (
+        error_console,
+        output_console,
+        set_verbosity,
+        standard_output,
+        write_json,
+    )
     from qdebug.pipeline.ranges_command import RangesSettings, ranges
     from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.plotfiles import PlotFiles
@@ -109,12 +115,13 @@ def ranges_command(
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = ranges(settings, progress)
     written = plots.write(result) if plots else []
-    if json:
-        write_json(ranges_to_json(result), json)
-    if json != "-":
-        console = output_console()
-        shown = max(top, len(tensors))
-        print_ranges(console, result, top=shown, detailed=bool(tensors))
-        for path in written:
-            console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+    with standard_output():
+        if json:
+            write_json(ranges_to_json(result), json)
+        if json != "-":
+            console = output_console()
+            shown = max(top, len(tensors))
+            print_ranges(console, result, top=shown, detailed=bool(tensors))
+            for path in written:
+                console.print(f"Wrote {path}", markup=False, soft_wrap=True)
     return 0

@@ -64,7 +64,7 @@ class TensorDynamics:
         sample_amax: largest magnitude of each sample, float32 [samples].
         read_by: layers that read it in INT8; None where the model is not known.
         planned: the range that the run used, if it used one.
-        marks: amax by several calibrators, for tensors that were asked for in detail.
+        marks: amax by several calibrators, for tensors that were asked for in detail; else None.
     """
 
     name: str
@@ -73,7 +73,7 @@ class TensorDynamics:
     sample_amax: Array
     read_by: tuple[str, ...] | None = None
     planned: Planned | None = None
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[Mark, ...] | None = None
 
     @property
     def low(self) -> float:

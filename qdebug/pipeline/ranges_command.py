@@ -28,6 +28,7 @@ from qdebug.plan.plan import PrecisionPlan, bind_plan, nearest
 from qdebug.plan.planfile import read_plan
 from qdebug.run.ort import OrtBackend
 from qdebug.store.reader import RunReader
+from qdebug.store.schema import RangeRecord
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -110,7 +111,8 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     seen: Gathered | None = None
     if held_out is not None:
         seen = gather_ranges(context, model.graph, held_out, cached=settings.cache)
-    found = _dynamics(gathered, _readers(model, plan), {})
+    order = [*(spec.name for spec in inputs), *model.graph.activations()]
+    found = _dynamics(gathered, order, _readers(model, plan), {})
     chosen = _chosen(found, settings)
     coverage, over = _coverage(chosen, gathered, seen)
     return RangesResult(
@@ -133,27 +135,15 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
 def _of_run(settings: RangesSettings) -> RangesResult:
     _refuse_for_run(settings)
     with RunReader(settings.source) as reader:
-        records, manifest, plan_text = reader.ranges(), reader.manifest, reader.plan_text
+        records, manifest = reader.ranges(), reader.manifest
+        plan_text, results = reader.plan_text, reader.results
     if not records:
         raise StoreError(
             f"{settings.source}: holds no ranges: nothing was calibrated in that run, because its "
             "plan or --calibration had every range, or its model carries Q/DQ or is not INT8.",
             "Run 'qdebug ranges MODEL.onnx --calib-data DATA' with the FP32 model.",
         )
-    histograms = {
-        name: TensorHistogram(
-            **{
-                field.name: record.scalars[field.name]
-                for field in fields(TensorHistogram)
-                if field.name != "table"
-            },  # type: ignore[arg-type]
-            table=record.arrays["table"],
-        )
-        for name, record in records.items()
-    }
-    sample_amax = {name: record.arrays["sample_amax"] for name, record in records.items()}
-    count = max(map(len, sample_amax.values()))
-    gathered = Gathered(histograms, sample_amax, np.arange(count), from_cache=True)
+    gathered = _from_records(settings.source, records)
     told: dict[str, Any] = {"model": {}, "settings": {}, **manifest}
     plan = _plan(plan_text)
     readers = _readers_of_run(told["model"], plan) if plan else None
@@ -161,7 +151,9 @@ def _of_run(settings: RangesSettings) -> RangesResult:
         name: Planned(float(np.max(entry.amax)), entry.method)
         for name, entry in (plan.tensors if plan else {}).items()
     }
-    chosen = _chosen(_dynamics(gathered, readers, planned), settings)
+    computed = [tensor["name"] for tensor in results.get("tensors", ())]
+    order = [*(name for name in records if name not in computed), *computed]
+    chosen = _chosen(_dynamics(gathered, order, readers, planned), settings)
     coverage, over = _coverage(chosen, gathered, None)
     flags = told["settings"]
     return RangesResult(
@@ -170,12 +162,32 @@ def _of_run(settings: RangesSettings) -> RangesResult:
         model_path=told["model"].get("path", ""),
         model_sha256=told["model"].get("sha256", ""),
         calibration=flags.get("calib_data") or flags.get("inputs", ""),
-        samples=count,
+        samples=len(gathered.samples),
         sort=settings.sort,
         tensors=chosen,
         coverage=coverage,
         coverage_tensors=over,
     )
+
+
+def _from_records(path: str, records: Mapping[str, RangeRecord]) -> Gathered:
+    scalars = [field.name for field in fields(TensorHistogram) if field.name != "table"]
+    try:
+        histograms = {
+            name: TensorHistogram(
+                **{key: record.scalars[key] for key in scalars},  # type: ignore[arg-type]
+                table=record.arrays["table"],
+            )
+            for name, record in records.items()
+        }
+        sample_amax = {name: record.arrays["sample_amax"] for name, record in records.items()}
+    except KeyError as error:
+        raise StoreError(
+            f"{path}: its ranges lack {error}: another version of qdebug wrote them.",
+            "Run `qdebug compare` again.",
+        ) from error
+    count = max(map(len, sample_amax.values()))
+    return Gathered(histograms, sample_amax, np.arange(count), from_cache=True)
 
 
 def _refuse_for_run(settings: RangesSettings) -> None:
@@ -194,18 +206,24 @@ def _refuse_for_run(settings: RangesSettings) -> None:
 
 
 def _dynamics(
-    gathered: Gathered, readers: _Readers | None, planned: Mapping[str, Planned]
+    gathered: Gathered,
+    order: Sequence[str],
+    readers: _Readers | None,
+    planned: Mapping[str, Planned],
 ) -> list[TensorDynamics]:
+    """All that was gathered, by `order`: a pass yields the model's outputs first."""
+    rank = {name: i for i, name in reversed(list(enumerate(order)))}
+    names = sorted(gathered.histograms, key=lambda name: rank.get(name, len(order)))
     return [
         TensorDynamics(
             name,
             position,
-            histogram,
+            gathered.histograms[name],
             gathered.sample_amax[name],
             None if readers is None else readers.get(name, ()),
             planned.get(name),
         )
-        for position, (name, histogram) in enumerate(gathered.histograms.items())
+        for position, name in enumerate(names)
     ]
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from qdebug.measure.ranges import Mark, Octaves, TensorDynamics, octaves
 from qdebug.report.terminal import print_table
-from qdebug.report.view import number, printable, share, shorten
+from qdebug.report.view import number, printable, share, shorten_layer
 
 _ROWS = 14
 """Octaves shown; what is smaller shares one row. INT8 has 7 below its range."""
@@ -26,21 +26,31 @@ def print_octaves(console: Console, tensor: TensorDynamics) -> None:
     console.print(Text(printable(tensor.name), style="bold"))
     console.print(Text(_facts(tensor), style="dim"))
     if tensor.read_by:
-        names = [shorten(printable(name), _LONGEST_LAYER) for name in tensor.read_by[:3]]
+        names = [tail(name, _LONGEST_LAYER) for name in tensor.read_by[:3]]
         more = f" and {len(tensor.read_by) - 3} more" if len(tensor.read_by) > 3 else ""
         console.print(Text(f"read in INT8 by {', '.join(names)}{more}", style="dim"))
     if not tensor.marks:
-        console.print("  no values but 0: nothing to show")
+        console.print("  no finite values but 0: nothing to show")
         return
     bar = "█" if console.encoding.lower().startswith("utf") else "#"
     print_table(console, _histogram(octaves(tensor.histogram), tensor.marks, bar))
     print_table(console, _calibrators(tensor.marks))
 
 
+def counted(count: int, what: str) -> str:
+    """Such as "1 tensor" and "3 tensors"."""
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def tail(name: str, width: int) -> str:
+    """A tensor's name in at most `width` cells: the end of it, which tells tensors apart."""
+    return shorten_layer(printable(name), "", width)
+
+
 def _facts(tensor: TensorDynamics) -> str:
     histogram = tensor.histogram
     text = (
-        f"{histogram.count} values of {len(tensor.sample_amax)} samples, std "
+        f"{histogram.count} values of {counted(len(tensor.sample_amax), 'sample')}, std "
         f"{number(tensor.std, 3)}, growth {number(tensor.growth, 3)}"
     )
     if histogram.nan_count or histogram.inf_count:

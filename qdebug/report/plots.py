@@ -12,7 +12,8 @@ import numpy as np
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
-from qdebug.report.view import number, printable, share, shorten
+from qdebug.report.octaves import counted, tail
+from qdebug.report.view import number, printable, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ _BANDS = ((50.0, 99.0, 0.65), (99.0, 99.9, 0.4), (99.9, 99.99, 0.2))
 """Percentiles of |x| from and to, and how dark."""
 _HARDEST = 3
 _MOST_NAMES = 48
-_LONGEST_NAME, _LONGEST_TITLE = 26, 80
+_LONGEST_NAME, _LONGEST_TITLE = 40, 80
 _RELATIVE_FLOOR = 1e-5
 _SETTINGS: Any = {
     "svg.fonttype": "none",  # names stay text: they can be searched, in any script
@@ -59,17 +60,19 @@ def tensor_figure(tensor: TensorDynamics) -> Figure:
     with matplotlib.rc_context(_SETTINGS):
         figure, axes = _figure(9.0, 4.2)
         bins = even_bins(tensor.histogram, _BINS)
-        axes.stairs(bins.counts, bins.edges, fill=True, color=_FILL, alpha=0.75)
         axes.set_yscale("log")
+        if bins.counts.any():  # a log scale warns of nothing to show
+            axes.stairs(bins.counts, bins.edges, fill=True, color=_FILL, alpha=0.75)
         axes.set_ylim(0.7, max(10, 2 * int(bins.counts.max())))
         _draw_marks(axes, tensor)
         axes.set_xlabel("value")
         axes.set_ylabel(f"values per bin of {number(bins.edges[1] - bins.edges[0], 2)}, log scale")
+        zeros = f"{share(tensor.zero_share)} zeros" if tensor.histogram.count else "none finite"
         facts = (
-            f"{tensor.histogram.count} values of {len(tensor.sample_amax)} samples, "
-            f"{share(tensor.zero_share)} zeros, crest factor {number(tensor.crest_factor, 3)}"
+            f"{tensor.histogram.count} values of {counted(len(tensor.sample_amax), 'sample')}, "
+            f"{zeros}, crest factor {number(tensor.crest_factor, 3)}"
         )
-        _titles(axes, printable(tensor.name), facts)
+        _titles(axes, tensor.name, facts)
         if tensor.marks:
             axes.legend(
                 title="amax by", loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False
@@ -83,7 +86,7 @@ def overview_figure(result: RangesResult) -> Figure:
 
     tensors = result.by_position
     with matplotlib.rc_context(_SETTINGS):
-        figure, axes = _figure(min(16.0, max(7.5, 4.5 + 0.22 * len(tensors))), 5.2)
+        figure, axes = _figure(min(16.0, max(7.5, 4.5 + 0.22 * len(tensors))), 6.4)
         amax = np.array([t.amax if t.amax > 0 else math.nan for t in tensors])
         largest = float(np.nanmax(amax)) if np.isfinite(amax).any() else 1.0
         lines = {p: np.array([t.percentile(p) for t in tensors]) for p in (50.0, 99.0, 99.9, 99.99)}
@@ -111,7 +114,10 @@ def overview_figure(result: RangesResult) -> Figure:
         axes.set_ylabel("|x|, log scale")
         axes.grid(axis="y", alpha=0.3, linewidth=0.6)
         model = printable(Path(result.model_path or result.path).name)
-        _titles(axes, f"Ranges of {model}", f"percentiles of |x| over {result.samples} samples")
+        facts = f"percentiles of |x| over {counted(result.samples, 'sample')}"
+        if any(lines[50.0] == 0):
+            facts += "; a bar stands on the axis where half of the values are 0"
+        _titles(axes, f"Ranges of {model}", facts)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return figure
 
@@ -154,13 +160,13 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 def _titles(axes: Axes, title: str, facts: str) -> None:
     """Names may hold a "$", which is not the start of a formula."""
     axes.set_title(
-        f"{shorten(title, _LONGEST_TITLE)}\n{facts}", loc="left", fontsize=10, parse_math=False
+        f"{tail(title, _LONGEST_TITLE)}\n{facts}", loc="left", fontsize=10, parse_math=False
     )
 
 
 def _draw_marks(axes: Axes, tensor: TensorDynamics) -> None:
     signs = [s for s, there in ((-1, tensor.low < 0), (1, tensor.high > 0)) if there]
-    for mark, colour, dash in zip(tensor.marks, _COLOURS, _DASHES, strict=False):
+    for mark, colour, dash in zip(tensor.marks or (), _COLOURS, _DASHES, strict=False):
         label = f"{mark.method}: {number(mark.amax, 3)}"
         for sign in signs:
             axes.axvline(sign * mark.amax, color=colour, linestyle=dash, linewidth=1.4, label=label)
@@ -185,8 +191,8 @@ def _draw_hardest(axes: Axes, tensors: list[TensorDynamics]) -> None:
 def _name_places(axes: Axes, tensors: list[TensorDynamics]) -> None:
     step = math.ceil(len(tensors) / _MOST_NAMES)
     places = range(0, len(tensors), step)
-    names = [shorten(printable(tensors[i].name), _LONGEST_NAME) for i in places]
+    names = [tail(tensors[i].name, _LONGEST_NAME) for i in places]
     axes.set_xticks(list(places))
     axes.set_xticklabels(names, rotation=90, fontsize=7, parse_math=False)
-    every = "" if step == 1 else f", every {step}th is named"
+    every = "" if step == 1 else f", one name in {step}"
     axes.set_xlabel(f"tensor, in the order of execution{every}")

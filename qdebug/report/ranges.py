@@ -13,20 +13,18 @@ from rich.text import Text
 from qdebug.measure.ranges import PERCENTILES, Mark, RangesResult, TensorDynamics, octaves
 from qdebug.report.coverage import coverage_to_json, print_coverage
 from qdebug.report.jsonout import finite
-from qdebug.report.octaves import print_octaves
+from qdebug.report.octaves import counted, print_octaves, tail
 from qdebug.report.terminal import print_table
-from qdebug.report.view import number, printable, share, shorten, widest
+from qdebug.report.view import number, printable, share, widest
 
 RANGES_SCHEMA = "qdebug.ranges/1"
 _SORTED = {
-    "crest": "hardest to quantize first: by crest factor (amax / rms)",
+    "crest": "hardest to quantize first, by crest factor (amax / rms)",
     "amax": "largest amax first",
     "name": "by name",
     "order": "in the order of execution",
     "growth": "by growth: range of all samples / range of their first half",
 }
-_OTHER_COLUMNS = 56
-"""Characters that the table needs beside the names of tensors."""
 _SHORTEST_NAME = 20
 
 
@@ -52,12 +50,12 @@ def ranges_to_json(result: RangesResult) -> dict[str, Any]:
 def print_ranges(console: Console, result: RangesResult, *, top: int, detailed: bool) -> None:
     """The first `top` tensors in a table, histograms of all when `detailed`, and coverage."""
     name = printable(Path(result.model_path or result.path).name)
-    count = f"{result.samples} sample{'s' if result.samples != 1 else ''}"
-    title = f"{name}: ranges of {len(result.tensors)} tensors over {count}"
+    tensors = counted(len(result.tensors), "tensor")
+    title = f"{name}: ranges of {tensors} over {counted(result.samples, 'sample')}"
     console.print(Text(title, style="bold"))
     shown = result.tensors[:top]
     hidden = len(result.tensors) - len(shown)
-    more = f" ({hidden} more with --top {len(result.tensors)} or in --json)" if hidden else ""
+    more = f"; {hidden} more in --json" if hidden else ""
     console.print(Text(f"{_SORTED[result.sort]}{more}", style="dim"))
     print_table(console, _table(console, result, shown))
     for note in _notes(result):
@@ -67,33 +65,40 @@ def print_ranges(console: Console, result: RangesResult, *, top: int, detailed: 
             print_octaves(console, tensor)
     over = ""
     if result.coverage_tensors < len(result.tensors):
-        over = f"of the {result.coverage_tensors} tensors that INT8 layers read"
+        over = f"of the {counted(result.coverage_tensors, 'tensor')} that INT8 layers read"
     print_coverage(console, result.coverage, over)
 
 
 def _table(console: Console, result: RangesResult, shown: tuple[TensorDynamics, ...]) -> Table:
-    width = widest([printable(t.name) for t in shown], 6)
-    if console.is_terminal:  # elsewhere nothing is cut
-        width = min(max(_SHORTEST_NAME, console.width - _OTHER_COLUMNS), width)
-    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
-    table.add_column("tensor", width=width, no_wrap=True)
     # Where all of it is of interest the growth takes the place of a percentile.
     middle = "growth" if result.sort == "growth" else "|x| 99.9%"
-    for column in ("low", "high", middle, "std", "crest", "zeros", "INT8"):
+    columns = ("low", "high", middle, "std", "crest", "zeros", "INT8")
+    rows = [_cells(tensor, middle == "growth") for tensor in shown]
+    width = widest([printable(t.name) for t in shown], 6)
+    if console.is_terminal:  # elsewhere nothing is cut
+        taken = sum(1 + widest(column, 0) for column in zip(columns, *rows, strict=True))
+        width = min(max(_SHORTEST_NAME, console.width - taken - 1), width)
+    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
+    table.add_column("tensor", width=width, no_wrap=True)
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    for tensor in shown:
-        table.add_row(
-            Text(shorten(printable(tensor.name), width)),
-            number(tensor.low, 3),
-            number(tensor.high, 3),
-            number(tensor.growth if middle == "growth" else tensor.percentile(99.9), 3),
-            number(tensor.std, 3),
-            "–" if math.isnan(tensor.crest_factor) else f"{tensor.crest_factor:.1f}",
-            "–" if math.isnan(tensor.zero_share) else share(tensor.zero_share),
-            "?" if tensor.read_by is None else str(len(tensor.read_by) or "–"),
-            style="red" if _broken(tensor) else "",
-        )
+    for tensor, cells in zip(shown, rows, strict=True):
+        name = Text(tail(tensor.name, width))
+        table.add_row(name, *cells, style="red" if _broken(tensor) else "")
     return table
+
+
+def _cells(tensor: TensorDynamics, growth: bool) -> list[str]:
+    crest, zeros = tensor.crest_factor, tensor.zero_share
+    return [
+        number(tensor.low, 3),
+        number(tensor.high, 3),
+        number(tensor.growth if growth else tensor.percentile(99.9), 3),
+        number(tensor.std, 3),
+        "–" if math.isnan(crest) else f"{crest:.1f}",
+        "–" if math.isnan(zeros) else share(zeros),
+        "?" if tensor.read_by is None else str(len(tensor.read_by) or "–"),
+    ]
 
 
 def _notes(result: RangesResult) -> list[str]:
@@ -102,14 +107,14 @@ def _notes(result: RangesResult) -> list[str]:
     if broken:
         first = broken[0].histogram
         notes.append(
-            f"NaN or Inf in {len(broken)} tensors, first in {printable(broken[0].name)} "
+            f"NaN or Inf in {counted(len(broken), 'tensor')}, first in {printable(broken[0].name)} "
             f"({first.nan_count} NaN, {first.inf_count} Inf); they are left out of the ranges."
         )
     clipping = [t for t in result.tensors if t.planned_clipped_fraction]
     if clipping:
         worst = max(clipping, key=lambda t: t.planned_clipped_fraction or 0.0)
         notes.append(
-            f"The run's own ranges clip values of {len(clipping)} tensors, most in "
+            f"The run's own ranges clip values of {counted(len(clipping), 'tensor')}, most in "
             f"{printable(worst.name)} ({share(worst.planned_clipped_fraction)})."
         )
     return notes
@@ -150,14 +155,14 @@ def _tensor(tensor: TensorDynamics) -> dict[str, Any]:
             }
         ),
     }
-    return found | _detail(tensor) if tensor.marks else found
+    return found if tensor.marks is None else found | _detail(tensor, tensor.marks)
 
 
-def _detail(tensor: TensorDynamics) -> dict[str, Any]:
+def _detail(tensor: TensorDynamics, marks: tuple[Mark, ...]) -> dict[str, Any]:
     by_octave = octaves(tensor.histogram)
     rows = zip(by_octave.exponents, by_octave.negative, by_octave.positive, strict=True)
     return {
-        "calibrators": [_calibrator(mark) for mark in tensor.marks],
+        "calibrators": [_calibrator(mark) for mark in marks],
         "octaves": [{"low": 2.0**k, "negative": n, "positive": p} for k, n, p in rows],
         "zeros": by_octave.zeros,
     }

@@ -1,0 +1,144 @@
+"""`qdebug ranges` on the command line: files, refusals, 80 columns, figures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+RANGES = ("ranges", "net.onnx", "--calib-data", "calib.npz", "--no-progress")
+
+
+def test_table(desk: Any) -> None:
+    done = desk.run(*RANGES, "--holdout", "data.npz", "--top", "3")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "net.onnx: ranges of 9 tensors over 8 samples"
+    assert lines[1].startswith("hardest to quantize first") and "6 more" in lines[1]
+    assert lines[2].split()[:3] == ["tensor", "low", "high"] and len(lines[3:6]) == 3
+    assert "held-out data" in done.out and "range by number of samples" in done.out
+    assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
+    assert "held-out" not in desk.run(*RANGES).out
+
+
+def test_json_is_strict(desk: Any, load_json: Any) -> None:
+    x = np.load("calib.npz")["x"]
+    x[0, 0, 0, 0] = 40.0
+    desk.data("calib.npz", x=x)
+    found = desk.run(*RANGES, "--holdout", "data.npz", "--json", "-").json
+    assert found["schema"] == "qdebug.ranges/1"
+    assert found["source"] == {"kind": "model", "path": "net.onnx"}
+    assert found["holdout"] == {"path": "data.npz", "samples": 12}
+    tensors = {t["name"]: t for t in found["tensors"]}
+    assert len(tensors) == 9
+    assert tensors["x"]["high"] == 40.0 and tensors["x"]["read_by"] == ["conv1"]
+    assert set(tensors["x"]["percentiles"]) == {"50", "99", "99.9", "99.99"}
+    assert tensors["x"]["count"] == x.size and "calibrators" not in tensors["x"]
+    (stretch, *_) = found["coverage"]["stretched_by_one_sample"]
+    assert stretch["sample"] == 0
+    assert {e["tensor"] for e in found["coverage"]["held_out"]} == {
+        t for t, entry in tensors.items() if entry["read_by"]
+    }
+    assert desk.run(*RANGES, "--tensor", "x", "--json", "x.json").out
+    (tensor,) = load_json(Path("x.json").read_text())["tensors"]
+    assert tensor["calibrators"][0]["method"] == "minmax"
+    octaves = tensor["octaves"]
+    counted = sum(o["negative"] + o["positive"] for o in octaves) + tensor["zeros"]
+    assert counted == tensor["count"] and octaves[0]["low"] == 32.0
+
+
+def test_nan_is_shown_and_null_in_json(desk: Any, make: Any) -> None:
+    from onnx import helper
+
+    node = helper.make_node
+    nodes = [node("Log", ["x"], ["l"], "log"), node("Relu", ["l"], ["out"], "relu")]
+    desk.save(make(nodes, {"x": ("N", 4)}, {"out": ("N", 4)}))
+    desk.data("calib.npz", x=-np.ones((3, 4), np.float32))
+    desk.data("one.npz", x=np.array([[1, -1, 2, 3]], np.float32))
+    done = desk.run(*RANGES)
+    assert done.code == 0 and "NaN or Inf in 2 tensors, first in l (12 NaN, 0 Inf)" in done.out
+    log = next(t for t in desk.run(*RANGES, "--json", "-").json["tensors"] if t["name"] == "l")
+    assert log["low"] is None and log["crest_factor"] is None and log["nan_count"] == 12
+    assert log["non_finite"]["low"] == "nan"
+    assert "nothing to show" in desk.run(*RANGES, "--tensor", "l", "--plot", "l.png").out
+    some = desk.run("ranges", "net.onnx", "--calib-data", "one.npz", "--tensor", "l")
+    assert some.code == 0 and "1 NaN" in some.out
+
+
+def test_run_file(desk: Any) -> None:
+    desk.result("-o", "run.h5", "--calib-data", "calib.npz", "--method", "percentile:90")
+    Path("run.h5").rename("kept")  # known by its content
+    from_run = desk.run("ranges", "kept", "--json", "-").json
+    from_model = desk.run(*RANGES, "--json", "-").json
+    assert from_run["source"]["kind"] == "run"
+    planned = {t["name"]: t.pop("planned") for t in from_run["tensors"]}
+    assert planned["x"]["method"] == "percentile:90" and planned["x"]["clipped_fraction"] > 0.05
+    amax = {t["name"]: t["amax"] for t in from_model["tensors"]}
+    assert {t["name"]: t["amax"] for t in from_run["tensors"]} == amax
+    done = desk.run("ranges", "kept", "--tensor", "x")
+    assert "plan" in done.out and "The run's own ranges clip values of 1 tensor" in done.out
+
+
+def test_refused(desk: Any) -> None:
+    desk.refused("ranges", "net.onnx", says=["--calib-data is missing", "--calib-data DATA"])
+    desk.refused("ranges", "gone.h5", says=["gone.h5", "no such file"])
+    desk.refused("ranges", "gone.onnx", "--calib-data", "calib.npz", says=["gone.onnx"])
+    desk.refused(*RANGES, "--sort", "size", says=["--sort", "crest, amax"])
+    desk.refused(*RANGES, "--tensor", "r11", says=["'r11'", "nearest is 'r1'"])
+    desk.refused(*RANGES, "--json", "no/where.json", says=["--json: no/where.json"])
+    desk.refused(*RANGES, "--plot", "x.pdf", says=["--plot: x.pdf", ".svg or .png"])
+    two = ("--tensor", "x", "--tensor", "r1")
+    desk.refused(*RANGES, *two, "--plot", "x.png", says=["2 tensors", "folder"])
+    desk.refused(*RANGES, "--plot", "no/x.png", says=["--plot: no/x.png", "mkdir"])
+    desk.refused(*RANGES, "--plot", "net.onnx", "--force", says=["--plot: net.onnx"])
+
+
+def test_run_without_ranges(desk: Any) -> None:
+    desk.result("-o", "first.h5", "--save-plan", "plan.yaml")
+    desk.result("-o", "second.h5", "--plan", "plan.yaml")
+    says = ["second.h5: holds no ranges", "--calib-data DATA"]
+    desk.refused("ranges", "second.h5", says=says)
+    desk.refused(
+        *["ranges", "first.h5", "--calib-data", "calib.npz"],
+        says=["--calib-data: first.h5 is a run file"],
+    )
+
+
+def test_plots(desk: Any) -> None:
+    done = desk.run(*RANGES, "--plot", "all.svg")
+    assert (done.code, done.err) == (0, "") and done.out.endswith("Wrote all.svg\n")
+    svg = Path("all.svg").read_bytes()
+    assert svg.startswith(b"<?xml") and b"Ranges of net.onnx" in svg
+    desk.refused(*RANGES, "--plot", "all.svg", says=["all.svg exists", "--force"])
+    assert desk.run(*RANGES, "--plot", "all.svg", "--force").code == 0
+    assert Path("all.svg").read_bytes() == svg  # equal ranges, equal file
+    done = desk.run(*RANGES, "--tensor", "r1", "--plot", "r1.png")
+    assert (done.code, done.err) == (0, "")
+    assert Path("r1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plots_into_a_folder(desk: Any) -> None:
+    done = desk.run(*RANGES, "--plot", "figures", "--top", "2")
+    assert (done.code, done.err) == (0, "")
+    written = sorted(p.name for p in Path("figures").iterdir())
+    assert len(written) == 3 and written[-1] == "overview.png"
+    assert done.out.count("Wrote figures/") == 3
+    desk.refused(*RANGES, "--plot", "figures", says=["overview.png exists", "--force"])
+    desk.refused(*RANGES, "--plot", "no/folder", says=["no such folder"])
+    done = desk.run(*RANGES, "--plot", "figures", "--tensor", "x", "--force")
+    assert done.code == 0 and Path("figures/0000_x.png").exists()
+
+
+def test_missing_matplotlib(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    desk.refused(*RANGES, "--plot", "x.png", says=["matplotlib", "pip install 'qdebug[plots]'"])
+    assert desk.run(*RANGES).code == 0  # which needs none
+
+
+def test_help_names_every_flag(desk: Any) -> None:
+    done = desk.run("ranges", "--help")
+    flags = ("--calib-data", "--holdout", "--tensor", "--top", "--sort", "--plot", "--json")
+    assert done.code == 0 and all(flag in done.out for flag in flags)

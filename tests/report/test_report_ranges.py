@@ -1,0 +1,163 @@
+"""What `ranges` prints and draws, with names and numbers of every kind."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from qdebug.calibrate.coverage import Excess, growth, stretches
+from qdebug.calibrate.histogram import histogram_of
+from qdebug.measure.calibration import Coverage
+from qdebug.measure.ranges import RangesResult, TensorDynamics
+from qdebug.report.plots import overview_figure, save_figure, tensor_figure
+from qdebug.report.ranges import print_ranges, ranges_to_json
+
+ODD = (
+    "[red]x[/red]",
+    "слой/свёртка",
+    "/blocks/blocks.0/" + "deeply/" * 40 + "conv/Conv",
+    "层" * 120 + "/Conv",
+    "a$b$\n\x1b[31mc",
+    "",
+)
+
+
+def dynamics(name: str, values: np.ndarray, position: int = 0) -> TensorDynamics:
+    """All about [samples, n] values."""
+    values = values.astype(np.float32)
+    finite = np.where(np.isfinite(values), np.abs(values), 0)
+    found = TensorDynamics(
+        name, position, histogram_of(values, len(values)), finite.max(axis=1), ("reader",)
+    )
+    return replace(found, marks=found.computed_marks())
+
+
+def result(tensors: Sequence[TensorDynamics], excess: Sequence[Excess] = ()) -> RangesResult:
+    amax = {t.name: t.sample_amax for t in tensors}
+    coverage = Coverage(growth(amax), tuple(stretches(amax, np.arange(16))), tuple(excess))
+    return RangesResult(
+        *("model", "folder/net.onnx", "folder/net.onnx", "0" * 64, "data.npz", 16, "crest"),
+        tuple(tensors),
+        coverage,
+        len(tensors),
+    )
+
+
+@pytest.fixture
+def many() -> RangesResult:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(16, 300))
+    kinds = [
+        values,
+        np.abs(values) * 1e-30,
+        np.maximum(values, 0) * 1e5,
+        -np.abs(values),
+        np.full((16, 2), math.nan),
+        np.zeros((16, 2)),
+    ]
+    return result([dynamics(n, v, i) for i, (n, v) in enumerate(zip(ODD, kinds, strict=True))])
+
+
+def show(found: RangesResult, width: int | None, detailed: bool = True) -> str:
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        force_terminal=width is not None,
+        width=width or 4096,
+        highlight=False,
+        color_system="truecolor" if width else None,
+    )
+    print_ranges(console, found, top=20, detailed=detailed)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal(
+    many: RangesResult, plain: Callable[[str], str], width: int
+) -> None:
+    text = plain(show(many, width))
+    for line in text.splitlines():
+        assert cell_len(line.rstrip()) <= width, line
+    for words in ("crest", "INT8", "minmax", "smaller", "nothing to show", "a$b$\\n\\x1b[31mc"):
+        assert words in text
+
+
+def test_a_pipe_gets_plain_text_with_whole_names(many: RangesResult) -> None:
+    text = show(many, None)
+    assert "\x1b" not in text and ODD[2] in text and "…" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+    table = show(many, None, detailed=False)
+    assert "minmax" not in table and "█" not in table
+
+
+def test_histogram_rows(plain: Callable[[str], str]) -> None:
+    values = np.array([[0.0, 1.0, 1.5, -3.0], [0.0, 0.0, 0.0, 0.3]])
+    lines = show(result([dynamics("t", values)]), None).splitlines()
+    (top,) = (line.split() for line in lines if line.startswith("       2 "))
+    assert top[:3] == ["2", "█" * 6, "12%"] and top[3:5] == ["<", "minmax"]
+    (one,) = (line.split() for line in lines if line.startswith("       1 "))
+    assert one[:1] + one[-1:] == ["1", "25%"]
+    assert any(line.split() == ["zero", "50%"] for line in lines)
+    minmax = next(line for line in lines if line.startswith("minmax")).split()
+    assert minmax == ["minmax", "3", "0.0236", "0", "0"]
+
+
+def test_coverage(many: RangesResult) -> None:
+    assert "held-out" not in show(many, None)
+    one = dynamics("t", np.ones((16, 4)))
+    text = show(result([one], [Excess("t", 1.5, 0.25)]), None)
+    assert "1 of 1 tensors, most in t (1.5 times, 25% of the samples)" in text
+    assert "stay within" in show(result([one], [Excess("t", 1.0, 0.0)]), None)
+    assert "1 are enough" in text
+    late = dynamics("t", np.append(np.ones((15, 4)), np.full((1, 4), 9.0), axis=0))
+    text = show(result([late]), None)
+    assert "more might widen it" in text and "sample 15 alone stretches t: amax 9" in text
+
+
+def test_json(many: RangesResult) -> None:
+    found = ranges_to_json(many)
+    json.dumps(found, allow_nan=False)
+    by_name = {t["name"]: t for t in found["tensors"]}
+    assert set(by_name) == set(ODD)
+    assert by_name[""]["calibrators"] == [] and by_name[""]["zero_share"] == 1.0
+    broken = by_name[ODD[4]]
+    assert broken["percentiles"]["50"] is None and broken["nan_count"] == 32
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_figures_of_odd_tensors(many: RangesResult, tmp_path: Path, suffix: str) -> None:
+    for index, tensor in enumerate(many.tensors):
+        path = tmp_path / f"{index}.{suffix}"
+        assert save_figure(tensor_figure(tensor), path) == str(path)
+        assert path.stat().st_size > 1000
+    save_figure(overview_figure(many), tmp_path / f"all.{suffix}")
+    assert len(list(tmp_path.iterdir())) == len(many.tensors) + 1
+
+
+def test_the_figure_shows_the_numbers() -> None:
+    tensor = dynamics("t", np.random.default_rng(1).normal(size=(16, 500)))
+    axes = tensor_figure(tensor).axes[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert [label.split(":")[0] for label in labels] == ["minmax", "percentile", "entropy", "mse"]
+    at = sorted({round(float(line.get_xdata()[0]), 6) for line in axes.lines})  # type: ignore[index]
+    assert at == sorted({round(s * m.amax, 6) for m in tensor.marks or () for s in (-1, 1)})
+    assert axes.get_yscale() == "log" and axes.get_xlabel() and axes.get_ylabel()
+
+
+def test_a_deep_network_names_only_some(tmp_path: Path) -> None:
+    tensors = [dynamics(f"/layer{i}/Conv_output_0", np.ones((16, 2)) * i, i) for i in range(200)]
+    figure = overview_figure(result(tensors))
+    axes = figure.axes[0]
+    assert len(axes.get_xticklabels()) == 40 and "one name in 5" in axes.get_xlabel()
+    save_figure(figure, tmp_path / "deep.png")
