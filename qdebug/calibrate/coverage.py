@@ -31,7 +31,7 @@ class Growth:
         counts: numbers of samples, doubling.
         median, lowest: over the tensors, the range that the first `counts` samples give, as a
             share of the range that all give.
-        enough: the smallest of `counts` at which the median reaches ENOUGH; the last one if none
+        enough: the smallest of `counts` at which every tensor reaches ENOUGH; the last one if none
             before does.
     """
 
@@ -83,11 +83,12 @@ def growth(sample_amax: Mapping[str, Array]) -> Growth:
         return Growth(tuple(counts), (1.0,) * len(counts), (1.0,) * len(counts), min(total, 1))
     at = np.array([[share[count - 1] for count in counts] for share in shares])
     median = np.median(at, axis=0)
-    reached = [count for count, value in zip(counts, median, strict=True) if value >= ENOUGH]
+    lowest = at.min(axis=0)
+    reached = [count for count, value in zip(counts, lowest, strict=True) if value >= ENOUGH]
     return Growth(
         tuple(counts),
         tuple(median.tolist()),
-        tuple(at.min(axis=0).tolist()),
+        tuple(lowest.tolist()),
         reached[0] if reached else total,
     )
 

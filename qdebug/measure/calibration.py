@@ -104,8 +104,8 @@ class CalibrateResult:
     """Everything `qdebug calibrate` found.
 
     Attributes:
-        methods: all that were tried, "mix" and a cache given among them.
-        best: the name of the one to use.
+        methods: all that were tried, "mix" and the calibration "given" among them.
+        best: the name of the one to use; `best_by` says what decided.
         metric: name of the end-to-end metric, "" without one; `reference_task` is its FP32 value.
         cache_difference: how a cache given differs from a fresh calibration.
         from_cache: no model was run to calibrate.
@@ -117,6 +117,7 @@ class CalibrateResult:
     held_out_samples: int
     methods: tuple[MethodResult, ...]
     best: str
+    best_by: str
     metric: str
     reference_task: float | None
     coverage: Coverage

@@ -23,6 +23,7 @@ class Metrics:
             reads them; None where no Q/DQ pair reads the tensor.
         nan_count, inf_count: in the candidate.
         worst_sample: the sample with the lowest SQNR; None when no sample was measured.
+        worst_sample_sqnr_db: its SQNR.
         worst_channel: the channel with the lowest SQNR; None where channels were not measured.
         worst_channel_sqnr_db: its SQNR.
 
@@ -40,6 +41,7 @@ class Metrics:
     nan_count: int
     inf_count: int
     worst_sample: int | None
+    worst_sample_sqnr_db: float | None
     worst_channel: int | None
     worst_channel_sqnr_db: float | None
 
@@ -74,6 +76,7 @@ def metrics_of(sums: ErrorSums) -> Metrics:
         nan_count=sums.nan_count,
         inf_count=sums.inf_count,
         worst_sample=sums.worst_sample,
+        worst_sample_sqnr_db=_ratio_db(sums),
         worst_channel=channel,
         worst_channel_sqnr_db=channel_db,
     )
@@ -90,6 +93,14 @@ def sqnr_db(signal_sq: float, error_sq: float) -> float:
     return 10 * (math.log10(signal_sq) - math.log10(error_sq))
 
 
+def _ratio_db(sums: ErrorSums) -> float | None:
+    if sums.worst_sample is None:
+        return None
+    if math.isinf(sums.worst_ratio):
+        return math.nan if sums.mismatched_non_finite else -math.inf
+    return sqnr_db(1.0, sums.worst_ratio)
+
+
 def _cosine(sums: ErrorSums) -> float:
     if sums.sq_err == 0:
         return 1.0
@@ -103,5 +114,9 @@ def _worst_channel(sums: ErrorSums) -> tuple[int | None, float | None]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = sums.channel_sq_err / sums.channel_ref_sq
     ratio = np.where(sums.channel_sq_err == 0, 0.0, ratio)
+    # A channel without a signal has no SQNR; whatever noise it carries says little of the layer.
+    ratio = np.where((sums.channel_ref_sq == 0) & (sums.channel_sq_err > 0), -1.0, ratio)
     worst = int(np.argmax(ratio))
+    if ratio[worst] < 0:  # none has a signal
+        return None, None
     return worst, sqnr_db(float(sums.channel_ref_sq[worst]), float(sums.channel_sq_err[worst]))

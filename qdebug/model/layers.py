@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -137,9 +137,15 @@ def _kind(graph: Graph, step: list[Node], tensor: str) -> str | None:
     if node.op_type == "Add":
         other = _other(node, tensor)
         if other in graph.initializers:
-            return "bias"
-        return "residual" if graph.shapes.get(other) == graph.shapes.get(tensor) else None
+            return "bias" if _is_per_channel(graph.initializers[other].dims) else None
+        shape = graph.shapes.get(tensor)
+        return "residual" if shape is not None and graph.shapes.get(other) == shape else None
     return None
+
+
+def _is_per_channel(shape: Sequence[int]) -> bool:
+    """One value, or one per channel; a table of positions is no bias."""
+    return sum(size != 1 for size in shape) <= 1
 
 
 def _other(add: Node, tensor: str) -> str:

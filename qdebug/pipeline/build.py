@@ -75,14 +75,20 @@ def build_subject(
             "Give --reference only with a model that carries Q/DQ, or a run file (.h5) to reuse.",
         )
     calibrator = parse_method(settings.method)
+    notes: tuple[str, ...] = ()
     if settings.calibration:
-        plan = _with_calibration(plan, settings.calibration, model)
-    bound = _bind(plan, model)
+        plan, notes = _with_calibration(plan, settings.calibration, model)
+    try:
+        bound = _bind(plan, model)
+    except PlanError as error:
+        if settings.plan is None:
+            raise
+        raise PlanError(f"{settings.plan}: {error.message}", error.hint) from error
     # Bound: whatever is saved of it from here on is for this model.
     plan = replace(plan, model_sha256=model.file.sha256)
     if not bound.missing_ranges():
         subject = planned_subject(model, replace(bound, plan=plan))
-        return Built(replace(subject, notes=_unused(settings)))
+        return Built(replace(subject, notes=(*notes, *_unused(settings))))
     data = settings.calib_data
     calibration = samples
     if data is not None or settings.calib_samples is not None:
@@ -97,7 +103,7 @@ def build_subject(
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
     subject = planned_subject(model, _bind(plan.with_ranges(ranges, where), model))
-    return Built(replace(subject, notes=_notes(data, gathered, missing)), gathered)
+    return Built(replace(subject, notes=(*notes, *_notes(data, gathered, missing))), gathered)
 
 
 def names_model(reference: str | None) -> bool:
@@ -105,23 +111,55 @@ def names_model(reference: str | None) -> bool:
     return reference is not None and Path(reference).suffix == ".onnx"
 
 
-def _with_calibration(plan: PrecisionPlan, path: str, model: Model) -> PrecisionPlan:
-    """`plan` with the ranges of a file; its own win: they were set by hand or by a search.
+def _with_calibration(
+    plan: PrecisionPlan, path: str, model: Model
+) -> tuple[PrecisionPlan, tuple[str, ...]]:
+    """`plan` with the ranges of a file, and what to note about them. Ranges of the plan itself win:
+    they were set by hand or by a search.
 
     Raises:
-        PlanError: the file is not valid, or has no tensor of the model.
+        PlanError: the file is not valid, for another model, or has no tensor of the model.
+    """
+    tensors = ranges_for(path, model)
+    needed = _bind(plan, model).needed_ranges()
+    notes = []
+    missing = [t for t in needed if t not in tensors and t not in plan.tensors]
+    if missing:
+        notes.append(
+            f"{path} has no range for {len(missing)} of {len(needed)} quantized tensors, first "
+            f"'{missing[0]}': they are calibrated."
+        )
+    kept = [t for t in needed if t in tensors and t in plan.tensors]
+    if kept:
+        notes.append(
+            f"{len(kept)} tensors keep the range that the plan has for them, not {path}'s."
+        )
+    return plan.with_ranges(tensors, f"from {path}"), tuple(notes)
+
+
+def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
+    """The ranges in a file of any kind, for the tensors that `model` has.
+
+    Raises:
+        PlanError: the file is not valid, for another model, or has no tensor of the model.
     """
     ranges = read_ranges(path)
+    if ranges.model_sha256 and ranges.model_sha256 != model.file.sha256:
+        raise PlanError(
+            f"{path} was made for another model (sha256 {ranges.model_sha256[:12]}…, "
+            f"{model.file.path} has {model.file.sha256[:12]}…)",
+            "Calibrate this model, or remove 'model' from the file if its tensors are the same.",
+        )
     known = {*model.graph.producers, *model.graph.initializers}
     known |= {spec.name for spec in model.graph.inputs}
     tensors = {name: entry for name, entry in ranges.tensors.items() if name in known}
     if not tensors:
         first = next(iter(ranges.tensors), "")
         raise PlanError(
-            f"--calibration: {path}, {ranges.source}, has no tensor of {model.file.path}",
+            f"{path}, {ranges.source}, has no tensor of {model.file.path}",
             f"Its first is '{first}'. {nearest(first, known)}" if first else "It is empty.",
         )
-    return plan.with_ranges(tensors if ranges.partial else ranges.tensors, f"from {path}")
+    return tensors if ranges.partial else dict(ranges.tensors)
 
 
 def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:

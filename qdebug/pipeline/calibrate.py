@@ -21,6 +21,7 @@ from qdebug.model.layers import Layers, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
+from qdebug.pipeline.build import ranges_for
 from qdebug.pipeline.cachediff import compare_with_cache
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.mix import choose_mix
@@ -56,10 +57,11 @@ def calibrate(
     ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
     difference = None
     if settings.from_cache:
-        given = read_ranges(settings.from_cache).tensors
-        difference = compare_with_cache(given, gathered.histograms, needed)
-        fallback = next(iter(ranges.values()))
-        ranges["cache"] = {t: given.get(t, fallback[t]) for t in needed}
+        given = ranges_for(settings.from_cache, subject.model)
+        everything = read_ranges(settings.from_cache).tensors
+        difference = compare_with_cache(everything, gathered.histograms, needed)
+        if not difference.missing:  # it is judged as it is, or not at all
+            ranges["given"] = {t: given[t] for t in needed}
     mix = choose_mix(ranges, seen.histograms) if settings.mix else None
     if mix:
         ranges["mix"] = dict(mix.tensors)
@@ -69,13 +71,15 @@ def calibrate(
         MethodResult(name, tensors, trials.by_name[name], _clipped(tensors, seen.histograms))
         for name, tensors in ranges.items()
     )
+    best, reason = _best(methods, held_out.count)
     return CalibrateResult(
         model_path=settings.model,
         model_sha256=subject.model.file.sha256,
         calibration_samples=calibration.count,
         held_out_samples=held_out.count,
         methods=methods,
-        best=_best(methods),
+        best=best,
+        best_by=reason,
         metric=metric.name if metric else "",
         reference_task=trials.reference_task,
         coverage=_coverage(gathered, seen, needed),
@@ -157,15 +161,28 @@ def _clipped(
     }
 
 
-def _best(methods: Sequence[MethodResult]) -> str:
-    """By the metric where there is one, then by the outputs' SQNR; the simpler one on a tie, and
-    "mix" or a cache only where it is better."""
+def _best(methods: Sequence[MethodResult], samples: int) -> tuple[str, str]:
+    """The method to take, and by what.
 
-    def quality(method: MethodResult) -> tuple[float, float]:
-        sqnr = method.trial.sqnr_db
-        return method.trial.task or 0.0, -math.inf if math.isnan(sqnr) else sqnr
+    Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
+    within one standard error of the best metric: closer ones cannot be told apart on so many
+    samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.)
+    """
 
-    return max(methods, key=quality).name
+    def sqnr(method: MethodResult) -> float:
+        value = method.trial.sqnr_db
+        return -math.inf if math.isnan(value) else value
+
+    tasks = [m.trial.task for m in methods if m.trial.task is not None]
+    if not tasks:
+        return max(methods, key=sqnr).name, "output SQNR"
+    top = max(tasks)
+    error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
+    close = [m for m in methods if m.trial.task is not None and m.trial.task >= top - error]
+    reason = (
+        "the metric" if len(close) == 1 else f"output SQNR, of {len(close)} equal by the metric"
+    )
+    return max(close, key=sqnr).name, reason
 
 
 def _coverage(gathered: Gathered, seen: Gathered, needed: list[str]) -> Coverage:

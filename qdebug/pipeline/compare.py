@@ -32,6 +32,7 @@ from qdebug.pipeline.results import (
     all_skipped,
     first_divergence,
     layer_results,
+    overflow_notes,
     tensor_results,
     verdict_of,
 )
@@ -218,10 +219,10 @@ def _result(
         outputs=finals,
         layers=layers,
         tensors=tensors,
-        first_divergence=first_divergence(subject, tensors),
+        first_divergence=first_divergence(layers, subject),
         skipped=all_skipped(subject, errors, not_float),
         task=task,
-        notes=subject.notes,
+        notes=(*subject.notes, *overflow_notes(finals, tensors)),
     )
 
 

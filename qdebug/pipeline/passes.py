@@ -190,19 +190,18 @@ def run_pass(
     one: Pass, samples: Samples, options: PassOptions, progress: ProgressCallback
 ) -> Errors:
     """The error totals of a group over all samples; memory for `workers + 1` executions."""
-    stride = max(1, samples.count // options.local_samples)
+    batches = list(samples.batches())
+    due = _spread(len(batches), -(-options.local_samples // samples.batch_size))
 
     def work(batch: Batch) -> tuple[Execution, Errors]:
         feeds = samples.feeds(batch.start, batch.count)
-        next_due = -(-batch.start // stride) * stride
-        with_local = next_due < batch.start + batch.count
-        execution = one.execute(batch, feeds, options.stored, with_local)
+        execution = one.execute(batch, feeds, options.stored, batch.index in due)
         errors = compare_execution(one.comparison, execution)
         errors.tensors.update(_clipped_inputs(one.subject, batch, feeds))
         return execution, errors
 
     def consumed() -> Iterator[Errors]:
-        for execution, errors in map_in_order(work, samples.batches(), options.workers):
+        for execution, errors in map_in_order(work, batches, options.workers):
             for sink in options.sinks:
                 sink(execution, errors)
             progress(Progress("compare", execution.start + execution.count, samples.count))
@@ -224,6 +223,12 @@ def _clipped_inputs(subject: Subject, batch: Batch, feeds: Feeds) -> dict[str, E
         for name, limit in subject.amax.items()
         if name in feeds and name not in subject.reference.producers
     }
+
+
+def _spread(total: int, wanted: int) -> set[int]:
+    """`wanted` of `total` numbers, evenly spread; at least two, since data may be sorted."""
+    wanted = min(total, max(2, wanted))
+    return {k * total // wanted for k in range(wanted)}
 
 
 def _is_float(subject: Subject, tensor: str, reference: Session, candidate: Session) -> bool:

@@ -54,16 +54,34 @@ def layer_results(subject: Subject, errors: Errors) -> tuple[LayerResult, ...]:
 
 
 def first_divergence(
-    subject: Subject, tensors: Sequence[TensorResult], threshold_db: float = DIVERGENCE_DB
+    layers: Sequence[LayerResult], subject: Subject, threshold_db: float = DIVERGENCE_DB
 ) -> Divergence | None:
-    """The first tensor in execution order under the threshold, or with NaN or Inf of its own."""
-    for result in tensors:
+    """The first layer in execution order whose output is under the threshold, or holds NaN or Inf
+    of its own."""
+    by_name = {layer.name: layer for layer in layers}
+    for layer in subject.layers:
+        result = by_name.get(layer.name)
+        if result is None:
+            continue
         value = result.metrics.sqnr_db
         if math.isnan(value) or value < threshold_db:
-            producer = subject.reference.producers.get(result.name)
-            layer = subject.layers.of_node.get(producer.name) if producer else None
-            return Divergence(result.name, layer.name if layer else None, value, threshold_db)
+            return Divergence(result.tensor, result.name, value, threshold_db)
     return None
+
+
+def overflow_notes(
+    outputs: Sequence[TensorResult], tensors: Sequence[TensorResult]
+) -> tuple[str, ...]:
+    """Overflows that the outputs do not show: attention masks, mostly."""
+    broken = [t for t in tensors if not t.metrics.is_finite]
+    if not broken or not all(t.metrics.is_finite for t in outputs):
+        return ()
+    huge = max(t.metrics.ref_amax for t in broken)
+    return (
+        f"{len(broken)} tensors overflow (values of up to {huge:.3g} in FP32), first "
+        f"'{broken[0].name}', and yet every output is finite: so do attention masks of large "
+        "negative values, without harm.",
+    )
 
 
 def all_skipped(subject: Subject, errors: Errors, not_float: Sequence[str]) -> tuple[Skipped, ...]:

@@ -12,12 +12,13 @@ import onnx
 from qdebug.config import CompareSettings
 from qdebug.errors import PlanError, UsageError
 from qdebug.model.graph import Graph
-from qdebug.model.layers import Layers, find_layers
+from qdebug.model.layers import Layer, Layers, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.quantize import QMAX, QMIN
+from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.types import Precision
 
@@ -58,10 +59,20 @@ def planned_subject(model: Model, bound: BoundPlan) -> Subject:
         candidate=lowered.graph,
         tensors=lowered.tensors,
         layers=bound.layers,
-        precisions=bound.precisions,
+        precisions={x.name: _lowered_precision(bound, lowered.graph, x) for x in bound.layers},
         amax=lowered.amax,
         plan=bound.plan,
     )
+
+
+def _lowered_precision(bound: BoundPlan, lowered: Graph, layer: Layer) -> Precision:
+    """What a layer really runs in: an operator without an FP16 form stays FP32."""
+    asked = bound.precisions[layer.name]
+    if asked is not Precision.FP16:
+        return asked
+    outputs = lowered.by_name[layer.name].outputs
+    half = any(lowered.types.get(t) == onnx.TensorProto.FLOAT16 for t in outputs)
+    return Precision.FP16 if half else Precision.FP32
 
 
 def quantized_subject(model: Model, settings: CompareSettings) -> Subject:
@@ -116,7 +127,8 @@ def quantized_subject(model: Model, settings: CompareSettings) -> Subject:
 def _reference_graph(model: Model, settings: CompareSettings) -> tuple[Graph, str]:
     if settings.reference and Path(settings.reference).suffix == ".onnx":
         return prepare_model(read_model(settings.reference)).graph, ""
-    stripped = onnx.shape_inference.infer_shapes(strip_qdq(model.graph))
+    raised = Graph(onnx.shape_inference.infer_shapes(raise_to_fp32(model.graph.proto)))
+    stripped = onnx.shape_inference.infer_shapes(strip_qdq(raised))
     note = (
         "The model carries Q/DQ: it is compared with itself without them. The rounding of weights "
         "that are stored as INT8 cannot be seen so; --reference FP32.onnx shows it."

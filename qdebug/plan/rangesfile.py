@@ -28,11 +28,13 @@ class Ranges:
         partial: the file may hold tensors that a model does not have (a cache of TensorRT names
             its own; scales of another export), so unknown names are no error.
         source: what kind of file it was, for people.
+        model_sha256: of the model it was made for, "" where the file does not say.
     """
 
     tensors: Mapping[str, TensorRange]
     partial: bool
     source: str
+    model_sha256: str = ""
 
 
 class _ScalesFile(Strict):
@@ -58,8 +60,9 @@ def read_ranges(path: str | Path) -> Ranges:
     if _schema_of(path) == SCALES_SCHEMA:
         file = read_yaml(path, _ScalesFile, PlanError)
         entries = {name: tensor_range(entry) for name, entry in file.tensors.items()}
-        return Ranges(entries, True, "scales")
-    return Ranges(read_plan(path).tensors, False, "a plan")
+        return Ranges(entries, True, "scales", file.model.sha256)
+    plan = read_plan(path)
+    return Ranges(plan.tensors, False, "a plan", plan.model_sha256)
 
 
 def scales_to_yaml(

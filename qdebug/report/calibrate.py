@@ -22,7 +22,7 @@ from qdebug.plan.quantize import scale_of
 from qdebug.report.coverage import coverage_to_json, print_coverage
 from qdebug.report.jsonout import finite
 from qdebug.report.terminal import print_table
-from qdebug.report.view import decibel, number, share, shorten
+from qdebug.report.view import decibel, number, printable, share, shorten
 
 CALIBRATE_SCHEMA = "qdebug.calibrate/1"
 _MOST_LISTED = 5
@@ -41,6 +41,7 @@ def calibrate_to_json(result: CalibrateResult) -> dict[str, Any]:
         else None,
         "methods": {m.name: _method(m) for m in result.methods},
         "best": result.best,
+        "best_by": result.best_by,
         "coverage": coverage_to_json(result.coverage),
         "mix": dict(result.mix.counts) if result.mix else None,
         "from_cache": result.from_cache,
@@ -61,12 +62,11 @@ def print_calibrate(console: Console, result: CalibrateResult) -> None:
     if result.metric and result.reference_task is not None:
         console.print(f"{result.metric} in FP32: {result.reference_task:.4f}")
     print_table(console, _methods_table(result))
-    console.print()
-    print_table(console, _tensor_table(result))
+    _print_tensors(console, result)
     print_coverage(console, result.coverage)
     if result.cache_difference:
         _print_difference(console, result.cache_difference)
-    console.print(Text(f"Best: {result.best}", style="bold green"))
+    console.print(Text(f"Best: {result.best} (by {result.best_by})", style="bold green"))
 
 
 def _methods_table(result: CalibrateResult) -> Table:
@@ -91,23 +91,17 @@ def _methods_table(result: CalibrateResult) -> Table:
     return table
 
 
-def _tensor_table(result: CalibrateResult) -> Table:
-    table = Table(
-        box=None,
-        title="amax where the methods differ most",
-        title_justify="left",
-        title_style="bold",
-        header_style="underline",
-        padding=(0, 2, 0, 0),
-    )
+def _print_tensors(console: Console, result: CalibrateResult) -> None:
+    """Name and ranges on lines of their own: neither is ever cut."""
     shown = [m for m in result.methods if m.name != "mix"]
-    table.add_column("tensor", no_wrap=True)
-    for method in shown:
-        table.add_column(Text(shorten(method.name, 16)), justify="right", no_wrap=True)
+    if len(shown) < 2:
+        return
+    console.print()
+    console.print(Text("amax where the methods differ most", style="bold"))
     for tensor in _most_different(shown):
-        cells = [number(_amax(m, tensor), 3) for m in shown]
-        table.add_row(Text(shorten(tensor, 34)), *cells)
-    return table
+        console.print(Text(f"  {printable(tensor)}"), soft_wrap=True)
+        cells = ", ".join(f"{m.name} {number(_amax(m, tensor), 3)}" for m in shown)
+        console.print(Text(f"    {cells}"))
 
 
 def _most_different(methods: list[MethodResult]) -> list[str]:

@@ -19,15 +19,16 @@ def print_coverage(console: Console, coverage: Coverage, over: str = "") -> None
     data, and samples that stretch a range alone. `over` says of which tensors."""
     growth = coverage.growth
     steps = ", ".join(
-        f"{count}: {100 * value:.0f}%"
-        for count, value in zip(growth.counts, growth.median, strict=True)
+        f"{count}: {100 * median:.0f}/{100 * lowest:.0f}%"
+        for count, median, lowest in zip(growth.counts, growth.median, growth.lowest, strict=True)
     )
     console.print()
     console.print(Text("Coverage", style="bold").append(f" {over}" if over else "", style="dim"))
-    enough = f"{growth.enough} are enough"
-    if not growth.counts or growth.enough == growth.counts[-1]:  # nothing less reached the mark
-        enough = "more might widen it further"
-    console.print(f"  range by number of samples (median): {steps}; {enough}")
+    console.print(f"  range by number of samples (median/lowest tensor): {steps}")
+    if growth.counts and growth.enough < growth.counts[-1]:
+        console.print(f"  the first {growth.enough} give every tensor most of its range")
+    else:  # nothing less reached the mark
+        console.print("  some ranges still grew with the last samples: more might widen them")
     beyond = [e for e in coverage.excesses if e.ratio > 1]
     if beyond:
         worst = beyond[0]

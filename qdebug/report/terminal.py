@@ -23,6 +23,7 @@ def print_compare(console: Console, view: CompareView, run_file: Path | None) ->
     console.print(Text(view.title, style="bold"))
     print_table(console, _facts(view, console))
     console.print()
+    console.print(Text(_layers_title(view), style="bold"), soft_wrap=True)
     print_table(console, _layers(view, console))
     for note in view.notes:
         console.print(Text(f"Note: {note}", style="yellow"))
@@ -62,15 +63,18 @@ def _facts(view: CompareView, console: Console) -> Table:
     return table
 
 
-def _layers(view: CompareView, console: Console) -> Table:
+def _layers_title(view: CompareView) -> str:
     title = "Worst layers by local error"
+    if view.local_samples:
+        title += f", on {view.local_samples} samples"
     if view.hidden:
         title += f" ({view.hidden} more in --json)"
+    return title
+
+
+def _layers(view: CompareView, console: Console) -> Table:
     table = Table(
         box=None,
-        title=title,
-        title_justify="left",
-        title_style="bold",
         header_style="underline",
         padding=(0, 1, 0, 0),
     )

@@ -36,6 +36,7 @@ class CompareView:
         title: what was compared with what.
         facts: (name, text) pairs, most important first.
         layers: the worst layers; `hidden` more were left out.
+        local_samples: how many samples their local errors come from.
         notes: what the reader must know.
         verdict: one line; `passed` is None when no gate was set.
         conditions: (passed, text) of each condition.
@@ -45,6 +46,7 @@ class CompareView:
     facts: tuple[tuple[str, str], ...]
     layers: tuple[LayerRow, ...]
     hidden: int
+    local_samples: int
     notes: tuple[str, ...]
     verdict: str
     passed: bool | None
@@ -59,6 +61,7 @@ def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
         facts=tuple(_facts(result)),
         layers=tuple(_row(layer) for layer in shown),
         hidden=len(result.layers) - len(shown),
+        local_samples=result.local_samples,
         notes=tuple(printable(note) for note in result.notes),
         verdict=_verdict(result),
         passed=result.verdict.passed if result.verdict.conditions else None,
@@ -100,7 +103,14 @@ def _title(result: CompareResult) -> str:
     name = printable(Path(result.model_path).name)
     how = "simulated on ONNX Runtime" if result.backend == "ort" else f"on {result.backend}"
     count = f"{result.samples} sample{'s' if result.samples != 1 else ''}"
-    return f"{name}: {result.precision.upper()} {how} against FP32, {count}"
+    return f"{name}: {_precision(result)} {how} against FP32, {count}"
+
+
+def _precision(result: CompareResult) -> str:
+    """The precisions that layers run in, most layers' first where the plan's own has none."""
+    used = {str(layer.precision) for layer in result.layers}
+    others = sorted(used - {result.precision, "fp32"})
+    return " + ".join(p.upper() for p in [result.precision, *others])
 
 
 def _facts(result: CompareResult) -> list[tuple[str, str]]:
@@ -129,7 +139,7 @@ def _metrics_text(metrics: Metrics) -> str:
     return (
         f"SQNR {decibel(metrics.sqnr_db)} dB, cosine {metrics.cosine:.5f}, "
         f"largest error {number(metrics.max_abs_err, 3)} of {number(metrics.ref_amax, 3)}, "
-        f"worst sample {metrics.worst_sample}"
+        f"worst sample {metrics.worst_sample} ({decibel(metrics.worst_sample_sqnr_db)} dB)"
     )
 
 
@@ -182,8 +192,10 @@ def shorten_layer(name: str, op_type: str, width: int) -> str:
     last, so the end without the operator, which has a column of its own, tells layers apart."""
     if cell_len(name) <= width:
         return name
-    name = name.removesuffix(f"/{op_type}")
-    return name if cell_len(name) <= width else f"…{_last_cells(name, width - 1)}"
+    short = name.removesuffix(op_type)
+    if short != name and cell_len(short) < width:
+        return f"{short}…"
+    return f"…{_last_cells(name, width - 1)}"
 
 
 def widest(texts: Sequence[str], least: int) -> int:

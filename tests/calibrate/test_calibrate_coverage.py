@@ -33,6 +33,7 @@ def test_growth_never_shrinks_and_ends_whole(values: list[float]) -> None:
     assert found.median[-1] == 1.0
     assert found.counts[-1] == len(values)
     assert found.enough in (*found.counts, 1)
+    assert found.lowest == found.median  # there is one tensor only
 
 
 def test_one_sample_that_stretches_a_range_is_named() -> None:

@@ -52,8 +52,11 @@ def test_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
             assert 0 <= entry["clipped_fraction"] < 0.5
         assert method["outputs"]["logits"]["sqnr_db"] == method["sqnr_db"]
     assert found["best"] in METHODS
-    best = found["methods"][found["best"]]
-    assert best["metric"] == max(m["metric"] for m in found["methods"].values())
+    best, top = found["methods"][found["best"]], max(m["metric"] for m in found["methods"].values())
+    error = (top * (1 - top) / 500) ** 0.5
+    close = [m for m in found["methods"].values() if m["metric"] >= top - error]
+    assert best["sqnr_db"] == max(m["sqnr_db"] for m in close)
+    assert found["best_by"] == f"output SQNR, of {len(close)} equal by the metric"
     assert set(found["coverage"]) == {"growth", "stretched_by_one_sample", "held_out"}
 
 
@@ -187,7 +190,10 @@ def test_an_old_cache_is_judged_and_its_faults_named(
     assert difference["different"][0]["given"] == pytest.approx(
         8 * difference["different"][0]["fresh"], rel=1e-5
     )
-    assert found["methods"]["cache"]["sqnr_db"] < found["methods"]["minmax"]["sqnr_db"]
+    assert "given" not in found["methods"]  # it lacks a tensor, so it cannot be judged
+    cache.write_text("\n".join([*spoilt, f"{names[0]}: {struct.pack('>f', 0.01).hex()}"]))
+    found = calibrated(capsys, *HOLDOUT, "--method", "minmax", "--from-cache", str(cache))
+    assert found["methods"]["given"]["sqnr_db"] < found["methods"]["minmax"]["sqnr_db"]
     assert main(["calibrate", CNN, *CALIB, *HOLDOUT, "--from-cache", str(cache)]) == 0
     shown = capsys.readouterr().out
     assert "not in the model: gone" in shown

@@ -26,6 +26,7 @@ METRICS: dict[str, Any] = {
     "nan_count": int,
     "inf_count": int,
     "worst_sample": int,
+    "worst_sample_sqnr_db": Number,
     "worst_channel": (int, type(None)),
     "worst_channel_sqnr_db": (int, float, type(None)),
 }

@@ -91,6 +91,27 @@ def spoilt(tmp_path: Path, plan_file: Path) -> Callable[[str, float], CompareRes
 
 
 @pytest.mark.parametrize("factor", [16, 1 / 16], ids=["times-16", "by-16"])
+@pytest.mark.parametrize("index", range(0, 35, 3))
+def test_only_the_readers_of_a_spoilt_scale_lose(
+    healthy: CompareResult,
+    readers: dict[str, set[str]],
+    spoilt: Callable[[str, float], CompareResult],
+    index: int,
+    factor: float,
+) -> None:
+    """Whatever other layers are like by nature."""
+    tensor = list(readers)[index]
+    before = {x.name: x.local_sqnr_db for x in healthy.layers}
+    lost = {
+        x.name: before[x.name] - x.local_sqnr_db
+        for x in spoilt(tensor, factor).layers
+        if x.local_sqnr_db is not None
+    }
+    assert all(abs(lost[name]) < 1e-3 for name in lost if name not in readers[tensor])
+    assert all(lost[name] > 6 for name in readers[tensor]), lost
+
+
+@pytest.mark.parametrize("factor", [16, 1 / 16], ids=["times-16", "by-16"])
 @pytest.mark.parametrize("index", SPREAD)
 def test_the_layers_of_a_spoilt_scale_rank_first(
     healthy: CompareResult,

@@ -120,8 +120,13 @@ def test_worst_sample_and_worst_channel(case: Any, axis: int) -> None:
     if ref.ndim > 1:
         by_channel = _ratios(ref, cand, axis)
         metrics = metrics_of(found)
+        by_channel = by_channel[np.isfinite(by_channel)]  # but for channels without a signal
+        if not len(by_channel):
+            assert metrics.worst_channel is None
+            return
         assert metrics.worst_channel is not None
         assert metrics.worst_channel_sqnr_db is not None
+        by_channel = np.nan_to_num(_ratios(ref, cand, axis), posinf=-1.0)
         assert math.isclose(by_channel[metrics.worst_channel], by_channel.max(), rel_tol=1e-5)
         expected = -10 * math.log10(by_channel.max()) if by_channel.max() else math.inf
         assert metrics.worst_channel_sqnr_db == pytest.approx(expected, abs=1e-3)

@@ -25,9 +25,9 @@ from qdebug.report.terminal import print_compare
 from qdebug.report.view import compare_view
 from qdebug.types import Precision, Skipped
 
-FINE = Metrics(0.5, 0.1, 0.2, 31.25, 0.999, 6.0, 6.1, None, 0, 0, 3, None, None)
+FINE = Metrics(0.5, 0.1, 0.2, 31.25, 0.999, 6.0, 6.1, None, 0, 0, 3, 30.5, None, None)
 NAN = math.nan
-BROKEN = Metrics(NAN, NAN, NAN, NAN, NAN, 1e5, 6e4, None, 2, 7, 0, None, None)
+BROKEN = Metrics(NAN, NAN, NAN, NAN, NAN, 1e5, 6e4, None, 2, 7, 0, NAN, None, None)
 
 
 def layer(

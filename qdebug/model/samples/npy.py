@@ -1,10 +1,10 @@
-"""`.npy` data: the header, and arrays mapped from a file."""
+"""`.npy` data: the header, and arrays read from a file row by row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import numpy as np
 
@@ -63,27 +63,39 @@ def check_size(header: Header, held: int, where: str) -> None:
         )
 
 
-class MappedArray:
-    """An array that lies uncompressed in a file, from byte `offset`; slices are copied out."""
+class StoredArray:
+    """An array that lies uncompressed in a file, from byte `offset`; rows are read when asked for.
+
+    Read, not mapped: what was touched of a mapping counts as memory of the process, which would
+    grow with the number of samples.
+    """
 
     def __init__(self, path: Path, header: Header, offset: int) -> None:
         self.shape = header.shape
         self.dtype = header.dtype
-        self._data: Array
-        if header.nbytes:
-            order: Literal["F", "C"] = "F" if header.fortran_order else "C"
-            self._data = np.memmap(path, header.dtype, "r", offset, header.shape, order=order)
-        else:  # an empty range cannot be mapped
-            self._data = np.empty(header.shape, header.dtype)
+        self._path, self._header, self._offset = path, header, offset
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows start to stop, copied."""
-        data = self._data[start:stop] if self._data.ndim else self._data
-        return np.array(data, order="C")
+        """Rows start to stop. A Fortran-ordered array has no rows in its file: it is read whole."""
+        shape = self.shape
+        if not shape or self._header.fortran_order or not self._header.nbytes:
+            whole = self._values(0, int(np.prod(shape, dtype=object)))
+            data = whole.reshape(shape, order="F" if self._header.fortran_order else "C")
+            return np.array(data[start:stop] if shape else data, order="C")
+        start, stop, _ = slice(start, stop).indices(shape[0])
+        width = int(np.prod(shape[1:], dtype=object))
+        rows = max(stop - start, 0)
+        return self._values(start * width, rows * width).reshape((rows, *shape[1:]))
+
+    def _values(self, first: int, count: int) -> Array:
+        at = self._offset + first * self.dtype.itemsize
+        if count == 0:
+            return np.empty(0, self.dtype)
+        return np.fromfile(self._path, self.dtype, count, offset=at)
 
 
-def open_array(path: Path) -> MappedArray:
-    """Maps a `.npy` file.
+def open_array(path: Path) -> StoredArray:
+    """Opens a `.npy` file.
 
     Raises:
         SampleError: not `.npy` data, truncated, or a pickle.
@@ -91,7 +103,7 @@ def open_array(path: Path) -> MappedArray:
     with path.open("rb") as stream:
         header = read_header(stream, str(path))
     check_size(header, path.stat().st_size - header.size_bytes, str(path))
-    return MappedArray(path, header, header.size_bytes)
+    return StoredArray(path, header, header.size_bytes)
 
 
 def open_npy(path: Path) -> dict[str, SampleArray]:

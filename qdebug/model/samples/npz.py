@@ -14,7 +14,7 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.model.samples.base import SampleArray
 from qdebug.model.samples.cursors import Cursors
-from qdebug.model.samples.npy import Header, MappedArray, check_size, read_header
+from qdebug.model.samples.npy import Header, StoredArray, check_size, read_header
 from qdebug.types import Array
 
 CHUNK_BYTES = 1 << 20
@@ -57,7 +57,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Samp
         raise _damaged(where, error) from error
     check_size(header, info.file_size - header.size_bytes, where)
     if info.compress_type == zipfile.ZIP_STORED:
-        return MappedArray(path, header, _data_offset(path, info) + header.size_bytes)
+        return StoredArray(path, header, _data_offset(path, info) + header.size_bytes)
     return CompressedArray(archive, info, header, where)
 
 

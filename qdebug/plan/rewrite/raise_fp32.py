@@ -1,0 +1,53 @@
+"""Let what computes in FP16 compute in FP32: the reference of a model with FP16 in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.plan.rewrite.edit import rename_reads
+
+FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
+
+
+def raise_to_fp32(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `proto` whose FP16 constants and Casts are FP32. FP16 inputs stay, and are cast;
+    FP16 outputs become FP32."""
+    raised = onnx.ModelProto()
+    raised.CopyFrom(proto)
+    del raised.graph.value_info[:]
+    _raise_graph(raised.graph)
+    casts = []
+    for value in raised.graph.input:
+        if value.type.tensor_type.elem_type == FP16:
+            wide = f"{value.name}:fp32"
+            for node in raised.graph.node:
+                rename_reads(node, {value.name: wide})
+            casts.append(helper.make_node("Cast", [value.name], [wide], wide, to=FP32))
+    nodes = [*casts, *raised.graph.node]
+    del raised.graph.node[:]
+    raised.graph.node.extend(nodes)
+    return raised
+
+
+def _raise_graph(graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        _raise_tensor(tensor)
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == FP16:
+            value.type.tensor_type.elem_type = FP32
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                _raise_tensor(attribute.t)
+            elif attribute.HasField("g"):
+                _raise_graph(attribute.g)
+            elif attribute.name in ("to", "dtype") and attribute.i == FP16:
+                attribute.i = FP32
+
+
+def _raise_tensor(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type == FP16:
+        values = numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
