@@ -102,7 +102,65 @@ static PyObject *row_sums(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* Energies of one channel's run of `n` neighbours. (A loop for the two alone was slower.) */
+static void add_run(double *err, double *sig, const float *ref, const float *cand, Py_ssize_t n) {
+    Sums s = {0};
+    add_all(&s, ref, cand, n, INFINITY);
+    *err += s.sq_err;
+    *sig += s.ref_sq;
+}
+
+/* Channels on the last axis: neighbours belong to different ones. */
+CLONES static void add_interleaved(double *err, double *sig, const float *ref, const float *cand,
+                                   Py_ssize_t channels) {
+    for (Py_ssize_t c = 0; c < channels; c++) {
+        float d = ref[c] - cand[c];
+        err[c] += (double)(d * d);
+        sig[c] += (double)(ref[c] * ref[c]);
+    }
+}
+
+static PyObject *channel_sums(PyObject *self, PyObject *args) {
+    PyObject *objects[4];
+    Py_buffer b[4];
+    Py_ssize_t channels, inner;
+    int held = 0, fits;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOnnOO", &objects[0], &objects[1], &channels, &inner, &objects[2],
+                          &objects[3]))
+        return NULL;
+    for (; held < 4; held++)
+        if (PyObject_GetBuffer(objects[held], &b[held],
+                               PyBUF_C_CONTIGUOUS | (held > 1 ? PyBUF_WRITABLE : 0)) < 0)
+            break;
+    fits = held == 4 && channels > 0 && inner > 0 && b[0].len == b[1].len && b[0].itemsize == 4 &&
+           b[1].itemsize == 4 && b[0].len / 4 % (channels * inner) == 0 &&
+           b[2].len == channels * 8 && b[3].len == channels * 8;
+    if (fits) {
+        const float *ref = b[0].buf, *cand = b[1].buf, *end = ref + b[0].len / 4;
+        double *err = b[2].buf, *sig = b[3].buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (; ref < end; ref += channels * inner, cand += channels * inner) {
+            if (inner == 1) {
+                add_interleaved(err, sig, ref, cand, channels);
+            } else {
+                for (Py_ssize_t c = 0; c < channels; c++)
+                    add_run(err + c, sig + c, ref + c * inner, cand + c * inner, inner);
+            }
+        }
+        Py_END_ALLOW_THREADS
+    } else if (held == 4) {
+        PyErr_SetString(PyExc_ValueError, "two float32 arrays and two float64 [channels] needed");
+    }
+    while (held-- > 0) PyBuffer_Release(&b[held]);
+    if (!fits) return NULL;
+    return Py_BuildValue("");
+}
+
 static PyMethodDef methods[] = {
+    {"channel_sums", channel_sums, METH_VARARGS,
+     "channel_sums(ref, cand, channels, inner, err, sig): adds (ref - cand)² and ref² of contiguous "
+     "float32 arrays [outer, channels, inner] to the float64 arrays err and sig, [channels]."},
     {"row_sums", row_sums, METH_VARARGS,
      "row_sums(ref, cand, limit): sums |e|, e², ref², cand², ref·cand, max |e|, |ref|, |cand|, and "
      "the count of |cand| > limit, of two contiguous float32 arrays."},

@@ -17,9 +17,11 @@ from scipy.linalg import blas
 from qdebug.types import Array
 
 try:
+    from qdebug.measure._native import channel_sums as native_channel_sums
     from qdebug.measure._native import row_sums as native_row_sums
 except ImportError:  # there was no C compiler when qdebug was installed
     native_row_sums = None  # type: ignore[assignment]
+    native_channel_sums = None  # type: ignore[assignment]
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -102,6 +104,29 @@ def difference_energy(ref: Float32, other: Array) -> float:
         np.subtract(a, b, out=d, casting="same_kind")
         total += float(blas.sdot(d, d))
     return total
+
+
+def channel_energies(ref: Array, cand: Array, axis: int) -> tuple[Float64, Float64]:
+    """Σ(ref − cand)² and Σref² along every axis but `axis`; float64 [channels]."""
+    axis %= ref.ndim
+    channels = ref.shape[axis]
+    inner = int(np.prod(ref.shape[axis + 1 :]))
+    if native_channel_sums is not None and ref.dtype == np.float32:
+        error, signal = np.zeros(channels), np.zeros(channels)
+        values = np.ascontiguousarray(cand, np.float32)
+        native_channel_sums(np.ascontiguousarray(ref), values, channels, inner, error, signal)
+        return error, signal
+    shape = (-1, channels, inner)
+    r, difference = ref.reshape(shape), (ref - cand).reshape(shape)
+    return _channel_energy(difference), _channel_energy(r)
+
+
+def _channel_energy(values: Array) -> Float64:
+    """Σv² of [outer, channels, inner]; float64 [channels]."""
+    if values.shape[2] == 1:
+        flat = values[:, :, 0]
+        return np.asarray(np.einsum("ic,ic->c", flat, flat), np.float64)
+    return np.asarray(np.vecdot(values, values).sum(axis=0, dtype=np.float64))
 
 
 _Row = tuple[float, float, float, float, float, float, float, float, int]

@@ -12,6 +12,7 @@ from qdebug.measure.kernel import (
     Float64,
     Parts,
     RowSums,
+    channel_energies,
     difference_energy,
     exact_parts,
     fast_parts,
@@ -235,21 +236,7 @@ def _channels(
     """Σerr² and Σref² per channel."""
     if options.channel_axis is None or len(shape) < 2:
         return None, None
-    r = ref.reshape(shape)
-    difference = r - cand.reshape(shape)
-    return _channel_energy(difference, options.channel_axis), _channel_energy(
-        r, options.channel_axis
-    )
-
-
-def _channel_energy(values: Array, axis: int) -> Float64:
-    """Σv² along every axis but `axis`; float64 [channels]."""
-    axis %= values.ndim
-    if axis == values.ndim - 1:
-        flat = values.reshape(-1, values.shape[-1])
-        return np.asarray(np.einsum("ic,ic->c", flat, flat), np.float64)
-    rows = values.reshape(int(np.prod(values.shape[:axis])), values.shape[axis], -1)
-    return np.asarray(np.vecdot(rows, rows).sum(axis=0, dtype=np.float64))
+    return channel_energies(ref.reshape(shape), cand.reshape(shape), options.channel_axis)
 
 
 def _add(a: int | None, b: int | None) -> int | None:

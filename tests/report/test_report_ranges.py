@@ -120,7 +120,7 @@ def test_coverage(many: RangesResult) -> None:
     assert "the first 1 give every tensor most of its range" in text
     late = dynamics("t", np.append(np.ones((15, 4)), np.full((1, 4), 9.0), axis=0))
     text = show(result([late]), None)
-    assert "more might widen it" in text and "sample 15 alone stretches t: amax 9" in text
+    assert "more might widen them" in text and "sample 15 alone stretches t: amax 9" in text
 
 
 def test_json(many: RangesResult) -> None:
