@@ -63,7 +63,10 @@ def compare_command(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Calibrator: minmax (default) or percentile:P.", rich_help_panel=_WHAT),
+        typer.Option(
+            help="Calibrator: minmax (default), percentile[:P], entropy, mse or mean-max.",
+            rich_help_panel=_WHAT,
+        ),
     ] = None,
     plan: Annotated[
         str | None,
@@ -71,7 +74,11 @@ def compare_command(
     ] = None,
     calibration: Annotated[
         str | None,
-        typer.Option(help="Ranges to use.", metavar="FILE.yaml", rich_help_panel=_WHAT),
+        typer.Option(
+            help="Ranges to use: scales.yaml, a TensorRT cache or a plan.",
+            metavar="FILE.yaml",
+            rich_help_panel=_WHAT,
+        ),
     ] = None,
     reference: Annotated[
         str | None,

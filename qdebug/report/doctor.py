@@ -30,7 +30,7 @@ def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
     if missing:
         console.print(Text(f"qdebug cannot work without {', '.join(missing)}.", style="bold red"))
     else:
-        console.print("Ready: compare and export run here, simulated on ONNX Runtime.")
+        console.print("Ready: every command runs here, simulated on ONNX Runtime.")
 
 
 def doctor_to_json(findings: Sequence[Finding]) -> dict[str, Any]:

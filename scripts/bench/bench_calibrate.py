@@ -81,7 +81,7 @@ def _measured(job: str, net: str, folder: str, count: int) -> tuple[float, int]:
     if ended.returncode:
         print(f"{net} {count} samples: {job} failed: {ended.stderr.strip().splitlines()[-1:]}")
         return float("nan"), 0
-    seconds, megabytes = json.loads(ended.stdout)
+    seconds, megabytes = json.loads(ended.stdout.strip().splitlines()[-1])
     return seconds, megabytes
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=list(NETS), help="W1 W2 W3, or ONNX files")
     parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
     parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--keep", nargs="+", default=["none", "worst:2", "all"])
     parser.add_argument("--memory", action="store_true", help="also peak memory at 16 and 256")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -59,10 +61,9 @@ def _bench(net: str, arguments: argparse.Namespace, folder: Path) -> None:
     ways: dict[str, Callable[[], None]] = {
         "floor, default threads": lambda: case.floor(0),
         "floor, one thread": lambda: case.floor(1),
-        "compare --keep none": lambda: case.compare("none"),
-        "compare --keep worst:2": lambda: case.compare("worst:2"),
-        "compare --keep all": lambda: case.compare("all"),
     }
+    for keep in arguments.keep:
+        ways[f"compare --keep {keep}"] = partial(case.compare, keep)
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, way in ways.items():

@@ -14,7 +14,7 @@ def test_doctor(desk: Any) -> None:
     done = desk.spawn("doctor")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[-1].startswith("Ready: compare and export run here")
+    assert lines[-1].startswith("Ready: every command runs here")
     for what in ("onnxruntime", "Q/DQ simulation", "NVIDIA GPU", "tensorrt_rtx"):
         assert any(what in line for line in lines)
     assert all(line == line.rstrip() for line in lines)
