@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("errors",), ("yamlfile",), ("config",), ("model",), ("calibrate",), ("plan",),
+    ("types",), ("errors",), ("yamlfile",), ("userfile",), ("config",),
+    ("model",), ("calibrate",), ("plan",),
     ("run",), ("store",), ("measure",), ("search",), ("report",), ("pipeline",), ("cli",),
     ("__main__",),
 )  # fmt: skip

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import Calibrator
 from qdebug.errors import UsageError
+from qdebug.userfile import function_of, last_line, load_file, raising_line
 
 
 def load_calibrator(spec: str) -> Calibrator:
@@ -28,33 +25,17 @@ def load_calibrator(spec: str) -> Calibrator:
     path = Path(source)
     if not source.endswith(".py") or not name:
         raise UsageError(f"--calibrator: '{spec}'", "Write file.py:function.")
-    if not path.is_file():
-        raise UsageError(f"--calibrator: {path}: no such file")
-    function = _load(spec, path, name)
+    module = load_file(path, "--calibrator", UsageError)
+    function = function_of(module, name, spec, "--calibrator", UsageError)
 
     def amax(histogram: TensorHistogram) -> float:
         try:
             value = float(function(histogram))
         except Exception as error:  # the user's code may raise anything
-            last = traceback.format_exception_only(error)[-1].strip()
-            raise UsageError(f"--calibrator {spec} raised {last}") from error
+            message = f"--calibrator {spec} raised {last_line(error)}"
+            raise UsageError(message, raising_line(error, path)) from error
         if not math.isfinite(value) or value < 0:
             raise UsageError(f"--calibrator {spec} returned {value}", "Return a number >= 0.")
         return value
 
     return Calibrator(name, amax)
-
-
-def _load(spec: str, path: Path, name: str) -> Callable[[TensorHistogram], Any]:
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found and found.loader  # a .py path always has a loader
-    module = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except Exception as error:  # the user's file may raise anything
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise UsageError(f"--calibrator: {path} cannot be loaded: {last}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise UsageError(f"--calibrator: '{spec}': there is no function '{name}'")
-    return function  # type: ignore[no-any-return]

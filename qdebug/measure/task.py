@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import math
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from qdebug.errors import MetricError
 from qdebug.types import Array
+from qdebug.userfile import function_of, last_line, load_file, raising_line
 
 BUILT_IN = ("top1", "agreement")
 LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
@@ -50,8 +47,8 @@ class TaskMetric:
         except MetricError:
             raise
         except Exception as error:  # the user's code may raise anything
-            message = f"--metric {self.name} raised {_last_line(error)}"
-            raise MetricError(message, _frame(error, self.file)) from error
+            message = f"--metric {self.name} raised {last_line(error)}"
+            raise MetricError(message, raising_line(error, self.file)) from error
         try:
             value = float(returned)
         except (TypeError, ValueError) as error:
@@ -136,7 +133,9 @@ def _classes(scores: Array) -> Array:
 
 
 def _from_file(spec: str, path: Path, function: str) -> TaskMetric:
-    called = _attribute(spec, _load(path), function)
+    called = function_of(
+        load_file(path, "--metric", MetricError), function, spec, "--metric", MetricError
+    )
     wanted = []
     for parameter in inspect.signature(called).parameters.values():
         if parameter.name in ("outputs", "labels", "reference"):
@@ -154,32 +153,14 @@ def _from_file(spec: str, path: Path, function: str) -> TaskMetric:
     return TaskMetric(spec, False, compute, path)
 
 
-def _load(path: Path) -> ModuleType:
-    name = f"qdebug_metric_{path.stem}"
-    module_spec = importlib.util.spec_from_file_location(name, path)
-    if not path.is_file() or module_spec is None or module_spec.loader is None:
-        raise MetricError(f"--metric: {path}: no such file")
-    module = importlib.util.module_from_spec(module_spec)
-    directory = str(path.resolve().parent)
-    if directory not in sys.path:
-        sys.path.insert(0, directory)  # as `python file.py` does
-    sys.modules[name] = module  # dataclasses in the file look themselves up there
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:  # the user's file may raise anything
-        message = f"--metric: {path} cannot be loaded: {_last_line(error)}"
-        raise MetricError(message, _frame(error, path)) from error
-    return module
-
-
 def _from_module(spec: str, source: str, function: str) -> TaskMetric:
     try:
         module = importlib.import_module(source)
     except Exception as error:  # a module may raise anything while it is imported
         raise MetricError(
-            f"--metric: module '{source}' cannot be imported: {_last_line(error)}"
+            f"--metric: module '{source}' cannot be imported: {last_line(error)}"
         ) from error
-    called = _attribute(spec, module, function)
+    called = function_of(module, function, spec, "--metric", MetricError)
 
     def compute(outputs: Outputs, labels: Outputs, _: Outputs) -> Any:
         truth, scores = labels_of(labels), _first(outputs)
@@ -187,25 +168,3 @@ def _from_module(spec: str, source: str, function: str) -> TaskMetric:
         return called(truth, np.argmax(scores, axis=-1) if whole else scores)
 
     return TaskMetric(spec, True, compute)
-
-
-def _attribute(spec: str, module: Any, name: str) -> Callable[..., Any]:
-    called = getattr(module, name, None)
-    if not callable(called):
-        raise MetricError(f"--metric: '{spec}': there is no function '{name}'")
-    return called  # type: ignore[no-any-return]
-
-
-def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()
-
-
-def _frame(error: BaseException, file: Path | None) -> str:
-    """The line of code that raised: of the user's file if it had a part in it."""
-    if isinstance(error, SyntaxError):
-        code = (error.text or "").strip()
-        return f"In {Path(error.filename or '').name}, line {error.lineno}: {code}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if file and Path(f.filename) == file.absolute()]
-    last = (own or frames)[-1]
-    return f"In {Path(last.filename).name}, line {last.lineno}: {last.line}"

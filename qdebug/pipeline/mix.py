@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.mse import SquaredError
+from qdebug.calibrate.mse import squared_error
 from qdebug.measure.calibration import Mix
 from qdebug.plan.plan import TensorRange
 
@@ -27,8 +27,8 @@ def choose_mix(
     for tensor in first:
         entries = [method[tensor] for method in ranges.values()]
         if tensor in held_out:
-            amax = np.maximum([_amax(e) for e in entries], np.finfo(np.float32).tiny)
-            chosen[tensor] = entries[int(np.argmin(SquaredError(held_out[tensor]).of(amax)))]
+            errors = squared_error(held_out[tensor], [_amax(e) for e in entries])
+            chosen[tensor] = entries[int(np.argmin(errors))]
         else:
             chosen[tensor] = entries[0]
     return Mix(chosen, Counter(entry.method for entry in chosen.values()))

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from qdebug.types import Progress
 
-_LABELS = {"calibrate": "Calibrating", "compare": "Comparing"}
+_LABELS = {"calibrate": "Calibrating", "compare": "Comparing", "evaluate": "Evaluating"}
 
 
 class _Rate(ProgressColumn):
