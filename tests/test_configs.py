@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from qdebug.config import CompareFile, CompareSettings, parse_bytes, resolve_compare
+from qdebug.config.compare import CompareSettings
+from qdebug.config.resolve import file_schema, parse_bytes, resolve
 from qdebug.errors import UsageError
 
 REPOSITORY = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def test_a_configuration_ends_as_its_comment_says(path: Path, tmp_path: Path) ->
 
 def test_the_file_takes_every_setting() -> None:
     settings = {field.name for field in dataclasses.fields(CompareSettings)}
-    assert set(CompareFile.model_fields) - {"command"} == settings
+    assert set(file_schema(CompareSettings, "compare").model_fields) - {"command"} == settings
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:
@@ -56,12 +57,14 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
         "model: a.onnx\ninputs: a.npz\nprecision: fp16\nkeep-dtype: float16\nmemory-budget: 512M\n"
         "fail-on: [output.cosine>=0.9, layer.sqnr_db>=10]\nforce: true\n"
     )
-    found = resolve_compare({"precision": "int8", "model": None, "fail_on": ()}, file)
+    found = resolve(
+        CompareSettings, "compare", {"precision": "int8", "model": None, "fail_on": ()}, file
+    )
     assert (found.model, found.precision, found.keep_dtype) == ("a.onnx", "int8", "float16")
     assert found.memory_budget == 512 << 20 and found.force
     assert found.fail_on == ("output.cosine>=0.9", "layer.sqnr_db>=10")
     assert found.method == CompareSettings("m", "i").method  # neither: the default
-    gate = resolve_compare({"fail_on": ("metric>=1",), "samples": 3}, file)
+    gate = resolve(CompareSettings, "compare", {"fail_on": ("metric>=1",), "samples": 3}, file)
     assert (gate.fail_on, gate.samples) == (("metric>=1",), 3)
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.model = "b.onnx"  # type: ignore[misc]
@@ -82,7 +85,7 @@ def test_sizes(text: str, size: int, tmp_path: Path) -> None:
     assert parse_bytes(text) == size
     file = tmp_path / "run.yaml"
     file.write_text(f"model: a\ninputs: b\nmemory-budget: {text}\n")
-    assert resolve_compare({}, file).memory_budget == size
+    assert resolve(CompareSettings, "compare", {}, file).memory_budget == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "0", "-1", "inf", "nan", "1X", "ten"])
@@ -104,4 +107,4 @@ def test_no_sizes(text: str) -> None:
 def test_choices(name: str, value: str) -> None:
     flags: dict[str, Any] = {"model": "m", "inputs": "i", name: value}
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: unknown value '{value}'"):
-        resolve_compare(flags, None)
+        resolve(CompareSettings, "compare", flags, None)

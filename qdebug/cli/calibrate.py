@@ -6,9 +6,20 @@ from typing import Annotated
 
 import typer
 
-from qdebug.cli.options import Force, Json, NoCache, NoProgress, Verbose
-
-_HOW, _JUDGE, _WRITE = "How to calibrate", "How to judge", "What to write"
+from qdebug.cli.options import (
+    GATE,
+    WHAT,
+    WRITE,
+    BatchSize,
+    Force,
+    Json,
+    Metric,
+    NoCache,
+    NoProgress,
+    NumSamples,
+    Verbose,
+    Weights,
+)
 
 
 def calibrate_command(
@@ -18,7 +29,7 @@ def calibrate_command(
         typer.Option(
             help="Samples to calibrate on; see compare --inputs.",
             metavar="DATA",
-            rich_help_panel=_HOW,
+            rich_help_panel=WHAT,
         ),
     ],
     method: Annotated[
@@ -27,7 +38,7 @@ def calibrate_command(
             help="Calibrators, separated by commas: minmax, percentile[:P], entropy, mse, "
             "mean-max. All of them when not given.",
             metavar="NAMES",
-            rich_help_panel=_HOW,
+            rich_help_panel=WHAT,
         ),
     ] = None,
     calibrator: Annotated[
@@ -35,47 +46,31 @@ def calibrate_command(
         typer.Option(
             help="Your own: file.py:function gets a histogram and returns amax; repeatable.",
             metavar="FILE:FUNCTION",
-            rich_help_panel=_HOW,
+            rich_help_panel=WHAT,
         ),
     ] = None,
     mix: Annotated[
         bool,
-        typer.Option("--mix", help="Try the best method of each tensor too.", rich_help_panel=_HOW),
+        typer.Option("--mix", help="Try the best method of each tensor too.", rich_help_panel=WHAT),
     ] = False,
     from_cache: Annotated[
         str | None,
         typer.Option(
             help="Judge an existing calibration too: a TensorRT cache, scales.yaml or a plan.",
             metavar="FILE",
-            rich_help_panel=_HOW,
+            rich_help_panel=WHAT,
         ),
     ] = None,
-    weights: Annotated[
-        str,
-        typer.Option(
-            help="Scales of weights: per-channel or per-tensor.",
-            rich_help_panel=_HOW,
-        ),
-    ] = "per-channel",
-    samples: Annotated[
-        int | None,
-        typer.Option(help="Use the first N samples.", min=1, rich_help_panel=_HOW),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples per execution where the batch axis is dynamic.",
-            min=1,
-            rich_help_panel=_HOW,
-        ),
-    ] = None,
+    weights: Weights = None,
+    samples: NumSamples = None,
+    batch_size: BatchSize = None,
     no_cache: NoCache = False,
     holdout: Annotated[
         str | None,
         typer.Option(
             help="Samples to judge on; without, a share of --calib-data.",
             metavar="DATA",
-            rich_help_panel=_JUDGE,
+            rich_help_panel=GATE,
         ),
     ] = None,
     holdout_share: Annotated[
@@ -84,13 +79,10 @@ def calibrate_command(
             help="The share of --calib-data to hold out.",
             min=0.01,
             max=0.9,
-            rich_help_panel=_JUDGE,
+            rich_help_panel=GATE,
         ),
     ] = 0.2,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="End-to-end accuracy; see compare --metric.", rich_help_panel=_JUDGE),
-    ] = None,
+    metric: Metric = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +90,7 @@ def calibrate_command(
             "--output",
             help="Write the best ranges, for --calibration.",
             metavar="scales.yaml",
-            rich_help_panel=_WRITE,
+            rich_help_panel=WRITE,
         ),
     ] = None,
     trt_cache: Annotated[
@@ -106,7 +98,7 @@ def calibrate_command(
         typer.Option(
             help="Write them as a calibration cache for TensorRT 10.",
             metavar="FILE",
-            rich_help_panel=_WRITE,
+            rich_help_panel=WRITE,
         ),
     ] = None,
     force: Force = False,
@@ -120,28 +112,30 @@ def calibrate_command(
     """
     # Imported here: --help must not wait for the numeric packages.
     from qdebug.cli.common import error_console, output_console, set_verbosity, write_json
-    from qdebug.config import calibrate_settings
+    from qdebug.config.calibrate import CalibrateSettings
+    from qdebug.config.resolve import resolve
     from qdebug.pipeline.calibrate import calibrate
     from qdebug.pipeline.calibrated_files import CalibratedFiles
     from qdebug.report.calibrate import calibrate_to_json, print_calibrate
     from qdebug.report.progress import ProgressBars
 
     set_verbosity(verbose)
-    settings = calibrate_settings(
-        model=model,
-        calib_data=calib_data,
-        methods=tuple(m.strip() for m in method.split(",")) if method is not None else None,
-        calibrators=tuple(calibrator or ()),
-        holdout=holdout,
-        holdout_share=holdout_share,
-        metric=metric,
-        mix=mix,
-        from_cache=from_cache,
-        weights=weights,
-        samples=samples,
-        batch_size=batch_size,
-        cache=not no_cache,
-    )
+    flags = {
+        "model": model,
+        "calib_data": calib_data,
+        "methods": tuple(m.strip() for m in method.split(",")) if method is not None else None,
+        "calibrators": tuple(calibrator or ()),
+        "holdout": holdout,
+        "holdout_share": holdout_share,
+        "metric": metric,
+        "mix": mix,
+        "from_cache": from_cache,
+        "weights": weights,
+        "samples": samples,
+        "batch_size": batch_size,
+        "cache": not no_cache,
+    }
+    settings = resolve(CalibrateSettings, "calibrate", flags, None)
     files = CalibratedFiles(output, trt_cache, force)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = calibrate(settings, progress)

@@ -9,112 +9,68 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdebug.cli.options import (
+    GATE,
+    WHAT,
+    BatchSize,
+    CalibData,
+    Calibration,
+    CalibSamples,
+    CandidatePrecision,
     Config,
     Force,
+    Inputs,
     Json,
+    Method,
+    Metric,
+    Model,
     NoCache,
     NoProgress,
+    NumSamples,
     Output,
+    Plan,
+    Rest,
     Verbose,
+    Weights,
 )
 
 if TYPE_CHECKING:
-    from qdebug.config import CompareSettings
+    from qdebug.config.compare import CompareSettings
 
-_WHAT, _GATE, _KEEP = "What to compare", "Verdict", "What to keep"
+_KEEP = "What to keep"
 
 
 def compare_command(
-    model: Annotated[str | None, typer.Argument(help="The ONNX model.", show_default=False)] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            help="Samples to compare on: .npz, .npy, .h5, a directory of them, test_data_set_*, "
-            "Polygraphy's inputs JSON, or script.py:function.",
-            metavar="DATA",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="int8 (default), fp16 or fp32.", rich_help_panel=_WHAT),
-    ] = None,
-    rest: Annotated[
-        str | None,
-        typer.Option(
-            help="Precision of layers without an INT8 form: fp32 (default) or fp16.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="Scales of weights: per-channel (default) or per-tensor.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    calib_data: Annotated[
-        str | None,
-        typer.Option(
-            help="Samples to calibrate on; without, the compared ones.",
-            metavar="DATA",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="Calibrator: minmax (default), percentile[:P], entropy, mse or mean-max.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    plan: Annotated[
-        str | None,
-        typer.Option(help="A precision plan.", metavar="FILE.yaml", rich_help_panel=_WHAT),
-    ] = None,
-    calibration: Annotated[
-        str | None,
-        typer.Option(
-            help="Ranges to use: scales.yaml, a TensorRT cache or a plan.",
-            metavar="FILE.yaml",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
+    model: Model = None,
+    inputs: Inputs = None,
+    precision: CandidatePrecision = None,
+    rest: Rest = None,
+    weights: Weights = None,
+    calib_data: CalibData = None,
+    method: Method = None,
+    plan: Plan = None,
+    calibration: Calibration = None,
     reference: Annotated[
         str | None,
         typer.Option(
             help="The FP32 model of one that carries Q/DQ, or a run file whose reference "
             "activations are reused.",
             metavar="FILE",
-            rich_help_panel=_WHAT,
+            rich_help_panel=WHAT,
         ),
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Where the candidate runs: ort (default).", rich_help_panel=_WHAT),
+        typer.Option(help="Where the candidate runs: ort (default).", rich_help_panel=WHAT),
     ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(help="Use the first N samples.", min=1, rich_help_panel=_WHAT),
-    ] = None,
-    calib_samples: Annotated[
-        int | None,
-        typer.Option(help="Calibrate on the first N samples.", min=1, rich_help_panel=_WHAT),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples per execution where the batch axis is dynamic; else chosen by size.",
-            min=1,
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
+    samples: NumSamples = None,
+    calib_samples: CalibSamples = None,
+    batch_size: BatchSize = None,
     local_samples: Annotated[
         int | None,
         typer.Option(
             help="Measure local errors on about N of the samples (default 16).",
             min=1,
-            rich_help_panel=_WHAT,
+            rich_help_panel=WHAT,
         ),
     ] = None,
     memory_budget: Annotated[
@@ -122,7 +78,7 @@ def compare_command(
         typer.Option(
             help="Memory for captured tensors, such as 512M (default 2G).",
             metavar="SIZE",
-            rich_help_panel=_WHAT,
+            rich_help_panel=WHAT,
         ),
     ] = None,
     fail_on: Annotated[
@@ -131,17 +87,10 @@ def compare_command(
             help='A condition that must hold, such as "output.cosine>=0.99", '
             '"layer.sqnr_db>=20" or "metric>=0.95"; repeatable.',
             metavar="CONDITION",
-            rich_help_panel=_GATE,
+            rich_help_panel=GATE,
         ),
     ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="End-to-end accuracy: top1, agreement, file.py:function or "
-            "package.module:function.",
-            rich_help_panel=_GATE,
-        ),
-    ] = None,
+    metric: Metric = None,
     output: Output = None,
     keep: Annotated[
         str | None,
@@ -220,7 +169,8 @@ def _run(
         standard_output,
         write_json,
     )
-    from qdebug.config import resolve_compare
+    from qdebug.config.compare import CompareSettings
+    from qdebug.config.resolve import resolve
     from qdebug.pipeline.compare import compare
     from qdebug.report.jsonout import compare_to_json
     from qdebug.report.progress import ProgressBars
@@ -228,7 +178,7 @@ def _run(
     from qdebug.report.view import compare_view
 
     set_verbosity(verbose)
-    settings = resolve_compare(flags, config)
+    settings = resolve(CompareSettings, "compare", flags, config)
     _check_targets(settings, config, json)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         outcome = compare(settings, progress)

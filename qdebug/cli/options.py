@@ -7,6 +7,91 @@ from typing import Annotated
 
 import typer
 
+WHAT, GATE, WRITE = "What to run", "Verdict", "What to write"
+
+Model = Annotated[str | None, typer.Argument(help="The ONNX model.", show_default=False)]
+Inputs = Annotated[
+    str | None,
+    typer.Option(
+        help="Samples to compare on: .npz, .npy, .h5, a directory of them, test_data_set_*, "
+        "Polygraphy's inputs JSON, or script.py:function.",
+        metavar="DATA",
+        rich_help_panel=WHAT,
+    ),
+]
+CandidatePrecision = Annotated[
+    str | None, typer.Option(help="int8 (default), fp16 or fp32.", rich_help_panel=WHAT)
+]
+Rest = Annotated[
+    str | None,
+    typer.Option(
+        help="Precision of layers without an INT8 form: fp32 (default) or fp16.",
+        rich_help_panel=WHAT,
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Scales of weights: per-channel (default) or per-tensor.", rich_help_panel=WHAT
+    ),
+]
+CalibData = Annotated[
+    str | None,
+    typer.Option(
+        help="Samples to calibrate on; without, the compared ones.",
+        metavar="DATA",
+        rich_help_panel=WHAT,
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help="Calibrator: minmax (default), percentile[:P], entropy, mse or mean-max.",
+        rich_help_panel=WHAT,
+    ),
+]
+Plan = Annotated[
+    str | None,
+    typer.Option(help="A precision plan.", metavar="FILE.yaml", rich_help_panel=WHAT),
+]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        help="Ranges to use: scales.yaml, a TensorRT cache or a plan.",
+        metavar="FILE",
+        rich_help_panel=WHAT,
+    ),
+]
+NumSamples = Annotated[
+    int | None, typer.Option(help="Use the first N samples.", min=1, rich_help_panel=WHAT)
+]
+CalibSamples = Annotated[
+    int | None,
+    typer.Option(help="Calibrate on the first N samples.", min=1, rich_help_panel=WHAT),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Samples per execution where the batch axis is dynamic; else chosen by size.",
+        min=1,
+        rich_help_panel=WHAT,
+    ),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Run the model to calibrate even if an earlier pass over the same data was kept.",
+        rich_help_panel=WHAT,
+    ),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="End-to-end accuracy: top1, agreement, file.py:function or package.module:function.",
+        rich_help_panel=GATE,
+    ),
+]
 Output = Annotated[
     str | None,
     typer.Option("-o", "--output", help="The file to write.", metavar="FILE"),
@@ -28,12 +113,5 @@ Verbose = Annotated[
     int,
     typer.Option(
         "-v", "--verbose", count=True, help="Say what is done; -vv adds tracebacks to errors."
-    ),
-]
-NoCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache",
-        help="Run the model to calibrate even if an earlier pass over the same data was kept.",
     ),
 ]

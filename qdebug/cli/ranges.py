@@ -6,9 +6,18 @@ from typing import Annotated
 
 import typer
 
-from qdebug.cli.options import Force, Json, NoCache, NoProgress, Verbose
+from qdebug.cli.options import (
+    WHAT,
+    BatchSize,
+    Force,
+    Json,
+    NoCache,
+    NoProgress,
+    NumSamples,
+    Verbose,
+)
 
-_WHAT, _SHOW = "What to measure", "What to show"
+_SHOW = "What to show"
 
 
 def ranges_command(
@@ -20,7 +29,7 @@ def ranges_command(
         typer.Option(
             help="Samples to run the model on; see compare --inputs.",
             metavar="DATA",
-            rich_help_panel=_WHAT,
+            rich_help_panel=WHAT,
         ),
     ] = None,
     holdout: Annotated[
@@ -28,21 +37,11 @@ def ranges_command(
         typer.Option(
             help="Other samples: how far do they leave the ranges?",
             metavar="DATA",
-            rich_help_panel=_WHAT,
+            rich_help_panel=WHAT,
         ),
     ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(help="Use the first N samples of --calib-data.", min=1, rich_help_panel=_WHAT),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples per execution where the batch axis is dynamic.",
-            min=1,
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
+    samples: NumSamples = None,
+    batch_size: BatchSize = None,
     no_cache: NoCache = False,
     tensor: Annotated[
         list[str] | None,

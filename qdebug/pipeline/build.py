@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdebug.calibrate.methods import parse_method
-from qdebug.config import CompareSettings
+from qdebug.config.candidate import CandidateSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.errors import PlanError, UsageError
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
@@ -31,6 +32,15 @@ from qdebug.types import Precision
 
 
 @dataclass(frozen=True)
+class Planned:
+    """A plan that has every range it needs, those that were gathered for it, and what to note."""
+
+    bound: BoundPlan
+    gathered: Gathered | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Built:
     """A subject and the ranges that were gathered for it, if any were."""
 
@@ -38,7 +48,7 @@ class Built:
     gathered: Gathered | None = None
 
 
-def plan_from(settings: CompareSettings) -> PrecisionPlan:
+def plan_from(settings: CandidateSettings) -> PrecisionPlan:
     """The plan the settings ask for: that of the file, with the flags given on top."""
     plan = read_plan(settings.plan) if settings.plan else PrecisionPlan(Precision.INT8)
     if settings.precision:
@@ -74,6 +84,23 @@ def build_subject(
             f"--reference: {settings.model} is an FP32 model and is its own reference",
             "Give --reference only with a model that carries Q/DQ, or a run file (.h5) to reuse.",
         )
+    planned = plan_ranges(settings, context, plan, model, samples)
+    subject = planned_subject(model, planned.bound)
+    return Built(replace(subject, notes=planned.notes), planned.gathered)
+
+
+def plan_ranges(
+    settings: CandidateSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    samples: Samples,
+) -> Planned:
+    """`plan`, bound to `model`, with the ranges it lacks: of --calibration, else calibrated.
+
+    Raises:
+        QdebugError: a plan or a calibration that does not fit the model.
+    """
     calibrator = parse_method(settings.method)
     notes: tuple[str, ...] = ()
     if settings.calibration:
@@ -86,9 +113,9 @@ def build_subject(
         raise PlanError(f"{settings.plan}: {error.message}", error.hint) from error
     # Bound: whatever is saved of it from here on is for this model.
     plan = replace(plan, model_sha256=model.file.sha256)
-    if not bound.missing_ranges():
-        subject = planned_subject(model, replace(bound, plan=plan))
-        return Built(replace(subject, notes=(*notes, *_unused(settings))))
+    missing = bound.missing_ranges()
+    if not missing:
+        return Planned(replace(bound, plan=plan), None, (*notes, *_unused(settings)))
     data = settings.calib_data
     calibration = samples
     if data is not None or settings.calib_samples is not None:
@@ -96,14 +123,13 @@ def build_subject(
             data or settings.inputs, model.graph.inputs, limit=settings.calib_samples
         )
     gathered = gather_ranges(context, model.graph, whole(calibration), cached=settings.cache)
-    missing = bound.missing_ranges()
     ranges = {
         tensor: TensorRange(amax, calibrator.name)
         for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
-    subject = planned_subject(model, _bind(plan.with_ranges(ranges, where), model))
-    return Built(replace(subject, notes=(*notes, *_notes(data, gathered, missing))), gathered)
+    bound = _bind(plan.with_ranges(ranges, where), model)
+    return Planned(bound, gathered, (*notes, *_notes(data, gathered, missing)))
 
 
 def names_model(reference: str | None) -> bool:
@@ -166,7 +192,7 @@ def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
     return bind_plan(plan, model, find_layers(model.graph))
 
 
-def _unused(settings: CompareSettings) -> tuple[str, ...]:
+def _unused(settings: CandidateSettings) -> tuple[str, ...]:
     if settings.calib_data is None:
         return ()
     return (f"--calib-data {settings.calib_data} was not read: nothing had to be calibrated.",)

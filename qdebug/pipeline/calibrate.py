@@ -12,7 +12,7 @@ from qdebug.calibrate.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import Calibrator, parse_method
 from qdebug.calibrate.user import load_calibrator
-from qdebug.config import CalibrateSettings
+from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
 from qdebug.measure.calibration import CalibrateResult, Coverage, MethodResult
 from qdebug.measure.task import load_metric

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.errors import MetricError, StoreError
 from qdebug.measure.compare import Errors
 from qdebug.measure.result import CompareResult, TaskResult

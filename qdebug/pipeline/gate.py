@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.errors import MetricError
 from qdebug.measure.conditions import Condition, parse_condition
 from qdebug.measure.result import TaskResult

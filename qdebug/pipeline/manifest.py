@@ -10,7 +10,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from qdebug import __version__
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.model.samples import Samples
 from qdebug.pipeline.subject import Subject
 

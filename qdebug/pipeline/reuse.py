@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.errors import StoreError
 from qdebug.model.samples import Batch
 from qdebug.pipeline.build import names_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.errors import PlanError, UsageError
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer, Layers, find_layers

@@ -27,7 +27,7 @@ import onnx
 import onnxruntime as ort
 from nets import NETS
 
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.model.layers import find_layers
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.build import load_model, plan_from

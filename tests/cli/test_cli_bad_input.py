@@ -262,7 +262,7 @@ def test_plan_of_another_model(desk: Any, cnn: Any) -> None:
         ("frobnicate: 1", ["c.yaml:3", "frobnicate", "unknown key", "Known keys: ", "fail-on"]),
         ("precision: foo", ["c.yaml:3", "precision", "'int8', 'fp16' or 'fp32'", "foo"]),
         ("keep-dtype: int8", ["c.yaml:3", "keep-dtype", "float16"]),
-        ("backend: cuda", ["--backend", "cuda", "ort"]),
+        ("backend: cuda", ["backend", "'ort'"]),
         ("samples: -3", ["c.yaml:3", "samples", "-3"]),
         ("samples: some", ["c.yaml:3", "samples"]),
         ("memory-budget: lots", ["--memory-budget", "lots"]),

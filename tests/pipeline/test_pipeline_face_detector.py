@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.measure.result import CompareResult
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model

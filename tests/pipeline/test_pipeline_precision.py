@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.measure.result import CompareResult
 from qdebug.pipeline.compare import compare
 from qdebug.pipeline.evidence import sample_part

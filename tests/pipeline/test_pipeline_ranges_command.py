@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.calibrate.histogram import histogram_of
-from qdebug.config import CompareSettings
+from qdebug.config.compare import CompareSettings
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import SORTS, TensorDynamics, even_bins, octaves
 from qdebug.pipeline.compare import compare

@@ -1,0 +1,1 @@
+"""Settings of each command: defaults < file < flags, resolved once and frozen."""

@@ -1,0 +1,51 @@
+"""What every command that runs a candidate is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qdebug.config.resolve import Positive
+
+BackendName = Literal["ort"]
+PrecisionName = Literal["int8", "fp16", "fp32"]
+RestName = Literal["fp16", "fp32"]
+WeightsName = Literal["per-channel", "per-tensor"]
+
+
+@dataclass(frozen=True)
+class CandidateSettings:
+    """A model, samples, and the precisions to run it in. Names are those of the flags.
+
+    Attributes:
+        model: the ONNX file.
+        inputs: DATA to run.
+        precision: None takes the plan's, or int8.
+        rest: precision of layers without an INT8 form; None takes the plan's, or fp32.
+        weights: None takes the plan's, or per-channel.
+        backend: where the candidate runs.
+        plan: a plan file; layers and ranges that it names are kept.
+        calibration: a file with ranges.
+        calib_data: DATA to calibrate on; None calibrates on `inputs`.
+        method: the calibrator.
+        samples, calib_samples: how many to use; None uses all.
+        batch_size: for a dynamic batch axis; None chooses.
+        metric: end-to-end accuracy.
+        cache: reuse what an earlier calibration pass over the same model and data gathered.
+    """
+
+    model: str
+    inputs: str
+    precision: PrecisionName | None = None
+    rest: RestName | None = None
+    weights: WeightsName | None = None
+    backend: BackendName = "ort"
+    plan: str | None = None
+    calibration: str | None = None
+    calib_data: str | None = None
+    method: str = "minmax"
+    samples: Positive | None = None
+    calib_samples: Positive | None = None
+    batch_size: Positive | None = None
+    metric: str | None = None
+    cache: bool = True
