@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,26 @@ def labels_of(extras: Outputs) -> Array:
         f"the metric needs labels, but {found}",
         "Add an array 'labels' with one entry per sample to the data, or use --metric agreement.",
     )
+
+
+def join_outputs(parts: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
+    """Outputs of several executions, by name, as one array [samples, …] each.
+
+    Raises:
+        MetricError: an output has another shape for some samples.
+    """
+    joined = {}
+    for name, pieces in parts.items():
+        arrays = [np.atleast_1d(piece) for piece in pieces]
+        shapes = {array.shape[1:] for array in arrays}
+        if len(shapes) > 1:
+            rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
+            raise MetricError(
+                f"--metric: output '{name}' has no one shape for all samples (rows of {rows})",
+                "Leave --metric out: it takes one array per output.",
+            )
+        joined[name] = np.concatenate(arrays)
+    return joined
 
 
 def _top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from qdebug.errors import MetricError
 from qdebug.measure.compare import (
     Comparison,
     Errors,
@@ -19,6 +18,7 @@ from qdebug.measure.compare import (
     merge_errors,
 )
 from qdebug.measure.sums import ErrorSums, MeasureOptions, measure
+from qdebug.measure.task import join_outputs
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.subject import Subject
@@ -62,22 +62,7 @@ class TaskOutputs:
         Raises:
             MetricError: an output has another shape for some samples.
         """
-        return _joined(self.reference), _joined(self.candidate)
-
-
-def _joined(outputs: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
-    joined = {}
-    for name, parts in outputs.items():
-        arrays = [np.atleast_1d(part) for part in parts]
-        shapes = {array.shape[1:] for array in arrays}
-        if len(shapes) > 1:
-            rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
-            raise MetricError(
-                f"--metric: output '{name}' has no one shape for all samples (rows of {rows})",
-                "Leave --metric out: it takes one array per output.",
-            )
-        joined[name] = np.concatenate(arrays)
-    return joined
+        return join_outputs(self.reference), join_outputs(self.candidate)
 
 
 @dataclass(frozen=True)
@@ -138,7 +123,7 @@ def open_pass(
     cut_outputs = cut.outputs if cut else {}
     comparison = Comparison(
         tensors={t: subject.tensors[t] for t in floats},
-        options=_options(subject, floats),
+        options=measure_options(subject, floats),
         local={x.name: (x.output, cut_outputs[x.name]) for x in wanted if x.name in cut_outputs},
         outputs=tuple(t for t in finals if t in floats),
     )
@@ -237,7 +222,8 @@ def _is_float(subject: Subject, tensor: str, reference: Session, candidate: Sess
     return all(k is not None and np.issubdtype(k, np.floating) for k in kinds)
 
 
-def _options(subject: Subject, tensors: Sequence[str]) -> dict[str, MeasureOptions]:
+def measure_options(subject: Subject, tensors: Sequence[str]) -> dict[str, MeasureOptions]:
+    """What to measure of each tensor beside the totals: clipping, channels where it has them."""
     by_output: dict[str, Layer] = {layer.output: layer for layer in subject.layers}
     options = {}
     for tensor in tensors:
