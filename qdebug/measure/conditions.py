@@ -40,8 +40,10 @@ class Checked:
     passed: bool
 
 
-def parse_condition(text: str, names: Mapping[str, Sequence[str]]) -> Condition:
-    """Parse `text`; `names` lists what each scope offers (none for the scope "metric").
+def parse_condition(
+    text: str, names: Mapping[str, Sequence[str]], flag: str = "--fail-on"
+) -> Condition:
+    """Parse `text`, given by `flag`; `names` lists what each scope offers (none for "metric").
 
     Raises:
         MetricError: the text is not a condition, or names an unknown scope or metric.
@@ -49,25 +51,23 @@ def parse_condition(text: str, names: Mapping[str, Sequence[str]]) -> Condition:
     match = _PATTERN.match(text)
     if match is None:
         raise MetricError(
-            f"--fail-on: '{text}' is not a condition",
-            'Write for example --fail-on "output.cosine>=0.99" or "metric>=0.95".',
+            f"{flag}: '{text}' is not a condition",
+            f'Write for example {flag} "output.cosine>=0.99" or "metric>=0.95".',
         )
     scope, name, operator, bound = match.groups()
-    _check_known(text, "scope", scope, SCOPES)
+    _check_known(f"{flag}: '{text}'", "scope", scope, SCOPES)
     if scope == "metric":
         name = name or ""
         if name:
-            raise MetricError(
-                f"--fail-on: '{text}': 'metric' has no parts", 'Write "metric>=0.95".'
-            )
+            raise MetricError(f"{flag}: '{text}': 'metric' has no parts", 'Write "metric>=0.95".')
     else:
-        _check_known(text, f"metric of a {scope}", name or "", names[scope])
+        _check_known(f"{flag}: '{text}'", f"metric of a {scope}", name or "", names[scope])
     try:
         number = float(bound)
     except ValueError:
         number = math.nan
     if math.isnan(number):
-        raise MetricError(f"--fail-on: '{text}': '{bound}' is not a number")
+        raise MetricError(f"{flag}: '{text}': '{bound}' is not a number")
     return Condition(text, scope, name or "", operator, number)
 
 
@@ -83,11 +83,9 @@ def check_condition(condition: Condition, values: Sequence[float | None]) -> Che
     return Checked(condition.expression, worst, passed)
 
 
-def _check_known(text: str, what: str, name: str, known: Sequence[str]) -> None:
+def _check_known(where: str, what: str, name: str, known: Sequence[str]) -> None:
     if name in known:
         return
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean '{close[0]}'? " if close else ""
-    raise MetricError(
-        f"--fail-on: '{text}': unknown {what} '{name}'", f"{hint}Known: {', '.join(known)}."
-    )
+    raise MetricError(f"{where}: unknown {what} '{name}'", f"{hint}Known: {', '.join(known)}.")

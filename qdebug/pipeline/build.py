@@ -14,7 +14,7 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.portion import whole
+from qdebug.pipeline.portion import Portion, whole
 from qdebug.pipeline.ranges import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.subject import Subject, planned_subject, quantized_subject
 from qdebug.plan.lower import required_opset
@@ -84,7 +84,7 @@ def build_subject(
             f"--reference: {settings.model} is an FP32 model and is its own reference",
             "Give --reference only with a model that carries Q/DQ, or a run file (.h5) to reuse.",
         )
-    planned = plan_ranges(settings, context, plan, model, samples)
+    planned = plan_ranges(settings, context, plan, model, whole(samples))
     subject = planned_subject(model, planned.bound)
     return Built(replace(subject, notes=planned.notes), planned.gathered)
 
@@ -94,9 +94,10 @@ def plan_ranges(
     context: Context,
     plan: PrecisionPlan,
     model: Model,
-    samples: Samples,
+    compared: Portion,
 ) -> Planned:
-    """`plan`, bound to `model`, with the ranges it lacks: of --calibration, else calibrated.
+    """`plan`, bound to `model`, with the ranges it lacks: of --calibration, else calibrated, on
+    --calib-data or on the samples that are `compared`.
 
     Raises:
         QdebugError: a plan or a calibration that does not fit the model.
@@ -117,12 +118,11 @@ def plan_ranges(
     if not missing:
         return Planned(replace(bound, plan=plan), None, (*notes, *_unused(settings)))
     data = settings.calib_data
-    calibration = samples
+    calibration = compared
     if data is not None or settings.calib_samples is not None:
-        calibration = open_samples(
-            data or settings.inputs, model.graph.inputs, limit=settings.calib_samples
-        )
-    gathered = gather_ranges(context, model.graph, whole(calibration), cached=settings.cache)
+        source = data or settings.inputs
+        calibration = whole(open_samples(source, model.graph.inputs, limit=settings.calib_samples))
+    gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)
     ranges = {
         tensor: TensorRange(amax, calibrator.name)
         for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()

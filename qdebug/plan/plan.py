@@ -123,7 +123,7 @@ def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
 
 
 def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict[str, Precision]:
-    aliases = _aliases(model, layers)
+    aliases = layer_aliases(model, layers)
     named: dict[str, tuple[str, Precision]] = {}
     for name, precision in plan.layers.items():
         layer = aliases.get(name)
@@ -145,7 +145,7 @@ def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict
     return {name: precision for name, (_, precision) in named.items()}
 
 
-def _aliases(model: Model, layers: Layers) -> dict[str, Layer]:
+def layer_aliases(model: Model, layers: Layers) -> dict[str, Layer]:
     """Every name a layer may go by; its own name wins over another layer's alias."""
     aliases: dict[str, Layer] = {}
     for layer in layers:

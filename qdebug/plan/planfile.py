@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -85,8 +88,19 @@ def named_model(path: str | Path) -> str:
     return read_yaml(Path(path), _PlanFile, PlanError).model.path
 
 
-def plan_to_yaml(plan: PrecisionPlan, model_path: str = "") -> str:
-    """The text of a plan file; reading it gives `plan` back."""
+def plan_to_yaml(
+    plan: PrecisionPlan,
+    model_path: str = "",
+    *,
+    header: Sequence[str] = (),
+    why: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The text of a plan file; reading it gives `plan` back.
+
+    Args:
+        header: comment lines for the top of the file.
+        why: a comment for each layer that the plan names.
+    """
     data: dict[str, Any] = {"schema": PLAN_SCHEMA}
     if plan.model_sha256:
         data["model"] = {"path": model_path, "sha256": plan.model_sha256}
@@ -95,15 +109,36 @@ def plan_to_yaml(plan: PrecisionPlan, model_path: str = "") -> str:
     data["weights"] = str(plan.weights)
     if plan.calibration:
         data["calibration"] = plan.calibration
-    data["layers"] = {name: str(precision) for name, precision in plan.layers.items()}
-    data["tensors"] = {
+    tensors = {
         name: {
             "amax": list(entry.amax) if isinstance(entry.amax, tuple) else entry.amax,
             "method": entry.method,
         }
         for name, entry in plan.tensors.items()
     }
-    return dump_yaml(data)
+    return (
+        "".join(_comment(line) for line in header)
+        + dump_yaml(data)
+        + _layers_to_yaml(plan.layers, why)
+        + dump_yaml({"tensors": tensors})
+    )
+
+
+def _layers_to_yaml(layers: Mapping[str, Precision], why: Mapping[str, str]) -> str:
+    if not layers:
+        return dump_yaml({"layers": {}})
+    text = "layers:\n"
+    for name, precision in layers.items():
+        if name in why:
+            text += _comment(why[name], "  ")
+        text += indent(dump_yaml({name: str(precision)}), "  ")
+    return text
+
+
+def _comment(line: str, before: str = "") -> str:
+    """A comment holds names of the user's, which may hold line breaks."""
+    safe = "".join(c if c.isprintable() else "�" for c in line)
+    return f"{before}# {safe}".rstrip() + "\n"
 
 
 def tensor_range(entry: TensorEntry) -> TensorRange:

@@ -44,9 +44,13 @@ def _write(folder: Path, text: str) -> Path:
 
 
 @settings(deadline=None, max_examples=150)
-@given(plan=PLANS)
-def test_round_trip(tmp_path_factory: pytest.TempPathFactory, plan: PrecisionPlan) -> None:
-    path = _write(tmp_path_factory.getbasetemp(), plan_to_yaml(plan, "a model.onnx"))
+@given(plan=PLANS, comment=NAMES)
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, plan: PrecisionPlan, comment: str
+) -> None:
+    why = dict.fromkeys(plan.layers, comment)
+    text = plan_to_yaml(plan, "a model.onnx", header=[comment, "b"], why=why)
+    path = _write(tmp_path_factory.getbasetemp(), text)
     assert read_plan(path) == plan
     assert named_model(path) == ("a model.onnx" if plan.model_sha256 else "")
 

@@ -1,0 +1,54 @@
+"""Settings of `qdebug bisect`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from qdebug.config.candidate import CandidateSettings
+from qdebug.config.resolve import Positive
+
+StrategyName = Literal["auto", "rank", "ddmin", "prefix", "suffix", "exhaustive"]
+PinToName = Literal["fp16", "fp32", "auto"]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class BisectSettings(CandidateSettings):
+    """Everything `qdebug bisect` can be told, beside what it shares with others.
+
+    Attributes:
+        target: the condition that must hold, as of --fail-on.
+        max_drop: instead: the metric may fall this far below FP32's.
+        holdout: DATA to verify the answer on; None holds out `holdout_share` of `inputs`.
+        strategy: how to search.
+        pin_to: precision of pinned layers; "auto" takes FP16 where it suffices. None takes auto,
+            and FP32 where the base precision is FP16.
+        pin, never_pin: layers, patterns or op:TYPE that are always, or never, pinned.
+        profile: latency per layer (trtexec --exportProfile), for the cost.
+        max_evaluations, time_limit: when to stop with the best found; seconds.
+        seed: of everything that is drawn.
+        journal: the file that remembers evaluations; None keeps one in the cache folder.
+        literal: never use ONNX Runtime's INT8 kernels while searching.
+        output: the plan to write; None writes none.
+        force: replace existing files.
+    """
+
+    target: str | None = None
+    max_drop: float | None = None
+    holdout: str | None = None
+    holdout_share: Share = 0.3
+    strategy: StrategyName = "auto"
+    pin_to: PinToName | None = None
+    pin: tuple[str, ...] = ()
+    never_pin: tuple[str, ...] = ()
+    profile: str | None = None
+    max_evaluations: Positive | None = None
+    time_limit: Annotated[float, Field(gt=0)] | None = None
+    seed: int = 0
+    journal: str | None = None
+    literal: bool = False
+    output: str | None = None
+    force: bool = False

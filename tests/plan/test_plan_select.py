@@ -1,0 +1,55 @@
+"""Layers named by the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qdebug.errors import PlanError
+from qdebug.model.layers import Layers, find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.plan.select import select_layers
+
+CNN = Path(__file__).parents[2] / "calib_data" / "digits_cnn.onnx"
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Model, Layers]:
+    model = prepare_model(read_model(str(CNN)))
+    return model, find_layers(model.graph)
+
+
+def _names(digits: tuple[Model, Layers], *wanted: str) -> list[str]:
+    return [layer.name for layer in select_layers(wanted, *digits, "--pin")]
+
+
+def test_names_patterns_and_operators(digits: tuple[Model, Layers]) -> None:
+    first = "/blocks/blocks.0/depthwise/conv/Conv"
+    assert _names(digits, first) == [first]
+    assert _names(digits, "/blocks/blocks.0/depthwise/act/Clip") == [first]  # a node of the layer
+    depthwise = [layer.name for layer in digits[1] if "depthwise" in layer.name]
+    assert len(depthwise) == 6
+    assert _names(digits, "*depthwise*") == depthwise
+    assert _names(digits, "*blocks.?/depthwise*", first) == depthwise  # once, in execution order
+    assert all(digits[1].by_name[n].op_type == "Gemm" for n in _names(digits, "op:Gemm"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ("/blocks/blocks.0/depthwise/conv/Con", "'/blocks/blocks.0/depthwise/conv/Conv'"),
+        ("*nothing*", "no layer matches"),
+        ("op:Gem", "Did you mean 'op:Gemm'"),
+    ],
+)
+def test_what_there_is_not(digits: tuple[Model, Layers], wanted: str, says: str) -> None:
+    with pytest.raises(PlanError, match=r"^--pin: ") as refused:
+        select_layers([wanted], *digits, "--pin")
+    assert says in str(refused.value)
+
+
+def test_brackets_are_characters(digits: tuple[Model, Layers]) -> None:
+    with pytest.raises(PlanError, match="no layer matches"):
+        select_layers(["*[dc]onv*"], *digits, "--pin")
