@@ -1,0 +1,1 @@
+"""TensorRT: 10, 11 and TensorRT for RTX."""

@@ -1,0 +1,54 @@
+"""The ONNX nodes of an engine's layer: from its metadata, or for want of that from its name."""
+
+from __future__ import annotations
+
+import re
+
+_ENTRY = "[ONNX Layer: "
+_SEPARATORS = "\x1e\x1f"
+"""Between entries in JSON: TensorRT 10.0 writes U+001E, later ones U+001F."""
+
+
+def nodes_in_metadata(text: str) -> tuple[str, ...]:
+    """Node names in "[ONNX Layer: a][ONNX Layer: b]", entries separated or not."""
+    names: list[str] = []
+    for part in re.split(f"[{_SEPARATORS}]", text):
+        stripped = part.strip()
+        if not stripped.startswith(_ENTRY):
+            continue
+        body = stripped[len(_ENTRY) :].removesuffix("]")
+        names += body.split("]" + _ENTRY)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def nodes_in_name(name: str) -> tuple[str, ...]:
+    """Node names in the name of a layer of TensorRT 8 ("Conv_0 + PWN(Relu_1)"), as far as it tells.
+
+    Layers that TensorRT added, reformatting copies and compiled kernels name no node; of a
+    {ForeignNode[first...last]} the nodes between are not told, so none is given.
+    """
+    if name.startswith(("Reformatting CopyNode", "{ForeignNode[", "__my", "copied_")):
+        return ()
+    stem = re.sub(r"_myl\d+_\d+$", "", name)
+    names = []
+    for part in re.split(r" \+ | \|\| ", stem):
+        inner = part.strip()
+        while inner.startswith("PWN("):
+            inner = inner[4:].removesuffix(")")
+            if " + " not in inner and "," in inner:
+                names += [_bare(p) for p in inner.split(",")]
+                inner = ""
+        bare = _bare(inner)
+        if bare and not bare.startswith("(Unnamed Layer*"):
+            names.append(bare)
+    return tuple(dict.fromkeys(n for n in names if n))
+
+
+def _bare(part: str) -> str:
+    """A name without the brackets of a PWN(a, PWN(b)) that was split."""
+    text = part.strip()
+    while text.startswith("PWN("):
+        text = text[4:]
+    while text.endswith(")") and text.count(")") > text.count("("):
+        text = text[:-1]
+    return text
