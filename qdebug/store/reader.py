@@ -6,14 +6,14 @@ without the interpreter lock while HDF5 reads.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class _Stored:
     missing: frozenset[int]
 
 
-class RunReader:
+class RunReader(contextlib.AbstractContextManager["RunReader"]):
     """A context manager over a complete run file.
 
     A run file never changes once it has its name, so it is opened without a lock; one that is
@@ -59,15 +59,7 @@ class RunReader:
         self._row_of = {sample: row for row, sample in enumerate(kept) if sample >= 0}
         self._stored: dict[tuple[Role, str], _Stored | None] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -75,11 +67,6 @@ class RunReader:
         self._stored.clear()
         self.__dict__.pop("_groups", None)
         self._file.close()
-
-    @property
-    def complete(self) -> bool:
-        """True: a file that is not complete is refused on opening."""
-        return True
 
     @property
     def samples(self) -> tuple[int, ...]:

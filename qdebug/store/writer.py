@@ -10,8 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,8 +22,11 @@ from qdebug.store.rows import TensorRows, storable
 from qdebug.store.schema import FilterName, FloatStorage, Keep, RangeRecord, Role
 from qdebug.types import Array, Tensors
 
+_RELEASE_BYTES = 32 << 20
+"""How much is written between two calls to release_memory()."""
 
-class RunWriter:
+
+class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
     """A context manager; leaving it before finish() removes the temporary file."""
 
     def __init__(
@@ -64,21 +66,14 @@ class RunWriter:
         self._groups: dict[str, Any] = {}
         self._rows: dict[tuple[Role, str], TensorRows] = {}
         self._row_bytes: dict[Role, int] = {}
+        self._unreleased = 0
         self._closed = False
         self._file: Any = None
         self._partial = PartialFile(self._target, overwrite=overwrite)
         with self._guard():
             self._file = create_run(self._partial.path, keep, dtype)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._abort()
 
     def set_manifest(self, manifest: Mapping[str, object]) -> None:
@@ -132,6 +127,7 @@ class RunWriter:
             self._samples[row] = sample
             for name, array in stored.items():
                 self._rows_of(role, name, array, row).put(row, sample, array)
+                self._count(array.nbytes)
 
     def finish(self, results_json: str) -> Path:
         """Complete the file and put it in the target's place, in one step.
@@ -189,6 +185,12 @@ class RunWriter:
             found = TensorRows(group, role, first, declared, self._options or {})
             self._rows[role, name] = found
         return found
+
+    def _count(self, written: int) -> None:
+        self._unreleased += written
+        if self._unreleased >= _RELEASE_BYTES:
+            self._unreleased = 0
+            self._partial.release_memory()
 
     def _needed_bytes(self) -> int:
         """What the activations need as far as known; compression is not counted."""

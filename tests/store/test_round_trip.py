@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qdebug.errors import StoreError
-from qdebug.store import rows
+from qdebug.store import rows, writer
+from qdebug.store.partial import PartialFile
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import ROLES, Keep, RangeRecord
 from qdebug.store.writer import RunWriter
@@ -64,7 +65,6 @@ def test_texts_and_ranges(tmp_path: Path) -> None:
         writer.set_ranges(ranges)
         writer.finish(json.dumps({"outputs": [], "value": None}))
     with RunReader(tmp_path / "run.h5") as run:
-        assert run.complete
         assert run.manifest == manifest
         assert run.plan_text == "layers: {é: int8}\n"
         assert run.results == {"outputs": [], "value": None}
@@ -203,6 +203,22 @@ def test_plain_h5py_reads_the_documented_layout(tmp_path: Path) -> None:
         assert_same(file["tensors/00000/reference"][()], np.stack([x, x + 1]))
         assert file["tensors/00001/candidate"].dtype == np.bool_
         assert file["tensors/00001/candidate"].attrs["missing"].tolist() == [1]
+
+
+def test_a_large_run_does_not_pile_up_in_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = []
+    release = PartialFile.release_memory
+    monkeypatch.setattr(PartialFile, "release_memory", lambda file: released.append(release(file)))
+    monkeypatch.setattr(writer, "_RELEASE_BYTES", 4096)
+    rng = np.random.default_rng(0)
+    by_sample = {i: {"a": rng.standard_normal(1000, np.float32)} for i in range(9)}
+    path = write(tmp_path / "run.h5", by_sample)
+    assert len(released) == 9  # two rows of 4000 bytes each time
+    with RunReader(path) as run:
+        for sample, tensors in by_sample.items():
+            assert_same(run.read("candidate", "a", sample), tensors["a"])
 
 
 def test_keep_none_stores_no_activations(tmp_path: Path) -> None:
