@@ -1,0 +1,191 @@
+"""The evaluations of a search on disk, so that a search that was killed goes on where it was.
+
+A text file of JSON lines: a header that says which search it belongs to, then one line for each
+evaluation, on disk before the search goes on. A last line that a kill cut short is dropped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from qdebug.errors import StoreError
+from qdebug.search.problem import Measurement, Pins, pins_of
+from qdebug.types import Precision
+
+SCHEMA = "qdebug.journal/1"
+_NEXT = "Give another journal, or add `--force` to start this one anew."
+
+
+class Journal:
+    """An open journal. A context manager; one process at a time.
+
+    Attributes:
+        path: the file.
+        recorded: the evaluations that were in it when it was opened.
+    """
+
+    def __init__(self, path: Path, key: Mapping[str, str], *, restart: bool = False) -> None:
+        """Open the journal, or create it.
+
+        Args:
+            key: what the search depends on (hashes of model and samples, the target, …), by name;
+                a journal with another key is not used.
+            restart: drop what is in it, whatever it belongs to.
+
+        Raises:
+            StoreError: it cannot be read or written, is in use, belongs to another search, or
+                holds a line that is not an evaluation.
+        """
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise _unusable(path, error) from error
+        try:
+            self._lock()
+            if restart:
+                os.ftruncate(self._fd, 0)
+            self.recorded = self._read(dict(key))
+        except OSError as error:
+            self.close()
+            raise _unusable(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def append(self, pins: Pins, measurement: Measurement) -> None:
+        """Record an evaluation; it is on disk when this returns.
+
+        Raises:
+            StoreError: the disk is full, or failed.
+        """
+        try:
+            self._write(_line(_entry(pins, measurement)))
+        except OSError as error:
+            raise StoreError(
+                f"{self.path}: cannot be written ({error.strerror}).",
+                "Make room and run the same command: it goes on from here.",
+            ) from error
+
+    def close(self) -> None:
+        """Close the file; doing so twice does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{self.path}: another search is writing it now.",
+                "Wait for it to end, or give another journal.",
+            ) from None
+        except OSError:
+            pass  # a network file system without locks
+
+    def _read(self, key: dict[str, str]) -> Mapping[Pins, Measurement]:
+        with os.fdopen(os.dup(self._fd), "rb") as file:
+            file.seek(0)
+            data = file.read()
+        header = _line({"schema": SCHEMA, "key": key})
+        if header.startswith(data) and data != header:  # new, or killed while it was created
+            os.ftruncate(self._fd, 0)
+            self._write(header)
+            return {}
+        whole = data[: data.rfind(b"\n") + 1]
+        first, *lines = whole.split(b"\n")[:-1] or [b""]
+        self._check_header(first, key)
+        recorded: dict[Pins, Measurement] = {}
+        for number, line in enumerate(lines, start=2):
+            try:
+                pins, measurement = _parsed(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise StoreError(f"{self.path}:{number}: is not an evaluation.", _NEXT) from error
+            if recorded.setdefault(pins, measurement) is not measurement:
+                raise StoreError(f"{self.path}:{number}: an evaluation that is there twice.", _NEXT)
+        os.ftruncate(self._fd, len(whole))
+        return recorded
+
+    def _check_header(self, line: bytes, key: dict[str, str]) -> None:
+        try:
+            header = json.loads(line)
+            schema, found = header["schema"], dict(header["key"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise StoreError(f"{self.path}: is not a journal of a search.", _NEXT) from None
+        if schema != SCHEMA:
+            raise StoreError(f"{self.path}: has the schema {schema}, not {SCHEMA}.", _NEXT)
+        other = sorted(n for n in found.keys() | key if found.get(n) != key.get(n))
+        if other:
+            raise StoreError(
+                f"{self.path}: belongs to another search ({', '.join(other)} differ).", _NEXT
+            )
+
+    def _write(self, line: bytes) -> None:
+        os.lseek(self._fd, 0, os.SEEK_END)
+        while line:
+            line = line[os.write(self._fd, line) :]
+        os.fsync(self._fd)
+
+
+def _unusable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path}: cannot be used ({error.strerror}).", "Give another journal.")
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+
+
+def _entry(pins: Pins, measurement: Measurement) -> dict[str, Any]:
+    return {
+        "pins": dict(pins),
+        "passed": measurement.passed,
+        "value": _number(measurement.value),
+        "noise": _number(measurement.noise),
+        "slack": _number(measurement.slack),
+        "seconds": _number(measurement.seconds),
+        "failure": measurement.failure,
+    }
+
+
+def _parsed(entry: dict[str, Any]) -> tuple[Pins, Measurement]:
+    if not isinstance(entry["passed"], bool) or not isinstance(entry["failure"], str):
+        raise TypeError
+    pins = pins_of({name: Precision(p) for name, p in entry["pins"].items()})
+    return pins, Measurement(
+        value=_float(entry["value"]),
+        passed=entry["passed"],
+        noise=_float(entry["noise"]),
+        slack=_float(entry["slack"]),
+        seconds=float(entry["seconds"]),
+        failure=entry["failure"],
+    )
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no NaN and no Inf: they are written as text, which `float` reads."""
+    if value is None:
+        return None
+    text = repr(float(value))
+    return text if text in ("nan", "inf", "-inf") else float(value)
+
+
+def _float(value: float | str | None) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,121 @@
+"""The records of a precision search: what may be raised, what was asked, what came back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from qdebug.types import Precision
+
+Pins = frozenset[tuple[str, Precision]]
+"""Layers and the precision each is raised to; hashable, a layer at most once."""
+
+
+def pins_of(raises: Mapping[str, Precision]) -> Pins:
+    """`raises` (layer name -> precision) as pins; `dict(pins)` is the way back."""
+    return frozenset(raises.items())
+
+
+class Verdict(StrEnum):
+    """What an evaluation said of a candidate."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    FAILED_TO_BUILD = "failed-to-build"
+
+
+class PinTo(StrEnum):
+    """The precision that layers are raised to; `auto` takes FP16 where it suffices."""
+
+    FP16 = "fp16"
+    FP32 = "fp32"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A layer that may be raised.
+
+    Attributes:
+        name: its name.
+        costs: what raising it costs, for every precision it can be raised to (FP16, FP32 or both);
+            ≥ 0, one unit for the whole problem.
+        noise: an estimate, before any evaluation, of what it adds to the output's noise-to-signal
+            energy ratio while it is not raised; 0 where nothing is known.
+    """
+
+    name: str
+    costs: Mapping[Precision, float]
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What evaluating one candidate gave.
+
+    Attributes:
+        value: the target's figure (worst cosine, accuracy, …); None where there is none.
+        passed: the target holds.
+        noise: Σerr²/Σref² at the outputs; None where it is not known.
+        seconds: wall time of the evaluation.
+        slack: how far `value` is on the good side of the target's bound, in the target's unit;
+            negative where it fails.
+        failure: why the candidate could not be built or run; such a candidate has not passed.
+    """
+
+    value: float | None
+    passed: bool
+    noise: float | None = None
+    seconds: float = 0.0
+    slack: float | None = None
+    failure: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Pass, fail, or failed to build."""
+        if self.failure:
+            return Verdict.FAILED_TO_BUILD
+        return Verdict.PASS if self.passed else Verdict.FAIL
+
+    @property
+    def known_noise(self) -> float | None:
+        """`noise` where it is a finite number."""
+        return self.noise if self.noise is not None and math.isfinite(self.noise) else None
+
+    def __post_init__(self) -> None:
+        if self.failure and self.passed:
+            raise ValueError("a candidate that could not be built cannot have passed")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to search.
+
+    Attributes:
+        items: the layers that may be raised, in order of execution.
+        always: pins that every candidate holds; none of them is an item.
+        pin_to: the precision that items are raised to.
+        seed: of all that is random.
+    """
+
+    items: tuple[Item, ...]
+    always: Pins = frozenset()
+    pin_to: PinTo = PinTo.AUTO
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        names = [item.name for item in self.items] + [name for name, _ in self.always]
+        if len(set(names)) != len(names):
+            raise ValueError("a layer is given twice")
+        for item in self.items:
+            if not item.costs or any(not 0 <= c < math.inf for c in item.costs.values()):
+                raise ValueError(f"{item.name}: needs finite costs that are not negative")
+            if self.pin_to is not PinTo.AUTO and Precision(self.pin_to) not in item.costs:
+                raise ValueError(f"{item.name}: has no cost in {self.pin_to}")
+
+    def cost(self, pins: Pins) -> float:
+        """What `pins` cost, without those that are always there."""
+        costs = {item.name: item.costs for item in self.items}
+        return math.fsum(costs[name][p] for name, p in pins - self.always)
