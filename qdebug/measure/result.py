@@ -24,7 +24,8 @@ class Cause:
 
     Attributes:
         label: one of DESIGN's causes: clipping, coarse-step, weight-range, …
-        share: of the layer's local error energy, 0 to 1.
+        share: of the layer's local error energy, 0 to 1; for accumulation and amplification, of
+            the error energy at its output.
         evidence: the measured numbers, for people.
         remedy: what to do.
     """

@@ -12,10 +12,11 @@ from pathlib import Path
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import MetricError, StoreError
 from qdebug.measure.compare import Errors
-from qdebug.measure.result import CompareResult, TaskResult
+from qdebug.measure.result import CompareResult, LayerResult, TaskResult
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.build import build_subject, load_model, plan_from
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.diagnose import diagnosed
 from qdebug.pipeline.evidence import EvidenceSink
 from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
 from qdebug.pipeline.manifest import manifest_of, reference_key
@@ -95,6 +96,7 @@ def compare(
         errors, not_float = _run(settings, context, subject, samples, rows, sinks)
         task, failure = task_result(gate.metric, outputs, samples)
         result = _result(settings, subject, samples, gate, errors, not_float, task)
+        result = replace(result, layers=_diagnosed(context, subject, samples, result))
         result = replace(
             result,
             notes=(*result.notes, *reuse_notes(settings, stored, rows, key, samples.count)),
@@ -224,6 +226,13 @@ def _result(
         task=task,
         notes=(*subject.notes, *overflow_notes(finals, tensors)),
     )
+
+
+def _diagnosed(
+    context: Context, subject: Subject, samples: Samples, result: CompareResult
+) -> tuple[LayerResult, ...]:
+    batches = list(samples.batches())
+    return diagnosed(context, subject, samples, batches, result.layers, result.tensors)
 
 
 def _precision(subject: Subject) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.measure import measure_renderables
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +26,7 @@ def print_compare(console: Console, view: CompareView, run_file: Path | None) ->
     console.print()
     console.print(Text(_layers_title(view), style="bold"), soft_wrap=True)
     print_table(console, _layers(view, console))
+    _print_reasons(console, view)
     for note in view.notes:
         console.print(Text(f"Note: {note}", style="yellow"))
     for passed, text in view.conditions:
@@ -36,6 +38,21 @@ def print_compare(console: Console, view: CompareView, run_file: Path | None) ->
         console.print(Text(f"Run file: {run_file}"), soft_wrap=True)
     else:
         console.print(Text("No run file was written (-o run.h5 keeps the evidence).", style="dim"))
+
+
+def _print_reasons(console: Console, view: CompareView) -> None:
+    if not view.reasons:
+        return
+    console.print()
+    console.print(Text("Why", style="bold"))
+    for layer, why, remedy in view.reasons:
+        console.print(Text(f"  {layer}"), soft_wrap=True)
+        for text, style in ((why, ""), (remedy, "green")):
+            if text and console.is_terminal:
+                console.print(Padding(Text(text, style=style), (0, 0, 0, 4), expand=False))
+            elif text:
+                console.print(Text(f"    {text}"), soft_wrap=True)
+    console.print()
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from rich.cells import cell_len, set_cell_size
 
 from qdebug.measure.metrics import Metrics
 from qdebug.measure.result import CompareResult, LayerResult
+
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class CompareView:
         title: what was compared with what.
         facts: (name, text) pairs, most important first.
         layers: the worst layers; `hidden` more were left out.
+        reasons: (layer, why it is wrong, what to do), for the very worst.
         local_samples: how many samples their local errors come from.
         notes: what the reader must know.
         verdict: one line; `passed` is None when no gate was set.
@@ -45,6 +48,7 @@ class CompareView:
     title: str
     facts: tuple[tuple[str, str], ...]
     layers: tuple[LayerRow, ...]
+    reasons: tuple[tuple[str, str, str], ...]
     hidden: int
     local_samples: int
     notes: tuple[str, ...]
@@ -60,6 +64,7 @@ def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
         title=_title(result),
         facts=tuple(_facts(result)),
         layers=tuple(_row(layer) for layer in shown),
+        reasons=tuple(_reasons(shown)),
         hidden=len(result.layers) - len(shown),
         local_samples=result.local_samples,
         notes=tuple(printable(note) for note in result.notes),
@@ -162,6 +167,16 @@ def _row(layer: LayerResult) -> LayerRow:
         clipped=share(layer.input_clipped_fraction),
         worst=layer.rank == 1 and layer.local_sqnr_db is not None,
     )
+
+
+def _reasons(layers: Sequence[LayerResult]) -> Iterator[tuple[str, str, str]]:
+    """The main cause of each of the worst layers; the same remedy for the same cause only once."""
+    said: set[str] = set()
+    for layer in [x for x in layers if x.causes][:_MOST_REASONS]:
+        cause = layer.causes[0]
+        text = f"{cause.label} ({100 * cause.share:.0f}%): {printable(cause.evidence)}."
+        yield printable(layer.name), text, "" if cause.remedy in said else cause.remedy
+        said.add(cause.remedy)
 
 
 def _verdict(result: CompareResult) -> str:

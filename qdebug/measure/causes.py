@@ -1,0 +1,176 @@
+"""Why a layer is wrong: measured parts of its error, named, with the numbers and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qdebug.measure.result import Cause
+
+LEAST_SHARE = 0.1
+"""Parts below a tenth of the error are not worth a reader's time."""
+_HALF_MAX, _HALF_TINY = 65504.0, 2.0**-14
+_UNEQUAL = 8.0
+"""Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
+
+
+@dataclass(frozen=True)
+class OperandPart:
+    """What the Q/DQ pair of one activation adds to a layer's error.
+
+    Attributes:
+        tensor: the activation.
+        energy: its part of Σerr² at the layer's output.
+        amax: where the pair clips.
+        largest, rms: of the values, on the samples looked at.
+        clipped: share of the values beyond amax.
+        clipped_energy: share of the pair's own error that clipping makes; rounding makes the rest.
+        method: the calibrator that gave amax, "" where that is not known.
+    """
+
+    tensor: str
+    energy: float
+    amax: float
+    largest: float
+    rms: float
+    clipped: float
+    clipped_energy: float
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class WeightPart:
+    """What the rounding of a weight adds.
+
+    Attributes:
+        energy: its part of Σerr² at the layer's output.
+        channels: scales it has; 1 for one per tensor.
+        spread: largest over median range of its channels; 1 without channels.
+    """
+
+    energy: float
+    channels: int
+    spread: float
+
+
+def int8_causes(parts: Sequence[OperandPart], weight: WeightPart | None) -> tuple[Cause, ...]:
+    """The causes of an INT8 layer's local error, the largest share first.
+
+    Shares are energies measured with and without each pair, as parts of their sum.
+    """
+    total = sum(p.energy for p in parts) + (weight.energy if weight else 0.0)
+    if total <= 0:
+        return ()
+    causes = []
+    for part in parts:
+        clipping = part.clipped_energy * part.energy / total
+        causes += [_clipping(part, clipping), _coarse(part, part.energy / total - clipping)]
+    if weight is not None:
+        causes.append(_weight(weight, weight.energy / total))
+    kept = [c for c in causes if c.share >= LEAST_SHARE]
+    return tuple(sorted(kept, key=lambda c: -c.share))
+
+
+def half_causes(largest: float, tiny: float) -> tuple[Cause, ...]:
+    """The causes of an FP16 layer's error.
+
+    Args:
+        largest: magnitude that the layer reads or writes in FP32.
+        tiny: share of its non-zero values below FP16's normal numbers.
+    """
+    if largest > _HALF_MAX:
+        return (
+            Cause(
+                "fp16-overflow",
+                1.0,
+                f"values reach {largest:.3g}, FP16 ends at {_HALF_MAX:.0f}",
+                "Keep the layer in FP32, or scale what it reads down.",
+            ),
+        )
+    if tiny > 0.01:
+        return (
+            Cause(
+                "fp16-underflow",
+                tiny,
+                f"{100 * tiny:.2g}% of the values are under {_HALF_TINY:.1g}, where FP16 loses "
+                "digits",
+                "Keep the layer in FP32, or scale what it reads up.",
+            ),
+        )
+    return ()
+
+
+def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
+    """Why a layer's output is worse than its own error explains, None where it is not.
+
+    Args:
+        local, inputs, output: Σerr²/Σref²: of the layer alone, of the worst tensor it reads, and of
+            its output.
+    """
+    if not output > 10 * local:  # also False where one is NaN
+        return None
+    share = 1 - local / output
+    if output > 10 * inputs:
+        return Cause(
+            "amplification",
+            share,
+            f"the error relative to the signal grows {output / max(inputs, 1e-30):.3g} times from "
+            "what it reads to what it writes",
+            "Pin the layers that feed it: it makes a small error large.",
+        )
+    return Cause(
+        "accumulation",
+        share,
+        f"{100 * share:.3g}% of the error at its output comes in with what it reads",
+        "Look at the layers before it; pinning this one changes little.",
+    )
+
+
+def _clipping(part: OperandPart, share: float) -> Cause:
+    evidence = (
+        f"'{part.tensor}' is clipped at {part.amax:.3g}: {100 * part.clipped:.2g}% of its values "
+        f"are beyond, up to {part.largest:.3g}"
+    )
+    if part.method == "minmax":
+        return Cause(
+            "unrepresentative-calibration",
+            share,
+            f"{evidence}; minmax took in all that the calibration samples held",
+            "Calibrate on samples that are like these.",
+        )
+    return Cause(
+        "clipping",
+        share,
+        evidence,
+        "Calibrate with minmax or a higher percentile; qdebug calibrate compares them.",
+    )
+
+
+def _coarse(part: OperandPart, share: float) -> Cause:
+    step = part.amax / 127
+    coarse = 100 * step / part.rms if part.rms else 0.0
+    return Cause(
+        "coarse-step",
+        share,
+        f"'{part.tensor}' has an rms of {part.rms:.3g} in a range of {part.amax:.3g}: "
+        f"one step is {step:.2g}, {coarse:.2g}% of the rms",
+        "Try a calibrator that cuts outliers (mse, percentile), or pin the layer.",
+    )
+
+
+def _weight(weight: WeightPart, share: float) -> Cause:
+    if weight.channels == 1 and weight.spread > _UNEQUAL:
+        return Cause(
+            "weight-range",
+            share,
+            f"its weight has one scale, but the widest channel has {weight.spread:.3g} times the "
+            "range of the median one",
+            "Use --weights per-channel.",
+        )
+    scales = "one scale" if weight.channels == 1 else f"{weight.channels} scales"
+    return Cause(
+        "weight-rounding",
+        share,
+        f"the rounding of its weight ({scales})",
+        "Pin the layer, or train with quantization.",
+    )

@@ -1,0 +1,120 @@
+"""Find out why the worst layers are wrong, by running them alone with parts of their Q/DQ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import onnx
+
+from qdebug.measure.causes import inherited_cause
+from qdebug.measure.result import Cause, LayerResult, TensorResult
+from qdebug.model.layers import Layer
+from qdebug.model.samples import Batch, Samples
+from qdebug.pipeline.alone import NO_PAIRS, WHOLE, Alone, without
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.subject import Subject
+from qdebug.plan.rewrite.bypass import Pair, bypass, pairs_of
+from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
+from qdebug.run.base import Session
+
+MOST_LAYERS = 16
+"""Layers that are looked into: a reader looks at no more."""
+_MOST_SAMPLES = 8
+_GOOD_DB = 60.0
+"""A layer whose own error is smaller needs no explanation."""
+
+
+def diagnosed(
+    context: Context,
+    subject: Subject,
+    samples: Samples,
+    batches: Sequence[Batch],
+    layers: Sequence[LayerResult],
+    tensors: Sequence[TensorResult],
+) -> tuple[LayerResult, ...]:
+    """`layers`, worst first, with the causes of their errors.
+
+    The worst ones are run alone on a few samples, fed with reference activations, with and without
+    each Q/DQ pair.
+    """
+    wanted = [subject.layers.by_name[r.name] for r in layers if _needs_reason(r)][:MOST_LAYERS]
+    few = max(1, _MOST_SAMPLES // samples.batch_size)
+    chosen = batches[:: max(1, len(batches) // few)][:few]
+    own = _own_causes(context, subject, samples, chosen, wanted) if wanted else {}
+    noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
+    return tuple(
+        replace(r, causes=(*own.get(r.name, ()), *_inherited(subject, r, noise))) for r in layers
+    )
+
+
+def _needs_reason(result: LayerResult) -> bool:
+    return result.local_sqnr_db is not None and not result.local_sqnr_db > _GOOD_DB
+
+
+def _inherited(
+    subject: Subject, result: LayerResult, noise: Mapping[str, float]
+) -> tuple[Cause, ...]:
+    local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
+    layer = subject.layers.by_name[result.name]
+    reads = {t for n in layer.nodes for t in subject.reference.by_name[n].reads}
+    inputs = max((noise.get(t, 0.0) for t in reads), default=0.0)
+    cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0))
+    return (cause,) if cause else ()
+
+
+def _own_causes(
+    context: Context,
+    subject: Subject,
+    samples: Samples,
+    batches: Sequence[Batch],
+    wanted: Sequence[Layer],
+) -> dict[str, tuple[Cause, ...]]:
+    local = cut_layers(subject.reference, subject.candidate, wanted)
+    if local is None:
+        return {}
+    pairs = pairs_of(local)
+    alone = {
+        layer.name: Alone(subject, layer, pairs[layer.name])
+        for layer in wanted
+        if layer.name in local.outputs
+    }
+    captured = {*(a.layer.output for a in alone.values()), *local.inputs}
+    captured &= set(subject.reference.producers)
+    with ExitStack() as stack:
+        reference = _opened(stack, context, subject.reference.proto, sorted(captured))
+        sessions = {
+            name: _opened(stack, context, proto) for name, proto in _variants(local, pairs).items()
+        }
+        for batch in batches:
+            feeds = samples.feeds(batch.start, batch.count)
+            truth = {**feeds, **reference.run(feeds)}
+            given = {t: truth[t] for t in local.inputs}
+            results = {name: session.run(given) for name, session in sessions.items()}
+            for name, layer in alone.items():
+                layer.add(truth, results, local.outputs[name])
+    return {name: layer.causes() for name, layer in alone.items()}
+
+
+def _variants(
+    local: LocalGraph, pairs: Mapping[str, tuple[Pair, ...]]
+) -> dict[str, onnx.ModelProto]:
+    """The layers as they are, without any pair, and those with several without each of them."""
+    variants = {WHOLE: local.proto}
+    most = max((len(p) for p in pairs.values()), default=0)
+    if most:
+        variants[NO_PAIRS] = bypass(local, pairs)
+    if most > 1:
+        for k in range(most):
+            chosen = {name: [p[k]] for name, p in pairs.items() if len(p) > k}
+            variants[without(k)] = bypass(local, chosen)
+    return variants
+
+
+def _opened(
+    stack: ExitStack, context: Context, proto: onnx.ModelProto, capture: Sequence[str] = ()
+) -> Session:
+    session = context.backend.open(proto, capture)
+    stack.callback(session.close)
+    return session
