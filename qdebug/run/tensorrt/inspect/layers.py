@@ -15,8 +15,10 @@ QUANTIZED = ("int8", "fp8", "int4", "fp4")
 """Types that hold quantized values."""
 
 _MATRIX_TYPE = re.compile(
-    r"correlation|conv|gemm|matri|fullyconnected|fully connected|attention|mha|moe", re.IGNORECASE
+    r"correlation|conv|gemm|matri|matmul|fullyconnected|fully connected|attention|mha|moe",
+    re.IGNORECASE,
 )
+_CONTROL_TYPES = frozenset({"shape_call", "signal", "wait"})
 _MATRIX_WORDS = frozenset({"Corr", "Conv", "Deco", "Fc", "Gemm", "Bmm", "Mha"})
 _MATRIX_NAME = re.compile(r"_(gemm|mha|fmha|fc|bmm|conv)(_|$)")
 _MOVING_WORDS = frozenset(
@@ -30,6 +32,7 @@ class Source(StrEnum):
     ONNX = "onnx"
     LAYER_INFO = "layer-info"
     BUILD_LOG = "build-log"
+    PROFILE = "profile"
 
 
 class Role(StrEnum):
@@ -41,8 +44,8 @@ class Role(StrEnum):
     """It computes something else."""
     REFORMAT = "reformat"
     """It only moves or converts data."""
-    SHAPE = "shape"
-    """It computes shapes, on the host."""
+    CONTROL = "control"
+    """It computes no tensor: shapes on the host, signals between streams."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,10 @@ class EngineLayer:
     def role(self) -> Role:
         """What the layer is there for."""
         kind = self.layer_type.lower()
-        if kind == "shape_call":
-            return Role.SHAPE
-        if kind == "reformat" or self.name.startswith("Reformatting CopyNode"):
+        operands = self.inputs or self.outputs or self.constants
+        if kind in _CONTROL_TYPES or (self.name.startswith("__mye") and not operands):
+            return Role.CONTROL
+        if kind in ("reformat", "cast") or self.name.startswith("Reformatting CopyNode"):
             return Role.REFORMAT
         if _MATRIX_TYPE.search(self.layer_type):
             return Role.MATRIX
@@ -128,13 +132,13 @@ class EngineLayer:
 
         A matrix product runs in a quantized type when its data and, if it has any, its weights come
         in that type: weights alone are unpacked and multiplied in floating point. Everything else
-        runs in the widest floating point type that it reads or, when it reads none, writes.
+        runs in the widest floating point type that it reads or, when it reads none, writes or
+        holds; a layer without any is named by the integers it reads.
         """
         found = self._matrix_precision() if self.role is Role.MATRIX else ""
-        if not found:
-            found = _widest(self.inputs) or _widest(self.outputs) or _integer(self.inputs)
-        if not found and self.role is Role.MATRIX:
-            found = _widest(self.constants)
+        for tensors in (self.inputs, self.outputs, self.constants):
+            found = found or _widest(tensors)
+        found = found or _integer(self.inputs) or _integer(self.constants)
         tensor_float = found == "fp32" and re.search(r"tf32", self.tactic, re.IGNORECASE)
         return "tf32" if tensor_float else found
 
@@ -203,6 +207,16 @@ class EngineInfo:
     nodes: tuple[OnnxNode, ...] = ()
     events: tuple[Event, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> bool:
+        """Whether some layer carries a time."""
+        return any(layer.time_ms is not None for layer in self.layers)
+
+    @cached_property
+    def op_types(self) -> Mapping[str, str]:
+        """The operator of each node of the model, where the file names them."""
+        return {node.name: node.op_type for node in self.nodes}
 
     @cached_property
     def of_node(self) -> Mapping[str, tuple[EngineLayer, ...]]:

@@ -7,12 +7,12 @@ import re
 from qdebug.run.tensorrt.inspect.layers import EngineLayer, EngineTensor, canonical_dtype
 from qdebug.run.tensorrt.inspect.metadata import nodes_in_metadata, nodes_in_name
 
+# A list is empty or ends with a tensor's brace: its dimensions hold brackets of their own.
 _DETAILED = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*)"
-    r"(?:, Inputs: \[(?P<inputs>.*?)\](?=, Constants: \[|, Outputs: \[))?"
-    r"(?:, Constants: \[(?P<constants>.*?)\](?=, Outputs: \[))?"
-    r"(?:, Outputs: \[(?P<outputs>.*?)\](?=, [A-Z][A-Za-z]*: |$))?"
-    r"(?P<rest>.*?)(?:, Metadata:(?P<metadata>.*))?$"
+    r"(?:, Inputs: \[(?P<inputs>|.*?\})\])?(?:, Constants: \[(?P<constants>|.*?\})\])?"
+    r"(?:, Outputs: \[(?P<outputs>|.*?\})\])?"
+    r"(?P<rest>(?:, .*?)?)(?:, Metadata:(?P<metadata>.*))?$"
 )
 _TENSOR = re.compile(
     r"\{ Name: (?P<name>.*?)(?:, Location: (?P<location>\w+))?, Dimensions: \[(?P<dims>[^\]]*)\]"

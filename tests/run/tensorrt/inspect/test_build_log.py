@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from qdebug.errors import UsageError
-from qdebug.model.graph import Graph
-from qdebug.plan.lower import lower
 from qdebug.run.tensorrt.inspect.build_log import read_build_log
 from qdebug.run.tensorrt.inspect.layers import EventKind, Role
 
@@ -65,11 +63,11 @@ out[Half(1,9)]
 @pytest.mark.parametrize("network", ["digits_cnn", "digits_encoder"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "mixed"])
 def test_every_node_of_a_real_build_is_mapped_or_only_moves_data(
-    built: Builds, network: str, precision: str
+    inspected: Builds, network: str, precision: str
 ) -> None:
-    build = built(network, precision)
+    build = inspected(network, precision)
     info = build.info
-    graph: Graph = lower(build.bound).graph
+    graph = build.graph
     assert {n.name for n in info.nodes} == {n.name for n in graph.nodes}
     by_name = {n.name: n for n in info.nodes}
     for node in graph.nodes:
@@ -79,6 +77,9 @@ def test_every_node_of_a_real_build_is_mapped_or_only_moves_data(
     # "Mul" scales the queries by a constant: it is merged into the product that follows.
     assert unmapped <= {"Constant", "Flatten", "Reshape", "Transpose", "Mul"}
     assert info.of_node.keys() <= by_name.keys()
+    for layer in info.layers:
+        if layer.role is not Role.CONTROL:
+            assert layer.outputs and all(t.dtype and t.dims for t in layer.outputs)
 
 
 @pytest.mark.parametrize("network", ["digits_cnn", "digits_encoder"])
@@ -87,9 +88,9 @@ def test_every_node_of_a_real_build_is_mapped_or_only_moves_data(
     [("fp32", "fp32"), ("fp16", "fp16"), ("int8", "int8"), ("mixed", "int8")],
 )
 def test_products_of_a_real_build_run_as_planned(
-    built: Builds, network: str, precision: str, expected: str
+    inspected: Builds, network: str, precision: str, expected: str
 ) -> None:
-    info = built(network, precision).info
+    info = inspected(network, precision).info
     products = [layer for layer in info.layers if layer.role is Role.MATRIX]
     assert len(products) >= 14
     assert {layer.precision for layer in products} == {expected}
@@ -98,27 +99,29 @@ def test_products_of_a_real_build_run_as_planned(
     assert info.notes == ()
 
 
-def test_a_real_build_says_what_was_fused_and_where_fp16_was_not_used(built: Builds) -> None:
-    events = built("digits_encoder", "int8").info.events
+def test_a_real_build_says_what_was_fused_and_where_fp16_was_not_used(inspected: Builds) -> None:
+    events = inspected("digits_encoder", "int8").info.events
     fused = [e.text for e in events if e.kind is EventKind.FUSION]
     assert any("attention/Softmax to be part of self-attention" in text for text in fused)
-    fallback = [e for e in built("digits_cnn", "mixed").info.events if e.kind == "precision"]
+    fallback = [e for e in inspected("digits_cnn", "mixed").info.events if e.kind == "precision"]
     assert any("Converting conv weight scales to fp32" in e.text for e in fallback)
 
 
 @pytest.mark.parametrize("style", ["trt.Logger", "polygraphy", "logging", "bare"])
-def test_the_log_of_every_logger_reads_the_same(built: Builds, style: str, tmp_path: Path) -> None:
-    log = built("digits_cnn", "int8").log
+def test_the_log_of_every_logger_reads_the_same(
+    inspected: Builds, style: str, tmp_path: Path
+) -> None:
+    log = inspected("digits_cnn", "int8").log
     expected = read_build_log(log, "a")
     if style == "polygraphy":
-        log = _polygraphy_log(built("digits_cnn", "int8"), tmp_path)
+        log = _polygraphy_log(inspected("digits_cnn", "int8"), tmp_path)
     else:
         prefix = {
             "trt.Logger": "[11/21/2026-14:23:05] [TRT] [V] ",
             "logging": "2026-11-21 14:23:05,123 DEBUG: ",
             "bare": "",
         }[style]
-        log = log.replace("[VERBOSE] ", prefix).replace("[INFO] ", prefix.replace("[V]", "[I]"))
+        log = log.replace("[TRT] [V] ", prefix).replace("[TRT] [I] ", prefix.replace("[V]", "[I]"))
     info = read_build_log(log, "b")
     assert info.layers == expected.layers
     assert info.nodes == expected.nodes
@@ -135,7 +138,7 @@ G_LOGGER.module_severity = G_LOGGER.EXTRA_VERBOSE
 import tensorrt_rtx as trt
 from polygraphy.backend.trt import EngineBytesFromNetwork, NetworkFromOnnxPath, Profile
 from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-shapes = (1, 1, 8, 8), (4, 1, 8, 8), (4, 1, 8, 8)
+shapes = (1, 1, 8, 8), (8, 1, 8, 8), (16, 1, 8, 8)
 config = CreateConfigRTX(compute_capabilities=[(8, 9)], profiles=[Profile().add("input", *shapes)],
                          profiling_verbosity=trt.ProfilingVerbosity.DETAILED)
 EngineBytesFromNetwork(NetworkFromOnnxPath(sys.argv[1]), config)()
@@ -144,7 +147,7 @@ EngineBytesFromNetwork(NetworkFromOnnxPath(sys.argv[1]), config)()
 
 def _polygraphy_log(build: Any, folder: Path) -> str:
     path = folder / "lowered.onnx"
-    path.write_bytes(lower(build.bound).graph.proto.SerializeToString())
+    path.write_bytes(build.graph.proto.SerializeToString())
     done = subprocess.run(
         [sys.executable, "-c", POLYGRAPHY, str(path)],
         capture_output=True, text=True, check=True, env=dict(os.environ),

@@ -1,0 +1,148 @@
+"""Asked against built: does each layer of an engine run in the precision that the plan gave it?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from qdebug.errors import UsageError
+from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.run.tensorrt.inspect.layer_info import NAMES_ONLY
+from qdebug.run.tensorrt.inspect.layers import FLOATS, EngineInfo, EngineLayer, OnnxNode, Role
+from qdebug.types import Precision
+
+MOVING_OPS = frozenset(
+    {"Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements"}
+    | {"GatherND", "Identity", "MaxPool", "GlobalMaxPool", "Pad", "Reshape", "Slice", "Split"}
+    | {"SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"}
+)
+"""Operations that pass values on unchanged: in INT8 they are exact."""
+
+
+class Verdict(StrEnum):
+    """What became of what was asked."""
+
+    SAME = "as-planned"
+    MISMATCH = "mismatch"
+    FUSED = "fused"
+    """Computed inside another node's kernel, or exact in any precision."""
+    GONE = "gone"
+    """Folded into a constant or merged into a neighbour: nothing runs for it."""
+    UNKNOWN = "unknown"
+    """The file does not tell."""
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One node.
+
+    Attributes:
+        built: the precision found, as in `EngineTensor.dtype`, or "tf32"; "" where none is told.
+        engine_layer: the name of the engine's layer that does its work, or "".
+        note: why the verdict is what it is, where that is not plain.
+    """
+
+    node: str
+    op_type: str
+    asked: Precision
+    built: str
+    engine_layer: str
+    verdict: Verdict
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Every node that was asked for, in the order asked."""
+
+    rows: tuple[AuditRow, ...]
+
+    @property
+    def mismatches(self) -> tuple[AuditRow, ...]:
+        """Nodes that were built in another precision."""
+        return self._with(Verdict.MISMATCH)
+
+    @property
+    def unknown(self) -> tuple[AuditRow, ...]:
+        """Nodes of which the file does not tell."""
+        return self._with(Verdict.UNKNOWN)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was built otherwise than asked."""
+        return not self.mismatches
+
+    def _with(self, verdict: Verdict) -> tuple[AuditRow, ...]:
+        return tuple(row for row in self.rows if row.verdict is verdict)
+
+
+def audit(asked: Mapping[str, Precision], info: EngineInfo) -> Audit:
+    """Compare the precision asked for each ONNX node with the one that was built.
+
+    A matrix product is INT8 when the engine's layer that does its work reads Int8 data and, if it
+    has weights, Int8 weights (`EngineLayer.precision`). TF32 counts as FP32, and is noted.
+
+    Args:
+        asked: node name -> precision. For a plan, the layers' names, which are their anchors'.
+        info: of the engine, from a detailed source.
+
+    Raises:
+        UsageError: the source holds names only, or knows none of the nodes.
+    """
+    if not info.detailed:
+        raise UsageError("The layers carry no precision, so nothing can be audited", NAMES_ONLY)
+    nodes = {node.name: node for node in info.nodes}
+    known = [name for name in asked if name in nodes or name in info.of_node]
+    if asked and not known:
+        raise UsageError(
+            f"none of the {len(asked)} layers asked for is in the engine, not even "
+            f"'{next(iter(asked))}'",
+            "Give the engine that was built from this model.",
+        )
+    return Audit(tuple(_row(name, want, nodes.get(name), info) for name, want in asked.items()))
+
+
+def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) -> AuditRow:
+    op_type = node.op_type if node else ""
+    layer = info.layer_of(name)
+    if layer is None:
+        verdict, note = _absent(op_type, node, info)
+        return AuditRow(name, op_type, want, "", "", verdict, note)
+    verdict, note = _judged(name, op_type, want, layer)
+    return AuditRow(name, op_type, want, layer.precision, layer.name, verdict, note)
+
+
+def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[Verdict, str]:
+    if info.nodes and node is None:
+        return Verdict.UNKNOWN, "not a node of the model that was built"
+    if any(layer.named_only for layer in info.layers):
+        return Verdict.UNKNOWN, "no layer's name tells of it"
+    if op_type in QUANTIZABLE_OPS:
+        return Verdict.UNKNOWN, "no layer names it"
+    if op_type in MOVING_OPS:
+        return Verdict.GONE, "only moves data: its neighbours read and write in its order"
+    return Verdict.GONE, "folded into a constant or merged into a neighbour"
+
+
+def _judged(name: str, op_type: str, want: Precision, layer: EngineLayer) -> tuple[Verdict, str]:
+    built = layer.precision
+    if not built:
+        return Verdict.UNKNOWN, "the layer carries no type"
+    if built == want.value:
+        return Verdict.SAME, ""
+    if want is Precision.FP32 and built == "tf32":
+        return Verdict.SAME, "in TF32: 10 bits of mantissa; clear the TF32 flag for full FP32"
+    is_product = op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names)
+    if is_product:
+        return Verdict.MISMATCH, ""
+    if layer.role is Role.MATRIX:
+        return Verdict.FUSED, "inside a matrix product's kernel"
+    if op_type in MOVING_OPS:
+        return Verdict.FUSED, "passes values on unchanged"
+    if built not in FLOATS:
+        return (Verdict.MISMATCH, "") if built == "int8" else (Verdict.UNKNOWN, "integer work")
+    operands = {t.dtype for t in (*layer.inputs, *layer.outputs, *layer.constants)}
+    if want.value in operands or "Cast" in layer.fused_words:
+        return Verdict.FUSED, f"one kernel with {built} and {want}"
+    return Verdict.MISMATCH, ""
