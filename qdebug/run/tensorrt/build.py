@@ -1,7 +1,8 @@
 """Build engines through Polygraphy's loaders.
 
 The ONNX model is the lowered plan: Q/DQ pairs and Casts say the precision of everything, and the
-network is strongly typed, on every library.
+network is strongly typed, on every library. TensorRT 10 alone can also be given the FP32 model and
+the constraints of `constraints.constraints_of`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import time
 import warnings as python_warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
 
 import onnx
+from google.protobuf.message import EncodeError
 
-from qdebug.errors import BackendError, UsageError
+from qdebug.errors import BackendError, QdebugError, UsageError
+from qdebug.run.tensorrt.builder_config import check_settings, config_loader
 from qdebug.run.tensorrt.cache import EngineCache
-from qdebug.run.tensorrt.device import Device, find_device
+from qdebug.run.tensorrt.constraints import Constraints, apply_constraints, constrain_config
+from qdebug.run.tensorrt.device import find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.logger import LogMessage, log_text
@@ -31,6 +34,25 @@ from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import ProgressCallback, ignore_progress
 
 
+@dataclass(frozen=True)
+class BuildJob:
+    """All that decides an engine.
+
+    Attributes:
+        proto: the model; not modified, its types are kept exactly.
+        settings: see BuildSettings; `profile` must name every input with dynamic axes.
+        outputs: tensors to make outputs in addition to those of the model.
+        debug: tensors to mark as debug tensors.
+        constraints: TensorRT 10's implicit way; `proto` is then that of the constraints.
+    """
+
+    proto: onnx.ModelProto
+    settings: BuildSettings
+    outputs: Sequence[str] = ()
+    debug: Sequence[str] = ()
+    constraints: Constraints | None = None
+
+
 def build_engine(
     library: Library,
     proto: onnx.ModelProto,
@@ -38,6 +60,7 @@ def build_engine(
     *,
     outputs: Sequence[str] = (),
     debug: Sequence[str] = (),
+    constraints: Constraints | None = None,
     cache: EngineCache | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> BuiltEngine:
@@ -45,34 +68,31 @@ def build_engine(
 
     Args:
         library: what builds.
-        proto: the model, not modified; its types are kept exactly.
-        settings: see BuildSettings; `profile` must name every input with dynamic axes.
-        outputs: tensors to make outputs in addition to those of the model.
-        debug: tensors to mark as debug tensors.
+        proto: see BuildJob, as are settings, outputs, debug and constraints.
         cache: where engines are kept; None builds anew and keeps nothing.
         progress: told the per cent that are done.
 
     Raises:
         UsageError: settings that the library does not have, or no GPU and no compute capability.
         ModelError: the model cannot be parsed; names the node.
+        PlanError: constraints that do not fit what was parsed.
         BackendError: the builder failed.
         KeyboardInterrupt: Ctrl-C, after the builder has stopped.
     """
+    job = BuildJob(proto, settings, outputs, debug, constraints)
     check_settings(library, settings)
-    try:
-        model = proto.SerializeToString(deterministic=True)
-    except ValueError as error:  # protobuf's limit of 2 GiB
-        raise BackendError(f"the model is too large to be handed to {library.name}") from error
-    key = engine_key(library, model, settings, outputs, debug)
+    model = _serialized(library, proto)
+    key = engine_key(library, job, model)
     kept = cache.load(key) if cache is not None else None
     if kept is not None:
         return kept
-    reported = BuildProgress(progress)
     started = time.perf_counter()
-    with _quiet(library) as messages, interruptible(reported):
-        network = _parse(library, model, proto, settings, messages)
-        skipped = observe(library, network[1], outputs, debug)
-        engine = _build(library, network, proto, settings, reported, messages)
+    with _quiet(library) as messages:
+        build = _Build(library, job, messages, BuildProgress(progress))
+        with interruptible(build.progress):
+            network = build.parse(model)
+            skipped = observe(network[1], outputs, debug)
+            engine = build.build(network)
     built = BuiltEngine(
         engine=engine,
         log=log_text(messages),
@@ -86,23 +106,19 @@ def build_engine(
     return built
 
 
-def engine_key(
-    library: Library,
-    model: bytes,
-    settings: BuildSettings,
-    outputs: Sequence[str] = (),
-    debug: Sequence[str] = (),
-) -> str:
-    """What decides the engine, as a SHA-256: model, settings, contents of plugins, library, and
-    the GPU where it is built for the one that is present. The timing cache does not count."""
+def engine_key(library: Library, job: BuildJob, model: bytes) -> str:
+    """A SHA-256 of the model, the settings, the contents of plugins, the library, and of the GPU
+    where the engine is for the one that is present. The timing cache does not count."""
+    settings, constraints = job.settings, job.constraints
     facts = asdict(settings) | {
         "timing_cache": None,
         "plugins": [_digest(p.read_bytes()) for p in settings.plugins],
         "model": _digest(model),
+        "constraints": constraints.fingerprint() if constraints else None,
         "library": [library.kind, *library.version],
         "device": None if settings.compute_capabilities else repr(find_device()),
-        "outputs": sorted(set(outputs)),
-        "debug": sorted(set(debug)),
+        "outputs": sorted(set(job.outputs)),
+        "debug": sorted(set(job.debug)),
     }
     return _digest(json.dumps(facts, sort_keys=True).encode())
 
@@ -111,51 +127,14 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def check_settings(library: Library, settings: BuildSettings) -> None:
-    """Refuse what the library cannot do, before anything is parsed.
-
-    Raises:
-        UsageError: an unknown or unsupported compute capability or tactic source, a plugin that
-            is not there, or no GPU to build for.
-    """
-    known = library.compute_capabilities
-    for wanted in settings.compute_capabilities:
-        if not library.rtx:
-            raise UsageError(
-                f"{library.name} builds for the GPU that is present, not for a compute capability",
-                "Drop --compute-capability, or use --backend tensorrt-rtx.",
-            )
-        if wanted not in known:
-            raise UsageError(
-                f"{library.name} does not build for compute capability {_cc(wanted)}",
-                f"It builds for {', '.join(map(_cc, known))}.{_ELSEWHERE.get(wanted, '')}",
-            )
-    if not settings.compute_capabilities and not isinstance(find_device(), Device):
-        hint = "Name the GPU to build for: --compute-capability 8.9."
-        if not library.rtx:
-            hint = f"Use --backend tensorrt-rtx. {hint}"
-        raise UsageError(f"{library.name}: this machine has no GPU to build for", hint)
-    for path in settings.plugins:
-        if not Path(path).is_file():
-            raise UsageError(f"--plugin {path}: no such file")
-    sources = library.module.TacticSource.__members__
-    for source in settings.tactic_sources or ():
-        if source not in sources:
-            raise UsageError(
-                f"{library.name} has no tactic source '{source}'", f"It has {', '.join(sources)}."
-            )
-
-
-_ELSEWHERE = {
-    (9, 0): (
-        " On a machine with such a GPU (H100, H200), 1.6 and 1.5 build for it without "
-        "--compute-capability, but no INT8 convolutions."
-    )
-}
-
-
-def _cc(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
+def _serialized(library: Library, proto: onnx.ModelProto) -> bytes:
+    try:
+        return proto.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:
+        raise BackendError(
+            f"the model cannot be handed to {library.name}: {error}",
+            "A model must be smaller than 2 GiB.",
+        ) from error
 
 
 @contextmanager
@@ -163,106 +142,100 @@ def _quiet(library: Library) -> Iterator[list[LogMessage]]:
     """Nothing is printed, by Polygraphy or as a Python warning; what TensorRT says is collected."""
     from polygraphy.logger import G_LOGGER
 
-    silent = G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1)
     with (
         library.lock,
         library.logs.collecting() as messages,
-        silent,
+        G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1),
         python_warnings.catch_warnings(),
     ):
         python_warnings.simplefilter("ignore")
         yield messages
 
 
-def _parse(
-    library: Library,
-    model: bytes,
-    proto: onnx.ModelProto,
-    settings: BuildSettings,
-    messages: list[LogMessage],
-) -> tuple[Any, Any, Any]:
-    """Builder, network and parser; the network reads the parser's memory."""
-    from polygraphy.backend.trt import LoadPlugins, NetworkFromOnnxBytes
+@dataclass(frozen=True)
+class _Build:
+    """The two steps of a build, and the edge at which foreign errors become ours."""
 
-    try:
-        loader = NetworkFromOnnxBytes(
-            model,
-            strongly_typed=_typed_flag(library),
-            mark_unfused_tensors_as_debug_tensors=settings.unfused_debug_tensors,
-        )
-        network: tuple[Any, Any, Any] = LoadPlugins([str(p) for p in settings.plugins], loader)()
-    except Exception as error:  # the edge at which Polygraphy's and pybind11's errors become ours
-        raise parse_failure(library, messages, proto, error) from error
-    return network
+    library: Library
+    job: BuildJob
+    messages: list[LogMessage]
+    progress: BuildProgress
+
+    def parse(self, model: bytes) -> tuple[Any, Any, Any]:
+        """Builder, network and parser; the network reads the parser's memory."""
+        from polygraphy.backend.trt import NetworkFromOnnxBytes
+
+        constraints = self.job.constraints
+        self._load_plugins()
+        try:
+            network: tuple[Any, Any, Any] = NetworkFromOnnxBytes(
+                model,
+                # Only TensorRT 10 has a choice.
+                strongly_typed=self.library.implicit and constraints is None,
+                mark_unfused_tensors_as_debug_tensors=self.job.settings.unfused_debug_tensors,
+            )()
+        except Exception as error:
+            self._raise(parse_failure(self.library, self.messages, self.job.proto, error), error)
+        if constraints is not None:
+            apply_constraints(self.library, network[1], constraints)
+        return network
+
+    def build(self, network: tuple[Any, Any, Any]) -> bytes:
+        """The serialized engine."""
+        from polygraphy.backend.trt import EngineBytesFromNetwork
+
+        settings, calibrators = self.job.settings, []
+
+        def constrain(config: Any) -> None:
+            if self.job.constraints is not None:
+                made = constrain_config(self.library, config, self.job.constraints)
+                calibrators.append(made)  # the configuration itself does not keep it alive
+
+        timing = None if self.library.rtx else settings.timing_cache
+        monitor = make_monitor(self.library.module, self.progress)
+        try:
+            if timing is not None:
+                timing.parent.mkdir(parents=True, exist_ok=True)
+            engine = EngineBytesFromNetwork(
+                network,
+                config=config_loader(self.library, settings, monitor, constrain),
+                save_timing_cache=str(timing) if timing else None,
+            )()
+            self.progress.finish()
+        except Exception as error:
+            if self.progress.failure is None:
+                names = [node.name for node in self.job.proto.graph.node if node.name]
+                refused = any(c is not None and c.refused for c in calibrators)
+                failure = build_failure(self.library, self.messages, error, names)
+                self._raise(_cache_refused(self.library) if refused else failure, error)
+        if self.progress.failure is not None:
+            raise self.progress.failure
+        return bytes(engine)
+
+    def _load_plugins(self) -> None:
+        from polygraphy.backend.trt import LoadPlugins
+
+        for path in self.job.settings.plugins:
+            try:
+                LoadPlugins([str(path)])()
+            except OSError as error:
+                raise UsageError(
+                    f"--plugin {path} cannot be loaded: {error}",
+                    f"Give a shared object built for {self.library.name} on this platform.",
+                ) from error
+
+    def _raise(self, failure: QdebugError, cause: Exception) -> NoReturn:
+        """Raise `failure` with what TensorRT said at length, which a traceback shows."""
+        if isinstance(cause, QdebugError):
+            raise cause
+        for message in self.messages:
+            if message.severity in ("INTERNAL_ERROR", "ERROR", "WARNING"):
+                failure.add_note(message.text)
+        raise failure from cause
 
 
-def _typed_flag(library: Library) -> bool:
-    """Only TensorRT 10 has other networks than strongly typed ones."""
-    return library.implicit
-
-
-def _build(
-    library: Library,
-    network: tuple[Any, Any, Any],
-    proto: onnx.ModelProto,
-    settings: BuildSettings,
-    progress: BuildProgress,
-    messages: list[LogMessage],
-) -> bytes:
-    from polygraphy.backend.trt import EngineBytesFromNetwork
-
-    cache = None if library.rtx else settings.timing_cache
-    if cache is not None:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        engine = EngineBytesFromNetwork(
-            network,
-            config=_config_loader(library, settings, progress),
-            save_timing_cache=str(cache) if cache else None,
-        )()
-    except Exception as error:  # the same edge
-        if progress.failure is not None:
-            raise progress.failure from None
-        names = [node.name for node in proto.graph.node if node.name]
-        raise build_failure(library, messages, error, names) from error
-    progress.finish()
-    return bytes(engine)
-
-
-def _config_loader(library: Library, settings: BuildSettings, progress: BuildProgress) -> Any:
-    from polygraphy.backend.trt import CreateConfig, PostprocessConfig, Profile
-
-    trt = library.module
-    profile = Profile()
-    for name, shapes in (settings.profile or {}).items():
-        profile.add(name, shapes.min, shapes.opt, shapes.max)
-    common: dict[str, Any] = {
-        "profiles": [profile],
-        "sparse_weights": settings.sparsity,
-        "refittable": settings.refit,
-        "version_compatible": settings.version_compatible,
-        "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
-        "builder_optimization_level": settings.optimization_level,
-        "progress_monitor": make_monitor(trt, progress),
-    }
-    if settings.workspace_bytes is not None:
-        common["memory_pool_limits"] = {trt.MemoryPoolType.WORKSPACE: settings.workspace_bytes}
-    if settings.tactic_sources is not None:
-        common["tactic_sources"] = [
-            trt.TacticSource.__members__[s] for s in settings.tactic_sources
-        ]
-    if library.rtx:
-        from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-
-        wanted = list(settings.compute_capabilities)
-        config = CreateConfigRTX(use_gpu=not wanted, compute_capabilities=wanted or None, **common)
-    else:
-        cache = settings.timing_cache
-        loaded = str(cache) if cache is not None and cache.exists() else None
-        config = CreateConfig(load_timing_cache=loaded, **common)
-
-    def set_tf32(builder: Any, network: Any, config: Any) -> None:
-        change = config.set_flag if settings.tf32 else config.clear_flag
-        change(trt.BuilderFlag.TF32)
-
-    return PostprocessConfig(config, set_tf32)
+def _cache_refused(library: Library) -> BackendError:
+    return BackendError(
+        f"{library.name} did not accept the calibration cache made from the plan",
+        "Give the ranges one by one instead of by a cache.",
+    )

@@ -70,8 +70,7 @@ def parse_failure(
     failed = _failed_nodes(messages)
     if not failed:
         return _without_node(library, messages, error)
-    first = failed[0]
-    message, hint = _node_failure(library, first, proto)
+    message, hint = _node_failure(library, failed[0], proto)
     others = [f"'{f.name or f.output}' ({f.op_type})" for f in failed[1:6]]
     if others:
         message += f"; nor {', '.join(others)}" + (" and others" if len(failed) > 6 else "")
@@ -151,10 +150,12 @@ def _find(failed: _FailedNode, proto: onnx.ModelProto) -> onnx.NodeProto | None:
     return None
 
 
-def _cause(reason: str) -> str:
-    """Of several lines, what came first: TensorRT's own error rather than the parser's."""
-    inner = re.search(r"Error Code \d+: [^(]*\((.*?)(?:\. In |$)", reason, re.MULTILINE)
-    return inner[1] if inner else reason.split("\n")[0].removeprefix("Assertion failed: ")
+def _cause(text: str) -> str:
+    """What is said within `… Error Code 4: API Usage Error (… In function at file)`: the library's
+    own error rather than the parser's, less where in its sources it was found."""
+    inner = re.search(r"Error Code \d+: [^(]*\((.*?)\s*(?:\. In |In \w+ at |$)", text, re.MULTILINE)
+    cause = inner[1] if inner else text.split("\n")[0].removeprefix("Assertion failed: ")
+    return re.sub(r"^(?:\[[^\]]*\]\s*)+", "", cause)
 
 
 def _without_node(
@@ -181,7 +182,7 @@ def build_failure(
         match = pattern.search(text) or pattern.search(str(error))
         if match:
             return explain(library, match)
-    shown = _tidy(errors[0]) if errors else _tidy(str(error))
+    shown = _tidy(_cause(errors[0])) if errors else _tidy(str(error))
     named = nodes_in(text, names)
     at = f" at layer '{named[0]}'" if named else ""
     return BackendError(f"{library.name} cannot build the engine{at}: {shown}", _GENERAL_HINT)
@@ -237,6 +238,29 @@ def _not_for(library: Library, match: re.Match[str]) -> QdebugError:
     )
 
 
+def _workspace(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} has no kernel for a layer within the limit of the workspace",
+        "Raise --workspace, or drop it: the builder then takes what the GPU has.",
+    )
+
+
+def _missing_object(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} cannot load {match[1]}",
+        "Version-compatible engines need the lean runtime; install it, or drop the setting."
+        if "lean" in match[1]
+        else "Install the complete library.",
+    )
+
+
+def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} had to compile a kernel on a GPU while building, and could not",
+        "Refittable engines need a GPU to be built: build there, or drop the setting.",
+    )
+
+
 def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
         f"{library.name} gives no builder: {_tidy(match.string.splitlines()[0])}",
@@ -249,7 +273,10 @@ _KNOWN = (
     (re.compile(r"OutOfMemory|out of memory", re.IGNORECASE), _out_of_memory),
     (re.compile(r"does not support this compute capability"), _wrong_gpu),
     (re.compile(r"cudaError (?:35|100)\b|no CUDA-capable device|error: (?:35|100)\b"), _no_gpu),
-    (re.compile(r"Cannot compile operation '([^']+)' for ([^:]+): ([^\]]+?)\.?\]"), _not_for),
+    (re.compile(r"Cannot compile operation '([^']+)' for ([^:]+): (.+?)\. In "), _not_for),
+    (re.compile(r"within workspace limit"), _workspace),
+    (re.compile(r"Unable to load library: ([^:\s]+)"), _missing_object),
+    (re.compile(r"CHECK\(status == CUDA_SUCCESS\) failed"), _needs_device),
     (re.compile(r"CHECK\(dtype == [^)]*\) failed"), _int8_convolution),
     (re.compile(r"factory function returned nullptr|version mismatch", re.I), _mismatch),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qdebug.run.tensorrt.library import Library
 from qdebug.types import Skipped
 
 
@@ -21,9 +20,7 @@ def tensors_of(network: Any) -> dict[str, Any]:
     return found
 
 
-def observe(
-    library: Library, network: Any, outputs: Sequence[str], debug: Sequence[str]
-) -> tuple[Skipped, ...]:
+def observe(network: Any, outputs: Sequence[str], debug: Sequence[str]) -> tuple[Skipped, ...]:
     """Mark tensors as outputs and as debug tensors, by their exact names.
 
     (Polygraphy's ModifyNetworkOutputs takes names as wildcard patterns, and a tensor may be called

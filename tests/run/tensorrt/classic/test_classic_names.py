@@ -1,0 +1,73 @@
+"""Every name of TensorRT that our code uses exists where it is used."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qdebug.run.tensorrt import calibrator, constraints
+from qdebug.run.tensorrt.library import Library
+
+PACKAGE = Path(constraints.__file__).parent
+ROOTS = ("trt", "library.module", "self.library.module", "self._library.module")
+ONLY_RTX = ("ComputeCapability",)
+ONLY_10 = ("BuilderFlag.FP16", "BuilderFlag.INT8", "BuilderFlag.OBEY_PRECISION_CONSTRAINTS")
+
+
+def used_names() -> set[str]:
+    """`A.B` for every `trt.A.B` in the package: its longest chains of attributes."""
+    names: set[str] = set()
+    for file in PACKAGE.rglob("*.py"):
+        names.update(_chains(ast.parse(file.read_text(encoding="utf-8"))))
+    return names
+
+
+def _chains(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            text = ast.unparse(node)
+            for root in ROOTS:
+                if text.startswith(root + "."):
+                    yield text.removeprefix(root + ".").split(".__members__")[0]
+
+
+CODE = """
+import json, tensorrt
+lacking = []
+for name in {names!r}:
+    value = tensorrt
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    if value is None:
+        lacking.append(name)
+print(json.dumps(lacking))
+"""
+
+
+def test_names_are_found() -> None:
+    assert {"ILogger", "IProgressMonitor.__init__", "BuilderFlag.TF32"} <= used_names()
+
+
+@pytest.mark.parametrize(("version", "without"), [("10.16.1.11", ()), ("11.4.0.106", ONLY_10)])
+def test_names_exist_in_the_bindings(
+    classic: Callable[..., str], version: str, without: tuple[str, ...]
+) -> None:
+    names = used_names()
+    if not without:
+        names |= set(calibrator._CLASSES.values())
+    names |= {f"DataType.{name}" for name in constraints._DATA_TYPES.values()}
+    names |= {f"LayerType.{name}" for name in (*constraints._FREE, *constraints._INT8_WORK)}
+    lacks = json.loads(classic(version, CODE.format(names=sorted(names))))
+    assert set(lacks) == {n for n in names if n.startswith(ONLY_RTX) or n in without}
+
+
+def test_names_exist_in_tensorrt_for_rtx(rtx: Library) -> None:
+    for name in used_names():
+        value: object = rtx.module
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        assert (value is None) == (name in ONLY_10), name
