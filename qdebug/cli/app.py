@@ -15,6 +15,7 @@ from qdebug.cli.calibrate import calibrate_command
 from qdebug.cli.compare import compare_command
 from qdebug.cli.doctor import doctor_command
 from qdebug.cli.export import export_command
+from qdebug.cli.inspect import inspect_command
 from qdebug.cli.ranges import ranges_command
 from qdebug.errors import BackendError, QdebugError
 
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command("compare")(compare_command)
 app.command("calibrate")(calibrate_command)
 app.command("ranges")(ranges_command)
+app.command("inspect")(inspect_command)
 app.command("export")(export_command)
 app.command("doctor")(doctor_command)
 

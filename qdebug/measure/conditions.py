@@ -62,13 +62,22 @@ def parse_condition(
             raise MetricError(f"{flag}: '{text}': 'metric' has no parts", 'Write "metric>=0.95".')
     else:
         _check_known(f"{flag}: '{text}'", f"metric of a {scope}", name or "", names[scope])
-    try:
-        number = float(bound)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise MetricError(f"{flag}: '{text}': '{bound}' is not a number")
-    return Condition(text, scope, name or "", operator, number)
+    return Condition(text, scope, name or "", operator, _bound(bound, f"{flag}: '{text}'"))
+
+
+def parse_value_condition(text: str, names: Sequence[str], flag: str = "--fail-on") -> Condition:
+    """Parse `name operator bound`, a condition on one of the values `names`; the scope is "".
+
+    Raises:
+        MetricError: the text is not such a condition, or names an unknown value.
+    """
+    match = _PATTERN.match(text)
+    if match is None or match[2]:
+        raise MetricError(
+            f"{flag}: '{text}' is not a condition", f'Write for example {flag} "{names[0]}>=0.8".'
+        )
+    _check_known(f"{flag}: '{text}'", "value", match[1], names)
+    return Condition(text, "", match[1], match[3], _bound(match[4], f"{flag}: '{text}'"))
 
 
 def check_condition(condition: Condition, values: Sequence[float | None]) -> Checked:
@@ -81,6 +90,16 @@ def check_condition(condition: Condition, values: Sequence[float | None]) -> Che
     worst = min(measured) if condition.operator.startswith(">") else max(measured)
     passed = _COMPARE[condition.operator](worst, condition.bound)
     return Checked(condition.expression, worst, passed)
+
+
+def _bound(text: str, where: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise MetricError(f"{where}: '{text}' is not a number")
+    return number
 
 
 def _check_known(where: str, what: str, name: str, known: Sequence[str]) -> None:

@@ -88,19 +88,31 @@ def audit(asked: Mapping[str, Precision], info: EngineInfo) -> Audit:
         info: of the engine, from a detailed source.
 
     Raises:
-        UsageError: the source holds names only, or knows none of the nodes.
+        UsageError: the source holds names only, or is of another model.
     """
     if not info.detailed:
-        raise UsageError("The layers carry no precision, so nothing can be audited", NAMES_ONLY)
-    nodes = {node.name: node for node in info.nodes}
-    known = [name for name in asked if name in nodes or name in info.of_node]
-    if asked and not known:
         raise UsageError(
-            f"none of the {len(asked)} layers asked for is in the engine, not even "
-            f"'{next(iter(asked))}'",
+            "the engine's layers carry no precision, so nothing can be audited", NAMES_ONLY
+        )
+    nodes = {node.name: node for node in info.nodes}
+    _check_same_model(asked, nodes, info)
+    return Audit(tuple(_row(name, want, nodes.get(name), info) for name, want in asked.items()))
+
+
+def _check_same_model(
+    asked: Mapping[str, Precision], nodes: Mapping[str, OnnxNode], info: EngineInfo
+) -> None:
+    """Single layers may be merged into others; not all products, nor half of a log's nodes."""
+    products = [n for n in asked if n in nodes and nodes[n].op_type in QUANTIZABLE_OPS]
+    absent = [n for n in asked if n not in info.of_node]
+    strange = [n for n in absent if n not in nodes]
+    lost = all(n not in info.of_node for n in products or asked)
+    if asked and (lost or (nodes and len(strange) > len(asked) / 2)):
+        raise UsageError(
+            f"{len(absent)} of the {len(asked)} layers asked for are not in the engine, for "
+            f"example '{absent[0]}'",
             "Give the engine that was built from this model.",
         )
-    return Audit(tuple(_row(name, want, nodes.get(name), info) for name, want in asked.items()))
 
 
 def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) -> AuditRow:

@@ -91,7 +91,8 @@ def _kinds(one: Side | None, other: Side | None, common: set[str]) -> tuple[str,
     if common.intersection(one.companions) != common.intersection(other.companions):
         kinds.append("fusion")
     tactics = one.layer.tactic, other.layer.tactic
-    if all(tactics) and tactics[0] != tactics[1]:
+    # Another precision is another kernel: that goes without saying.
+    if not kinds and all(tactics) and tactics[0] != tactics[1]:
         kinds.append("tactic")
     times = one.layer.time_ms, other.layer.time_ms
     if times[0] is not None and times[1] is not None:

@@ -1,0 +1,107 @@
+"""`qdebug inspect`: what a file tells of an engine, audited and gated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdebug.errors import PlanError
+from qdebug.measure.conditions import parse_value_condition
+from qdebug.measure.inspection import Compared, Inspection, judge
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.pipeline.subject import planned_subject
+from qdebug.plan.lower import required_opset
+from qdebug.plan.plan import BoundPlan, TensorRange, bind_plan
+from qdebug.plan.planfile import named_model, read_plan
+from qdebug.run.tensorrt.inspect.diff import diff
+from qdebug.run.tensorrt.inspect.layers import EngineInfo
+from qdebug.run.tensorrt.inspect.onnx_file import with_nodes
+from qdebug.run.tensorrt.inspect.opening import open_engine_file, open_profile
+from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit, audit_plan
+from qdebug.run.tensorrt.inspect.profile import with_times
+from qdebug.run.tensorrt.inspect.summary import GATE_NAMES, gate_values, summarize
+
+
+@dataclass(frozen=True)
+class InspectSettings:
+    """What to inspect.
+
+    Attributes:
+        path: an ONNX model, layer information, a profile or a build log.
+        profile: times of the same engine's layers.
+        plan: what was asked for.
+        model: the model the engine was built from; None takes the one that the plan names.
+        other: another engine of the model.
+        fail_on: conditions on `summary.GATE_NAMES`.
+    """
+
+    path: str
+    profile: str | None = None
+    plan: str | None = None
+    model: str | None = None
+    other: str | None = None
+    fail_on: tuple[str, ...] = ()
+
+
+def inspect(settings: InspectSettings) -> Inspection:
+    """Inspect a file.
+
+    Raises:
+        QdebugError: a file that cannot be read or is none of the known kinds, a plan that does not
+            fit, an engine of another model, an unknown condition.
+    """
+    conditions = [parse_value_condition(text, GATE_NAMES) for text in settings.fail_on]
+    info = open_engine_file(Path(settings.path))
+    if settings.profile:
+        info = with_times(info, open_profile(Path(settings.profile)), settings.profile)
+    audit = None
+    if settings.plan:
+        model, bound = _bound(settings.plan, settings.model)
+        info = with_nodes(info, planned_subject(model, bound).candidate)
+        audit = audit_bound(model, bound, info)
+    elif settings.model:
+        info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
+    other = _compared(settings.other, info) if settings.other else None
+    return judge(
+        settings.path,
+        info,
+        summarize(info),
+        conditions,
+        audit=audit,
+        plan=settings.plan or "",
+        other=other,
+    )
+
+
+def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> PlanAudit:
+    """Whether the engine runs each layer as the plan asks.
+
+    Raises:
+        UsageError: the engine's source tells no precision, or is of another model.
+        PlanError: an INT8 layer reads a tensor without an amax.
+    """
+    return audit_plan(model, bound.layers, planned_subject(model, bound).precisions, info)
+
+
+def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
+    plan = read_plan(plan_file)
+    path = model_file or named_model(plan_file)
+    if not path:
+        raise PlanError(f"{plan_file} names no model", "Give it with --model.")
+    model = prepare_model(read_model(path), required_opset(plan))
+    if model.quantized:
+        raise PlanError(
+            f"{path} carries Q/DQ nodes already", "Give the FP32 model that the plan is for."
+        )
+    layers = find_layers(model.graph)
+    bound = bind_plan(plan, model, layers)
+    # Which precision is asked for does not depend on the ranges, so a plan without will do.
+    ranges = {tensor: TensorRange(1.0) for tensor in bound.missing_ranges()}
+    return model, bind_plan(plan.with_ranges(ranges, plan.calibration), model, layers)
+
+
+def _compared(path: str, info: EngineInfo) -> Compared:
+    other = open_engine_file(Path(path))
+    return Compared(path, gate_values(summarize(other)), diff(info, other))

@@ -1,0 +1,209 @@
+"""`qdebug inspect`: a real build log, files of every kind, the audit and the gate."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from qdebug.errors import QdebugError
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
+from qdebug.pipeline.inspect import InspectSettings, inspect
+from qdebug.plan.lower import lower
+from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
+from qdebug.plan.planfile import plan_to_yaml
+from qdebug.report.inspect import print_inspection
+from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.library import load_library
+from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+from qdebug.types import Precision
+
+LAYERS = {
+    "Layers": [
+        {"Name": "conv1 + relu1", "LayerType": "CaskConvolution",
+         "Inputs": [{"Name": "x", "Dimensions": [1, 3, 8, 8], "Format/Datatype": "Int8"}],
+         "Outputs": [{"Name": "r1", "Dimensions": [1, 4, 8, 8], "Format/Datatype": "Int8"}],
+         "Weights": {"Type": "Int8", "Count": 108}, "HasSparseWeights": 1, "TacticName": "i8i8",
+         "Metadata": "[ONNX Layer: conv1]\x1f[ONNX Layer: relu1]"},
+        {"Name": "conv2", "LayerType": "CaskConvolution",
+         "Inputs": [{"Name": "r1", "Dimensions": [1, 4, 8, 8], "Format/Datatype": "Half"}],
+         "Outputs": [{"Name": "r2", "Dimensions": [1, 4, 8, 8], "Format/Datatype": "Half"}],
+         "HasSparseWeights": 0, "Metadata": "[ONNX Layer: conv2]"},
+        {"Name": "fc", "LayerType": "gemm",
+         "Inputs": [{"Name": "r2", "Dimensions": [1, 4], "Format/Datatype": "Int8"}],
+         "Outputs": [{"Name": "out", "Dimensions": [1, 5], "Format/Datatype": "Float"}],
+         "Weights": {"Type": "Int8", "Count": 20}, "HasSparseWeights": 0,
+         "Metadata": "[ONNX Layer: fc]"},
+    ],
+    "Bindings": ["x", "out"],
+}  # fmt: skip
+PROFILE = [{"count": 1}] + [
+    {"name": name, "averageMs": ms} for name, ms in (("conv1 + relu1", 1), ("conv2", 6), ("fc", 3))
+]
+
+
+@cache
+def _build() -> tuple[str, str]:
+    """The small network's INT8 plan, and the log of its build by TensorRT for RTX, with no GPU."""
+    try:
+        library = load_library("tensorrt-rtx")
+    except QdebugError as error:
+        pytest.skip(f"needs TensorRT for RTX: {error}")
+    model = prepare_model(read_model("net.onnx"))
+    layers = find_layers(model.graph)
+    plan = PrecisionPlan(Precision.INT8, model_sha256=model.file.sha256)
+    missing = bind_plan(plan, model, layers).missing_ranges()
+    plan = plan.with_ranges({t: TensorRange(4.0) for t in missing}, "a test")
+    shape = ShapeRange((1, 3, 8, 8), (2, 3, 8, 8), (4, 3, 8, 8))
+    settings = BuildSettings(compute_capabilities=((8, 9),), profile={"x": shape})
+    built = build_engine(library, lower(bind_plan(plan, model, layers)).graph.proto, settings)
+    return plan_to_yaml(plan, "net.onnx"), built.log
+
+
+@pytest.fixture
+def real(desk: Any) -> Any:
+    """The desk with that plan and log as plan.yaml and build.log."""
+    plan, log = _build()
+    desk.write("plan.yaml", plan)
+    desk.write("build.log", log)
+    return desk
+
+
+@pytest.fixture
+def told(desk: Any) -> Any:
+    """The desk with layer information and a profile: layers.json, profile.json."""
+    desk.write("layers.json", json.dumps(LAYERS))
+    desk.write("profile.json", json.dumps(PROFILE))
+    return desk
+
+
+def test_a_build_log_is_audited_against_its_plan_as_a_program(real: Any) -> None:
+    done = real.spawn("inspect", "build.log", "--expect", "plan.yaml", "--fail-on", "int8_share>=1")
+    assert (done.code, done.err) == (0, "")
+    assert "products   3: 3 int8" in done.out
+    assert "Asked (plan.yaml) against built:" in done.out
+    assert done.out.splitlines()[-1] == "PASSED"
+
+
+def test_the_json_tells_of_every_layer_and_every_node(real: Any) -> None:
+    done = real.run("inspect", "build.log", "--expect", "plan.yaml", "--json", "-")
+    result = done.json
+    assert (done.code, result["schema"], result["source"]) == (0, "qdebug.inspect/1", "build-log")
+    audit = {row["name"]: row for row in result["audit"]["layers"]}
+    assert {audit[n]["verdict"] for n in ("conv1", "conv2", "fc")} == {"as-planned"}
+    nodes = {n["name"]: n["engine_layers"] for row in audit.values() for n in row["nodes"]}
+    assert nodes.keys() == {"conv1", "relu1", "conv2", "add", "relu2", "pool", "flatten", "fc"}
+    gone = {row["name"] for row in audit.values() if row["verdict"] == "gone"}
+    names = {layer["name"] for layer in result["layers"]}
+    assert all(set(to) <= names and (to or node in gone) for node, to in nodes.items())
+    assert result["values"]["int8_mac_share"] == 1
+    assert result["verdict"]["passed"] is True
+
+
+def test_a_layer_built_otherwise_than_planned_fails_and_is_named(real: Any) -> None:
+    plan = yaml.safe_load(Path("plan.yaml").read_text())
+    plan["layers"] = {"relu2": "fp16"}  # any node's name stands for the layer
+    real.write("plan.yaml", yaml.safe_dump(plan))
+    done = real.run("inspect", "build.log", "--expect", "plan.yaml")
+    assert done.code == 1
+    line = next(x for x in done.out.splitlines() if x.endswith("mismatch"))
+    assert line.split() == ["conv2", "Conv", "fp16", "int8", "mismatch"]
+    assert done.out.splitlines()[-1] == "FAILED"
+    result = real.run("inspect", "build.log", "--expect", "plan.yaml", "--json", "-").json
+    assert result["audit"]["mismatches"] == ["conv2"]
+    assert result["values"]["mismatch_count"] == 1
+
+
+def test_the_lowered_model_and_its_engine_are_both_what_was_planned(real: Any) -> None:
+    assert real.run("export", "plan.yaml", "--to", "onnx", "-o", "int8.onnx").code == 0
+    assert real.run("inspect", "int8.onnx", "--expect", "plan.yaml").code == 0
+    done = real.run("inspect", "net.onnx", "--expect", "plan.yaml")
+    assert done.code == 1 and "3 mismatch" in done.out
+    result = real.run("inspect", "net.onnx", "--diff", "build.log", "--json", "-").json
+    changed = {c["node"]: c["changed"] for c in result["diff"]["changes"]}
+    assert changed["conv1"][0] == "precision" and result["diff"]["values"]["int8_share"] == 1
+
+
+def test_times_findings_and_a_diff_are_shown(told: Any) -> None:
+    done = told.run("inspect", "layers.json", "--profile", "profile.json")
+    assert done.code == 0
+    assert "3 layers, slowest first" in done.out
+    assert "10 ms, 4 in int8 products, 6 in fp16 products" in done.out
+    assert "conv2 runs in fp16 between quantized products." in done.out
+    assert "1 × int8 → fp16, 1 × fp16 → int8" in done.out
+    assert "sparse     1 of 3 products" in done.out
+    detailed = told.run("inspect", "layers.json", "-v").out
+    assert "tactic  i8i8" in detailed and "reads   x int8 [1, 3, 8, 8]" in detailed
+    other = json.loads(json.dumps(LAYERS).replace("Half", "Int8"))
+    told.write("other.json", json.dumps(other))
+    done = told.run("inspect", "layers.json", "--diff", "other.json")
+    assert "Against other.json: 1 of 4 nodes differ" in done.out
+    assert "conv2 fp16   int8  precision" in done.out
+
+
+@pytest.mark.parametrize(
+    ("conditions", "code"),
+    [
+        (["int8_share>=0.6"], 0),
+        (["int8_share>=0.6", "left_high<=0"], 1),
+        (["int8_mac_share>0"], 1),  # not told without the model
+        (["mismatch_count<=0"], 1),  # nothing was audited
+    ],
+)
+def test_the_gate(told: Any, conditions: list[str], code: int) -> None:
+    flags = [part for c in conditions for part in ("--fail-on", c)]
+    done = told.run("inspect", "layers.json", *flags)
+    assert done.code == code
+    assert done.out.count("FAILS") == code
+
+
+def test_the_model_tells_the_work_that_layer_information_does_not(told: Any) -> None:
+    values = told.run("inspect", "layers.json", "--model", "net.onnx", "--json", "-").json["values"]
+    work = [4 * 64 * 27, 4 * 64 * 36, 20]
+    assert values["int8_mac_share"] == pytest.approx(1 - work[1] / sum(work))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["gone.log"], ["gone.log cannot be read"]),
+        (["data.npz"], ["data.npz"]),
+        (["layers.json", "--fail-on", "int8_shar>1"], ["Did you mean 'int8_share'", "fused_share"]),
+        (["layers.json", "--fail-on", "output.int8_share>1"], ["is not a condition"]),
+        (["layers.json", "--fail-on", "int8_share>=most"], ["'most' is not a number"]),
+        (["layers.json", "--profile", "layers.json"], ["layers.json is no profile"]),
+        (["layers.json", "--expect", "bare.yaml"], ["names no model", "--model"]),
+        (["layers.json", "--expect", "bare.yaml", "--model", "data.npz"], ["data.npz"]),
+        (["names.json", "--expect", "bare.yaml", "--model", "net.onnx"], ["profilingVerbosity"]),
+        (["other.json", "--expect", "bare.yaml", "--model", "net.onnx"], ["not in the engine"]),
+        (["layers.json", "--diff", "other.json"], ["no ONNX node in common"]),
+        (["layers.json", "--json", "layers.json"], ["also the argument"]),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_bad_input_is_refused(told: Any, arguments: list[str], says: list[str]) -> None:
+    told.write("bare.yaml", "schema: qdebug.plan/1\n")
+    told.write("names.json", '{"Layers": ["conv1"], "Bindings": []}')
+    other = json.dumps(LAYERS)
+    for name in ("conv1", "relu1", "conv2", "fc"):
+        other = other.replace(name, f"another_{name}")
+    told.write("other.json", other)
+    told.refused("inspect", *arguments, says=says)
+
+
+def test_a_terminal_of_80_columns_is_enough(real: Any) -> None:
+    result = inspect(InspectSettings("build.log", plan="plan.yaml", other="net.onnx"))
+    for detailed in (False, True):
+        page = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+        print_inspection(page, result, top=50, detailed=detailed)
+        lines = page.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert detailed or max(map(len, lines)) <= 80
+        assert any("conv1" in line and "correlation" in line for line in lines)
