@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import platform
 import sys
@@ -10,6 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from qdebug.run.stream import available_cores
+from qdebug.run.tensorrt.device import Device, find_device
+from qdebug.run.tensorrt.library import LibraryKind, parse_version
+from qdebug.run.tensorrt.probe import abilities, load_problem
 
 REQUIRED = (
     "onnx",
@@ -31,6 +33,7 @@ OPTIONAL = (
     ("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),
     ("dask", ("dask",), "pip install 'qdebug[distributed]'"),
 )
+_TENSORRT = {"tensorrt_rtx": LibraryKind.RTX, "tensorrt": LibraryKind.CLASSIC}
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,11 @@ def examine() -> tuple[Finding, ...]:
     findings += [_required(name) for name in REQUIRED]
     if not any(f.state == "missing" for f in findings):
         findings.append(_ort_agrees())
-    findings += [_optional(*entry) for entry in OPTIONAL]
-    findings.append(_gpu())
+    device = find_device()
+    for entry in OPTIONAL:
+        found = _optional(*entry)
+        findings.append(_with_abilities(found, device) if found.what in _TENSORRT else found)
+    findings.append(_gpu(device))
     return tuple(findings)
 
 
@@ -119,21 +125,23 @@ def _ort_agrees() -> Finding:
     )
 
 
-def _gpu() -> Finding:
-    """Ask the CUDA driver itself; no CUDA package is needed for that."""
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
-    except OSError:
+def _with_abilities(found: Finding, device: Device | str) -> Finding:
+    """For a TensorRT library that is installed: does it load, what can it do here?"""
+    if found.state != "ok":
+        return found
+    kind = _TENSORRT[found.what]
+    problem, hint = load_problem(kind)
+    if problem:
+        return Finding(found.what, "absent", f"{found.detail}: {problem}", hint)
+    text, step = abilities(kind, parse_version(found.detail), device)
+    return Finding(found.what, "ok", f"{found.detail}: {text}", step)
+
+
+def _gpu(device: Device | str) -> Finding:
+    if isinstance(device, str):
         return Finding(
-            "NVIDIA GPU", "absent", "no CUDA driver: engines can be built for RTX, but not run"
+            "NVIDIA GPU", "absent", f"{device}: engines can be built for RTX, but not run"
         )
-    count = ctypes.c_int()
-    if (
-        driver.cuInit(0) != 0
-        or driver.cuDeviceGetCount(ctypes.byref(count)) != 0
-        or not count.value
-    ):
-        return Finding("NVIDIA GPU", "absent", "a CUDA driver, but no device that it can use")
-    name = ctypes.create_string_buffer(128)
-    driver.cuDeviceGetName(name, 128, 0)
-    return Finding("NVIDIA GPU", "ok", f"{count.value} × {name.value.decode()}")
+    capability = ".".join(map(str, device.compute_capability))
+    detail = f"{device.count} × {device.name}, compute capability {capability}"
+    return Finding("NVIDIA GPU", "ok", detail)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from qdebug.plan import quantize
 from qdebug.run import doctor
 from qdebug.run.doctor import OPTIONAL, REQUIRED, Finding, examine
+from qdebug.run.tensorrt.device import Device
 
 
 def by_name() -> dict[str, Finding]:
@@ -74,8 +73,10 @@ def test_an_optional_package_under_any_of_its_names(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "load_problem", lambda kind: ("", ""))
+    monkeypatch.setattr(doctor, "find_device", lambda: Device("a GPU", (8, 9), 1))
     found = by_name()
-    assert found["tensorrt"].detail == "10.9"
+    assert found["tensorrt"].detail == "10.9: builds and runs engines on a GPU"
     assert (found["pycuda"].state, found["pycuda"].detail) == ("ok", "installed")
 
 
@@ -85,43 +86,29 @@ def test_a_simulation_that_rounds_otherwise(monkeypatch: pytest.MonkeyPatch) -> 
     assert finding.state == "missing" and "onnxruntime" in finding.next_step
 
 
-class Driver:
-    """A CUDA driver with `count` devices."""
-
-    def __init__(self, count: int, status: int = 0) -> None:
-        self.count, self.status = count, status
-
-    def cuInit(self, _: int) -> int:  # noqa: N802
-        return self.status
-
-    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
-        count._obj.value = self.count
-        return 0
-
-    def cuDeviceGetName(self, name: Any, size: int, _: int) -> int:  # noqa: N802
-        name.value = b"NVIDIA Test"[: size - 1]
-        return 0
+def test_a_library_that_is_installed_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(doctor, "version", lambda name: "1.2")
+    monkeypatch.setattr(doctor, "load_problem", lambda kind: (f"{kind} is broken", "mend it"))
+    finding = by_name()["tensorrt_rtx"]
+    assert (finding.state, finding.next_step) == ("absent", "mend it")
+    assert finding.detail == "1.2: tensorrt-rtx is broken"
 
 
 @pytest.mark.parametrize(
-    ("driver", "state", "detail"),
+    ("device", "state", "detail"),
     [
-        (None, "absent", "no CUDA driver"),
-        (Driver(0), "absent", "no device"),
-        (Driver(2, status=100), "absent", "no device"),
-        (Driver(2), "ok", "2 × NVIDIA Test"),
+        ("no CUDA driver", "absent", "no CUDA driver: engines can be built"),
+        (Device("NVIDIA Test", (9, 0), 2), "ok", "2 × NVIDIA Test, compute capability 9.0"),
     ],
-    ids=["no-driver", "no-device", "driver-fails", "two"],
+    ids=["none", "two"],
 )
-def test_gpu(monkeypatch: pytest.MonkeyPatch, driver: Any, state: str, detail: str) -> None:
-    def load(name: str) -> Any:
-        if driver is None:
-            raise OSError(name)
-        return driver
-
-    monkeypatch.setattr(ctypes, "CDLL", load)
-    finding = doctor._gpu()
-    assert finding.state == state and detail in finding.detail
+def test_gpu(
+    monkeypatch: pytest.MonkeyPatch, device: Device | str, state: str, detail: str
+) -> None:
+    monkeypatch.setattr(doctor, "find_device", lambda: device)
+    finding = by_name()["NVIDIA GPU"]
+    assert finding.state == state and finding.detail.startswith(detail)
 
 
 def test_values_are_plain() -> None:

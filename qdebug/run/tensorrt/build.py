@@ -20,7 +20,7 @@ import onnx
 from google.protobuf.message import EncodeError
 
 from qdebug.errors import BackendError, QdebugError, UsageError
-from qdebug.run.tensorrt.builder_config import check_settings, config_loader
+from qdebug.run.tensorrt.builder_config import check_profile, check_settings, config_loader
 from qdebug.run.tensorrt.cache import EngineCache
 from qdebug.run.tensorrt.constraints import Constraints, apply_constraints, constrain_config
 from qdebug.run.tensorrt.device import find_device
@@ -81,6 +81,7 @@ def build_engine(
     """
     job = BuildJob(proto, settings, outputs, debug, constraints)
     check_settings(library, settings)
+    check_profile(proto, settings.profile or {})
     model = _serialized(library, proto)
     key = engine_key(library, job, model)
     kept = cache.load(key) if cache is not None else None

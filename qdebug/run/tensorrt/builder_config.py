@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import glob
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import onnx
 
 from qdebug.errors import UsageError
 from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.settings import BuildSettings
+from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 
 
 def check_settings(library: Library, settings: BuildSettings) -> None:
@@ -46,6 +49,32 @@ def check_settings(library: Library, settings: BuildSettings) -> None:
             )
 
 
+def check_profile(proto: onnx.ModelProto, profile: Mapping[str, ShapeRange]) -> None:
+    """Refuse a profile that does not fit the inputs of a model.
+
+    Raises:
+        UsageError: an input with dynamic axes has no entry, an entry is no input or has another
+            number of axes.
+    """
+    constants = {i.name for i in proto.graph.initializer}
+    inputs = {i.name: i.type.tensor_type for i in proto.graph.input if i.name not in constants}
+    for name, shapes in profile.items():
+        if name not in inputs:
+            raise UsageError(
+                f"the profile has shapes for '{name}', which is no input of the model",
+                f"Its inputs are {', '.join(inputs)}.",
+            )
+        rank = len(inputs[name].shape.dim)
+        if any(len(shape) != rank for shape in (shapes.min, shapes.opt, shapes.max)):
+            raise UsageError(f"the profile's shapes of input '{name}' do not have {rank} axes")
+    for name, kind in inputs.items():
+        if name not in profile and any(not d.HasField("dim_value") for d in kind.shape.dim):
+            raise UsageError(
+                f"input '{name}' has dynamic axes, and the profile has no shapes for it",
+                "Give samples (--inputs): the engine is built for their shapes.",
+            )
+
+
 _ELSEWHERE = {
     (9, 0): (
         " On a machine with such a GPU (H100, H200), 1.6 and 1.5 build for it without "
@@ -74,7 +103,8 @@ def config_loader(
     trt = library.module
     profile = Profile()
     for name, shapes in (settings.profile or {}).items():
-        profile.add(name, shapes.min, shapes.opt, shapes.max)
+        # Polygraphy takes the name as a wildcard pattern.
+        profile.add(glob.escape(name), shapes.min, shapes.opt, shapes.max)
     common: dict[str, Any] = {
         "profiles": [profile],
         "sparse_weights": settings.sparsity,

@@ -190,6 +190,7 @@ def _bind_polygraphy(library: Library) -> None:
     than the one asked for; so the choice is made here, whatever was imported before.
     """
     from polygraphy import config
+    from polygraphy.mod.trt_importer import lazy_import_trt
 
     config.USE_TENSORRT_RTX = library.rtx
     importlib.import_module("polygraphy.backend.trt")
@@ -197,7 +198,7 @@ def _bind_polygraphy(library: Library) -> None:
         importlib.import_module("polygraphy.backend.tensorrt_rtx")
     for name, module in list(sys.modules.items()):
         if name.startswith("polygraphy.") and _is_lazy(vars(module).get("trt")):
-            vars(module)["trt"] = library.module
+            vars(module)["trt"] = lazy_import_trt()
     util = importlib.import_module("polygraphy.backend.trt.util")
     vars(util)["TRT_LOGGER"] = library.logger
 

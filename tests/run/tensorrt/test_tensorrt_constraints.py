@@ -1,0 +1,99 @@
+"""TensorRT 10's implicit way, as far as it goes without TensorRT 10: what is asked for, and that
+NVIDIA's parser (that of RTX) names layers and tensors as it is assumed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from qdebug.errors import PlanError, UsageError
+from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
+from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.constraints import constraints_of, nodes_of
+from qdebug.run.tensorrt.library import Library
+from qdebug.run.tensorrt.network import tensors_of
+from qdebug.run.tensorrt.settings import BuildSettings
+from qdebug.types import Precision
+
+Plan = Callable[[str, str], BoundPlan]
+BLOCK = "/blocks/blocks.1/"
+
+
+def test_what_a_plan_asks_for(bound_plan: Plan) -> None:
+    found = constraints_of(bound_plan("digits_cnn", "mixed"))
+    assert found.precisions[BLOCK + "pointwise/conv/Conv"] is Precision.INT8
+    assert found.precisions[BLOCK + "Add"] is Precision.FP16
+    # Read by an INT8 layer only: may be passed on in INT8.
+    assert BLOCK + "depthwise/act/Clip_output_0" not in found.stored
+    assert found.stored[BLOCK + "pointwise/act/Clip_output_0"] is Precision.FP16
+    assert found.ranges["input"] == pytest.approx(4.0)
+    assert found.notes == ()
+
+
+def test_outputs_of_the_model_keep_their_type(bound_plan: Plan) -> None:
+    for kind in ("int8", "fp16", "mixed"):
+        bound = bound_plan("digits_cnn", kind)
+        (output,) = bound.layers.graph.outputs
+        assert constraints_of(bound).stored[output] is Precision.FP32
+
+
+def test_what_cannot_be_said_is_noted(bound_plan: Plan) -> None:
+    bound = bound_plan("digits_cnn", "int8")
+    weight = next(layer.weight for layer in bound.layers if layer.weight)
+    own = replace(bound.plan, tensors={**bound.plan.tensors, weight: TensorRange(1.0)})
+    (note,) = constraints_of(replace(bound, plan=own)).notes
+    assert weight in note and "not used" in note
+    whole = replace(bound.plan, weights=Granularity.PER_TENSOR)
+    assert "by output channel" in constraints_of(replace(bound, plan=whole)).notes[0]
+
+
+def test_ranges_are_needed(bound_plan: Plan) -> None:
+    bound = bound_plan("digits_cnn", "int8")
+    with pytest.raises(PlanError, match="'input' is read by an INT8 layer and has no amax"):
+        constraints_of(replace(bound, plan=replace(bound.plan, tensors={})))
+    several = {**bound.plan.tensors, "input": TensorRange((1.0, 2.0))}
+    with pytest.raises(PlanError, match="takes one amax, not 2"):
+        constraints_of(replace(bound, plan=replace(bound.plan, tensors=several)))
+
+
+def test_equal_constraints_have_equal_fingerprints(bound_plan: Plan) -> None:
+    bound = bound_plan("digits_cnn", "mixed")
+    plan = bound.plan
+    prints = {constraints_of(bound).fingerprint(), constraints_of(bound).fingerprint()}
+    assert len(prints) == 1
+    prints.add(constraints_of(bound, calibrator=True).fingerprint())
+    prints.add(
+        constraints_of(replace(bound, plan=replace(plan, rest=Precision.FP32))).fingerprint()
+    )
+    wider = {**plan.tensors, "input": TensorRange(5.0)}
+    prints.add(constraints_of(replace(bound, plan=replace(plan, tensors=wider))).fingerprint())
+    assert len(prints) == 4
+
+
+@pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
+def test_the_parser_keeps_every_name(rtx: Library, bound_plan: Plan, net: str) -> None:
+    """Each node of the plan has layers, and each tensor that is to be set exists, whatever layers
+    TensorRT makes of a node."""
+    asked = constraints_of(bound_plan(net, "int8"))
+    trt = rtx.module
+    builder = trt.Builder(rtx.logger)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, rtx.logger)
+    assert parser.parse(asked.proto.SerializeToString())
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    assert set(asked.precisions) <= {node for layer in layers for node in nodes_of(layer)}
+    tensors = {
+        *tensors_of(network),
+        *(network.get_input(i).name for i in range(network.num_inputs)),
+    }
+    assert set(asked.ranges) | set(asked.stored) <= tensors
+
+
+def test_tensorrt_for_rtx_has_no_such_way(
+    rtx: Library, bound_plan: Plan, ada: BuildSettings
+) -> None:
+    asked = constraints_of(bound_plan("digits_cnn", "int8"))
+    with pytest.raises(UsageError, match="no precision constraints"):
+        build_engine(rtx, asked.proto, ada, constraints=asked)

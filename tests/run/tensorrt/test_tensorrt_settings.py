@@ -1,0 +1,106 @@
+"""Settings are checked before anything is built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdebug.errors import UsageError
+from qdebug.run.tensorrt import builder_config
+from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.builder_config import check_settings
+from qdebug.run.tensorrt.device import Device
+from qdebug.run.tensorrt.library import Library
+from qdebug.run.tensorrt.settings import (
+    BuildSettings,
+    ShapeRange,
+    parse_compute_capability,
+    profile_for,
+)
+from qdebug.types import TensorSpec
+
+PLAIN = BuildSettings(compute_capabilities=((8, 9),))
+
+
+@pytest.mark.parametrize(("text", "found"), [("8.9", (8, 9)), (" 12.0 ", (12, 0))])
+def test_compute_capability(text: str, found: tuple[int, int]) -> None:
+    assert parse_compute_capability(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "8", "sm89", "8.9.1", "-8.9", "8.90", "a.b"])
+def test_no_compute_capability(text: str) -> None:
+    with pytest.raises(UsageError, match="no compute capability"):
+        parse_compute_capability(text)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"optimization_level": 6}, {"optimization_level": -1}, {"workspace_bytes": 0}]
+)
+def test_values_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        BuildSettings(**wrong)
+
+
+FLOAT = np.dtype(np.float32)
+
+
+def test_a_profile_admits_all_shapes() -> None:
+    inputs = [TensorSpec("image", ("N", 3, None), FLOAT), TensorSpec("fixed", (2,), FLOAT)]
+    shapes = [{"image": (4, 3, 50)}, {"image": (1, 3, 80), "label": (1,)}, {"image": (8, 3, 60)}]
+    assert profile_for(inputs, shapes) == {
+        "image": ShapeRange(min=(1, 3, 50), opt=(4, 3, 50), max=(8, 3, 80))
+    }
+
+
+def test_a_profile_needs_shapes() -> None:
+    inputs = [TensorSpec("image", ("N", 3), FLOAT)]
+    with pytest.raises(UsageError, match="'image' has dynamic axes"):
+        profile_for(inputs, [{"other": (1, 3)}])
+    with pytest.raises(UsageError, match="takes 2 axes"):
+        profile_for(inputs, [{"image": (3,)}])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (BuildSettings(compute_capabilities=((9, 0),)), "compute capability 9.0\n.*8.9, 12.0.*1.6"),
+        (BuildSettings(compute_capabilities=((8, 9), (3, 5))), "compute capability 3.5"),
+        (replace(PLAIN, tactic_sources=("CUDNN",)), "no tactic source 'CUDNN'\n.*JIT_CONV"),
+        (replace(PLAIN, plugins=(Path("no.so"),)), "--plugin no.so: no such file"),
+    ],
+)
+def test_what_tensorrt_for_rtx_does_not_have(
+    rtx: Library, settings: BuildSettings, says: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_settings(rtx, settings)
+    assert re.search(says, str(caught.value), re.DOTALL)
+
+
+def test_no_gpu_to_build_for(rtx: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder_config, "find_device", lambda: "no CUDA driver")
+    with pytest.raises(UsageError, match="no GPU to build for"):
+        check_settings(rtx, BuildSettings())
+    monkeypatch.setattr(builder_config, "find_device", lambda: Device("a GPU", (8, 9), 1))
+    check_settings(rtx, BuildSettings())
+
+
+def test_compute_capabilities_are_those_of_the_library(rtx: Library) -> None:
+    assert {(8, 0), (8, 6), (8, 9), (12, 0)} <= set(rtx.compute_capabilities)
+    assert (9, 0) not in rtx.compute_capabilities
+
+
+def test_a_file_that_is_no_plugin(
+    rtx: Library, one_node: Callable[..., onnx.ModelProto], tmp_path: Path
+) -> None:
+    plugin = tmp_path / "plugin.so"
+    plugin.write_text("no shared object")
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        build_engine(rtx, one_node("Relu"), replace(PLAIN, plugins=(plugin,)))
