@@ -1,21 +1,16 @@
-/* The inner loop of the metrics, compiled: one pass over two float32 arrays.
+/* The inner loop of the metrics, compiled: one pass over two arrays of floats.
  *
  * Optional: where no C compiler was at hand at installation, kernel.py does the same with BLAS, at
  * about a third of the speed. No -ffast-math: loading a library built with it changes how the
  * whole process treats denormal numbers. Sixteen explicit lanes vectorise without it.
  */
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
+#include "../native.h"
 #include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 #define LANES 16
 #define BLOCK 1024 /* elements summed in float before double takes over: 64 in each lane */
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
-#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLONES
-#endif
 
 typedef struct {
     double abs_err, sq_err, ref_sq, cand_sq, dot;
@@ -64,48 +59,78 @@ CLONES static void add_block(Sums *s, const float *ref, const float *cand, Py_ss
     for (int l = 0; l < LANES; l++) s->clipped += over[l];
 }
 
-static void add_all(Sums *s, const float *ref, const float *cand, Py_ssize_t n, float limit) {
-    Py_ssize_t whole = n / LANES * LANES;
-    for (Py_ssize_t i = 0; i < whole; i += BLOCK)
-        add_block(s, ref + i, cand + i, whole - i < BLOCK ? whole - i : BLOCK, limit);
-    if (whole < n) {
-        float r[LANES] = {0}, c[LANES] = {0}; /* zeros add nothing; a limit is never negative */
-        for (Py_ssize_t i = whole; i < n; i++) {
-            r[i - whole] = ref[i];
-            c[i - whole] = cand[i];
-        }
-        add_block(s, r, c, LANES, limit);
+/* float16 to float32: the exponent rebased; below the normal ones what is added is taken off. */
+CLONES static void widen(const uint16_t *x, float *y, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        uint32_t sign = (uint32_t)(x[i] & 0x8000) << 16, m = (uint32_t)(x[i] & 0x7FFF) << 13;
+        uint32_t exponent = m & 0x0F800000, bits = m + (112u << 23), small = bits + (1u << 23);
+        float f;
+        memcpy(&f, &small, 4);
+        f -= 6.103515625e-05f; /* 2^-14 */
+        memcpy(&small, &f, 4);
+        bits = exponent == 0x0F800000 ? bits + (112u << 23) : exponent ? bits : small;
+        bits |= sign;
+        memcpy(y + i, &bits, 4);
     }
 }
 
+/* `n` values from number `i` on, at most BLOCK: where they are, or widened into `scratch`. */
+static const float *floats(const Py_buffer *values, Py_ssize_t i, Py_ssize_t n, float *scratch) {
+    if (values->itemsize == 4) return (const float *)values->buf + i;
+    widen((const uint16_t *)values->buf + i, scratch, n);
+    return scratch;
+}
+
+static void add_range(Sums *s, const Py_buffer *ref, const Py_buffer *cand, Py_ssize_t start,
+                      Py_ssize_t count, float limit) {
+    Py_ssize_t end = start + count, whole = end - count % LANES;
+    float r[BLOCK], c[BLOCK];
+    for (Py_ssize_t i = start; i < whole; i += BLOCK) {
+        Py_ssize_t n = whole - i < BLOCK ? whole - i : BLOCK;
+        add_block(s, floats(ref, i, n, r), floats(cand, i, n, c), n, limit);
+    }
+    if (whole < end) {
+        float last_r[LANES] = {0}, last_c[LANES] = {0}; /* zeros add nothing; limit is no less */
+        size_t size = (size_t)(end - whole) * sizeof(float);
+        memcpy(last_r, floats(ref, whole, end - whole, r), size);
+        memcpy(last_c, floats(cand, whole, end - whole, c), size);
+        add_block(s, last_r, last_c, LANES, limit);
+    }
+}
+
+/* Whether two arrays are of as many values, each float32 or float16. */
+static int fit(const Py_buffer *ref, const Py_buffer *cand) {
+    return (ref->itemsize == 4 || ref->itemsize == 2) &&
+           (cand->itemsize == 4 || cand->itemsize == 2) &&
+           ref->len / ref->itemsize == cand->len / cand->itemsize;
+}
+
 static PyObject *row_sums(PyObject *self, PyObject *args) {
-    PyObject *first, *second, *result = NULL;
-    Py_buffer ref, cand;
+    PyObject *arrays[2], *result = NULL;
+    Py_buffer b[2];
     double limit;
     Sums s = {0};
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOd", &first, &second, &limit)) return NULL;
-    if (PyObject_GetBuffer(first, &ref, PyBUF_C_CONTIGUOUS) < 0) return NULL;
-    if (PyObject_GetBuffer(second, &cand, PyBUF_C_CONTIGUOUS) == 0) {
-        if (ref.len == cand.len && ref.itemsize == 4 && cand.itemsize == 4) {
-            Py_BEGIN_ALLOW_THREADS
-            add_all(&s, ref.buf, cand.buf, ref.len / 4, (float)limit);
-            Py_END_ALLOW_THREADS
-            result = Py_BuildValue("dddddfffL", s.abs_err, s.sq_err, s.ref_sq, s.cand_sq, s.dot,
-                                   s.max_abs_err, s.ref_amax, s.cand_amax, s.clipped);
-        } else {
-            PyErr_SetString(PyExc_ValueError, "two float32 arrays of one size are needed");
-        }
-        PyBuffer_Release(&cand);
+    if (!PyArg_ParseTuple(args, "OOd", &arrays[0], &arrays[1], &limit) || !take(arrays, b, 2, 0))
+        return NULL;
+    if (fit(&b[0], &b[1])) {
+        Py_BEGIN_ALLOW_THREADS
+        add_range(&s, &b[0], &b[1], 0, b[0].len / b[0].itemsize, (float)limit);
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("dddddfffL", s.abs_err, s.sq_err, s.ref_sq, s.cand_sq, s.dot,
+                               s.max_abs_err, s.ref_amax, s.cand_amax, s.clipped);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "two arrays of floats of one size are needed");
     }
-    PyBuffer_Release(&ref);
+    drop(b, 2);
     return result;
 }
 
 /* Energies of one channel's run of `n` neighbours. (A loop for the two alone was slower.) */
-static void add_run(double *err, double *sig, const float *ref, const float *cand, Py_ssize_t n) {
+static void add_run(double *err, double *sig, const Py_buffer *ref, const Py_buffer *cand,
+                    Py_ssize_t start, Py_ssize_t n) {
     Sums s = {0};
-    add_all(&s, ref, cand, n, INFINITY);
+    add_range(&s, ref, cand, start, n, INFINITY);
     *err += s.sq_err;
     *sig += s.ref_sq;
 }
@@ -120,50 +145,53 @@ CLONES static void add_interleaved(double *err, double *sig, const float *ref, c
     }
 }
 
+static void add_channels(double *err, double *sig, const Py_buffer *ref, const Py_buffer *cand,
+                         Py_ssize_t channels, Py_ssize_t inner) {
+    Py_ssize_t total = ref->len / ref->itemsize, step = inner == 1 ? BLOCK : 1;
+    float r[BLOCK], k[BLOCK];
+    for (Py_ssize_t start = 0; start < total; start += channels * inner)
+        for (Py_ssize_t c = 0; c < channels; c += step) {
+            Py_ssize_t n = channels - c < step ? channels - c : step;
+            if (inner == 1)
+                add_interleaved(err + c, sig + c, floats(ref, start + c, n, r),
+                                floats(cand, start + c, n, k), n);
+            else
+                add_run(err + c, sig + c, ref, cand, start + c * inner, inner);
+        }
+}
+
 static PyObject *channel_sums(PyObject *self, PyObject *args) {
-    PyObject *objects[4];
+    PyObject *arrays[4];
     Py_buffer b[4];
     Py_ssize_t channels, inner;
-    int held = 0, fits;
+    int fits;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOnnOO", &objects[0], &objects[1], &channels, &inner, &objects[2],
-                          &objects[3]))
+    if (!PyArg_ParseTuple(args, "OOnnOO", &arrays[0], &arrays[1], &channels, &inner, &arrays[2],
+                          &arrays[3]))
         return NULL;
-    for (; held < 4; held++)
-        if (PyObject_GetBuffer(objects[held], &b[held],
-                               PyBUF_C_CONTIGUOUS | (held > 1 ? PyBUF_WRITABLE : 0)) < 0)
-            break;
-    fits = held == 4 && channels > 0 && inner > 0 && b[0].len == b[1].len && b[0].itemsize == 4 &&
-           b[1].itemsize == 4 && b[0].len / 4 % (channels * inner) == 0 &&
-           b[2].len == channels * 8 && b[3].len == channels * 8;
+    if (!take(arrays, b, 4, 2)) return NULL;
+    fits = fit(&b[0], &b[1]) && channels > 0 && inner > 0 && b[2].len == channels * 8 &&
+           b[3].len == channels * 8 && b[0].len / b[0].itemsize % (channels * inner) == 0;
     if (fits) {
-        const float *ref = b[0].buf, *cand = b[1].buf, *end = ref + b[0].len / 4;
-        double *err = b[2].buf, *sig = b[3].buf;
         Py_BEGIN_ALLOW_THREADS
-        for (; ref < end; ref += channels * inner, cand += channels * inner) {
-            if (inner == 1) {
-                add_interleaved(err, sig, ref, cand, channels);
-            } else {
-                for (Py_ssize_t c = 0; c < channels; c++)
-                    add_run(err + c, sig + c, ref + c * inner, cand + c * inner, inner);
-            }
-        }
+        add_channels(b[2].buf, b[3].buf, &b[0], &b[1], channels, inner);
         Py_END_ALLOW_THREADS
-    } else if (held == 4) {
-        PyErr_SetString(PyExc_ValueError, "two float32 arrays and two float64 [channels] needed");
+    } else {
+        PyErr_SetString(PyExc_ValueError, "two arrays of floats and two float64 [channels] needed");
     }
-    while (held-- > 0) PyBuffer_Release(&b[held]);
+    drop(b, 4);
     if (!fits) return NULL;
-    return Py_BuildValue("");
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"channel_sums", channel_sums, METH_VARARGS,
      "channel_sums(ref, cand, channels, inner, err, sig): adds (ref - cand)² and ref² of contiguous "
-     "float32 arrays [outer, channels, inner] to the float64 arrays err and sig, [channels]."},
+     "arrays [outer, channels, inner], float32 or float16, to the float64 arrays err and sig, "
+     "[channels]."},
     {"row_sums", row_sums, METH_VARARGS,
      "row_sums(ref, cand, limit): sums |e|, e², ref², cand², ref·cand, max |e|, |ref|, |cand|, and "
-     "the count of |cand| > limit, of two contiguous float32 arrays."},
+     "the count of |cand| > limit, of two contiguous arrays, float32 or float16."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -68,13 +68,13 @@ class Parts:
 def fast_parts(ref: Float32, cand: Array, clip_limit: float | None) -> Parts:
     """Sums of contiguous [rows, width]; `cand` may be float16. Within 1e-5 of exact; check
     `is_safe`."""
-    values = cand.astype(np.float32, copy=False)
     if native_row_sums is not None:
         limit = math.inf if clip_limit is None else clip_limit
-        found = [native_row_sums(r, c, limit) for r, c in zip(ref, values, strict=True)]
-    elif ref.shape[1] < _LONG:
-        return _short_rows(ref, values, clip_limit)
+        found = [native_row_sums(r, c, limit) for r, c in zip(ref, cand, strict=True)]
     else:
+        values = cand.astype(np.float32, copy=False)
+        if ref.shape[1] < _LONG:
+            return _short_rows(ref, values, clip_limit)
         found = [_long_row(r, c, clip_limit) for r, c in zip(ref, values, strict=True)]
     return Parts(
         [RowSums(*row[:5]) for row in found],
@@ -95,7 +95,7 @@ def exact_parts(ref: Float64, cand: Float64, clip_limit: float | None) -> Parts:
 def difference_energy(ref: Float32, other: Array) -> float:
     """Σ(ref − other)² of two flat arrays, as exact as fast_parts; NaN or Inf if they hold any."""
     if native_row_sums is not None:
-        return native_row_sums(ref, other.astype(np.float32, copy=False), math.inf)[1]
+        return native_row_sums(ref, other, math.inf)[1]
     total = 0.0
     buffer = np.empty(min(_BLOCK, ref.size), np.float32)
     for start in range(0, ref.size, _BLOCK):
@@ -113,8 +113,9 @@ def channel_energies(ref: Array, cand: Array, axis: int) -> tuple[Float64, Float
     inner = int(np.prod(ref.shape[axis + 1 :]))
     if native_channel_sums is not None and ref.dtype == np.float32:
         error, signal = np.zeros(channels), np.zeros(channels)
-        values = np.ascontiguousarray(cand, np.float32)
-        native_channel_sums(np.ascontiguousarray(ref), values, channels, inner, error, signal)
+        values = cand if cand.dtype == np.float16 else cand.astype(np.float32, copy=False)
+        pair = np.ascontiguousarray(ref), np.ascontiguousarray(values)
+        native_channel_sums(*pair, channels, inner, error, signal)
         return error, signal
     shape = (-1, channels, inner)
     r, difference = ref.reshape(shape), (ref - cand).reshape(shape)

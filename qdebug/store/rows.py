@@ -12,6 +12,11 @@ from qdebug.errors import StoreError
 from qdebug.store.schema import ATTR_MISSING, ATTR_RAGGED, FloatStorage, Role, ragged_group
 from qdebug.types import Array
 
+try:
+    from qdebug.store._native import narrow as native_narrow
+except ImportError:  # there was no C compiler when qdebug was installed
+    native_narrow = None  # type: ignore[assignment]
+
 MAX_CHUNK_BYTES = 1 << 30
 """HDF5 allows chunks below 4 GiB. One chunk per row was the fastest at any size measured."""
 
@@ -135,13 +140,20 @@ def storable(name: str, array: Array, storage: FloatStorage) -> Array:
         )
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
     if storage == "float16" and array.dtype.kind == "f" and array.itemsize > 2:
-        with np.errstate(over="ignore", under="ignore"):
-            narrow = array.astype(np.float16)
-        # isinf() on float16 takes longer than the narrowing itself; the bits tell as much.
-        infinite = (narrow.view(np.uint16) & 0x7FFF) == 0x7C00
-        if not infinite.any() or np.isinf(array[infinite]).all():
-            return narrow
+        return _narrowed(array)
     return array
+
+
+def _narrowed(array: Array) -> Array:
+    """As float16; as it is if a finite value would become infinite."""
+    if native_narrow is not None and array.dtype == np.float32:
+        narrow = np.empty(array.shape, np.float16)
+        return array if native_narrow(array, narrow) else narrow
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = array.astype(np.float16)
+    # isinf() on float16 takes longer than the narrowing itself; the bits tell as much.
+    infinite = (narrow.view(np.uint16) & 0x7FFF) == 0x7C00
+    return narrow if np.isinf(array[infinite]).all() else array
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int, limit: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,16 +118,13 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             return
         self._check(role, row, sample)
         with self._guard():
-            stored = {name: storable(name, array, self._dtype) for name, array in tensors.items()}
-            if self._options is None:
-                self._set_filter(stored)
             if role not in self._row_bytes:
-                self._row_bytes[role] = sum(array.nbytes for array in stored.values())
-                self._check_space()
+                self._prepare(role, tensors)
             self._samples[row] = sample
-            for name, array in stored.items():
-                self._rows_of(role, name, array, row).put(row, sample, array)
-                self._count(array.nbytes)
+            for name, array in tensors.items():
+                stored = storable(name, array, self._dtype)
+                self._rows_of(role, name, stored, row).put(row, sample, stored)
+                self._count(stored.nbytes)
 
     def finish(self, results_json: str) -> Path:
         """Complete the file and put it in the target's place, in one step.
@@ -166,10 +163,18 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         if sample < 0:
             raise ValueError(f"no sample {sample}")
 
-    def _set_filter(self, tensors: Tensors) -> None:
+    def _prepare(self, role: Role, tensors: Tensors) -> None:
+        """Look at the first row of a role: choose the filter, and see whether the disk will do."""
+        stored = [storable(name, array, self._dtype) for name, array in tensors.items()]
+        if self._options is None:
+            self._set_filter(stored)
+        self._row_bytes[role] = sum(array.nbytes for array in stored)
+        self._check_space()
+
+    def _set_filter(self, tensors: Sequence[Array]) -> None:
         name = self._filter
         if name == "auto":
-            name = filters.choose(tensors.values(), self._partial.path.parent)
+            name = filters.choose(tensors, self._partial.path.parent)
         self._options = filters.dataset_options(name)
         self._file.attrs[schema.ATTR_FILTER] = name
 

@@ -1,0 +1,3 @@
+from qdebug.types import Array
+
+def narrow(values: Array, into: Array) -> bool: ...
