@@ -8,27 +8,57 @@ import typer
 
 from qdebug.cli.options import Force, Output
 
-TARGETS = ("onnx",)
+TARGETS = {
+    "onnx": "explicit Q/DQ + Cast model",
+    "trtexec": "shell script for trtexec and tensorrt_rtx",
+    "polygraphy": "network postprocessing script",
+    "python": "script that builds the engine",
+    "modelopt": "Model Optimizer's exclude lists",
+    "ort": "arguments of ONNX Runtime's quantizer",
+    "trt-cache": "TensorRT's calibration cache",
+}
+"""Names and what is written; their order is that of qdebug.plan.export.TARGETS."""
 
 
 def export_command(
-    plan: Annotated[str, typer.Argument(help="The precision plan (YAML).")],
+    plan: Annotated[
+        str,
+        typer.Argument(
+            help="A precision plan, or a calibration: scales.yaml or a TensorRT cache, which stand "
+            "for INT8 in every layer that has that form.",
+            metavar="PLAN",
+        ),
+    ],
     model: Annotated[
         str | None,
-        typer.Option(help="The ONNX model; without, the one that the plan names."),
+        typer.Option(help="The FP32 ONNX model; without, the one that PLAN names.", metavar="FILE"),
     ] = None,
     to: Annotated[
-        str, typer.Option(help="What to write: onnx (an explicit Q/DQ + Cast model).")
+        str,
+        typer.Option(
+            help="What to write: " + "; ".join(f"{k} ({v})" for k, v in TARGETS.items()) + ".",
+            metavar="TARGET",
+        ),
     ] = "onnx",
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="INT8 layers whose inputs have no range: refuse, or leave them in float.",
+            metavar="refuse|float",
+        ),
+    ] = "refuse",
     output: Output = None,
     force: Force = False,
 ) -> int:
-    """Write a precision plan for another tool.
+    """Write a precision plan or a calibration for another tool.
 
     Example: qdebug export precision.yaml --to onnx -o model.int8.onnx
     """
     from qdebug.pipeline.export import export_plan
 
-    written = export_plan(plan, to, model=model, output=output, force=force)
-    typer.echo(f"Wrote {written}")
+    done = export_plan(plan, to, model=model, output=output, force=force, missing=missing)
+    for file in done.files:
+        typer.echo(f"Wrote {file}")
+    for note in done.notes:
+        typer.echo(f"note: {note}", err=True)
     return 0

@@ -1,43 +1,153 @@
-"""`qdebug export`: a plan, checked against its model, written for another tool."""
+"""`qdebug export`: a plan or a calibration, checked against its model, written for another tool."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdebug.errors import PlanError, StoreError, UsageError
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.pipeline.build import ranges_for
 from qdebug.plan.export import TARGETS
+from qdebug.plan.export.source import Source
 from qdebug.plan.lower import required_opset
-from qdebug.plan.plan import bind_plan
-from qdebug.plan.planfile import named_model, read_plan
+from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
+from qdebug.plan.planfile import read_plan
+from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.report.files import check_distinct, check_writable
+from qdebug.types import Precision
+
+MISSING = ("refuse", "float")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and what its user must know."""
+
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
 
 
 def export_plan(
-    plan_file: str, target: str, *, model: str | None, output: str | None, force: bool
-) -> Path:
-    """Write the plan in `plan_file` for `target`; return the path written.
+    source: str,
+    target: str,
+    *,
+    model: str | None,
+    output: str | None,
+    force: bool,
+    missing: str = "refuse",
+) -> Exported:
+    """Write the plan or the calibration in the file `source` for `target`.
+
+    A calibration (scales.yaml, a TensorRT cache) stands for INT8 in every layer that has that form.
 
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
     if target not in TARGETS:
         raise UsageError(f"--to: unknown target '{target}'", f"Known: {', '.join(TARGETS)}.")
-    path = Path(output) if output else Path(plan_file).with_suffix(".onnx")
-    if path.exists() and not force:
-        raise StoreError(f"{path} exists", "Give another file with -o, or --force to replace it.")
-    plan = read_plan(plan_file)
-    model_path = model or named_model(plan_file)
-    check_distinct({"-o": str(path)}, {"the model": model_path, "the plan": plan_file})
+    if missing not in MISSING:
+        raise UsageError(f"--missing: unknown '{missing}'", f"Known: {', '.join(MISSING)}.")
+    path = Path(output or f"{Path(source).with_suffix('')}{TARGETS[target].suffix}")
+    _check_free([path], force)
+    ranges = read_ranges(source)
+    model_path = model or ranges.model_path
+    inputs = {"the model": model_path, "the plan": source}
+    check_distinct({"-o": str(path)}, inputs)
     check_writable(str(path), "-o")
     if not model_path:
-        raise PlanError(f"{plan_file} names no model", "Give it with --model.")
+        raise PlanError(f"{source} names no model", "Give it with --model.")
+    bound, prepared, notes = _bind(source, ranges, model_path, missing)
+    rendered = TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
+    check_distinct({f"-o, of which {p.name} is a part": str(p) for p in rendered.files}, inputs)
+    changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}
+    _check_free(list(changed), force)
+    _write_all(changed)
+    return Exported(tuple(rendered.files), (*notes, *rendered.notes))
+
+
+def _bind(
+    source: str, ranges: Ranges, model_path: str, missing: str
+) -> tuple[BoundPlan, Model, tuple[str, ...]]:
+    plan = PrecisionPlan(Precision.INT8) if ranges.partial else read_plan(source)
     prepared = prepare_model(read_model(model_path), required_opset(plan))
     if prepared.quantized:
         raise PlanError(
             f"{model_path} carries Q/DQ nodes already", "Give the FP32 model that the plan is for."
         )
-    TARGETS[target](bind_plan(plan, prepared, find_layers(prepared.graph)), path)
-    return path
+    if ranges.partial:
+        plan = plan.with_ranges(ranges_for(source, prepared), f"from {Path(source).name}")
+    layers = find_layers(prepared.graph)
+    bound = bind_plan(plan, prepared, layers)
+    lacking = [
+        layer.name
+        for layer in bound.layers_in(Precision.INT8)
+        if any(t not in plan.tensors for t in layer.quantized_inputs)
+    ]
+    if not lacking:
+        return bound, prepared, ()
+    if missing == "refuse":
+        raise _missing_ranges(source, bound, lacking)
+    kept = {**plan.layers, **dict.fromkeys(lacking, plan.rest)}
+    note = (
+        f"{len(lacking)} layers stay in {plan.rest}, first '{lacking[0]}': their inputs have no "
+        "range."
+    )
+    return bind_plan(replace(plan, layers=kept), prepared, layers), prepared, (note,)
+
+
+def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanError:
+    tensors = bound.missing_ranges()
+    shown = ", ".join(f"'{t}'" for t in tensors[:3]) + (", …" if len(tensors) > 3 else "")
+    count = f"tensor {shown} has" if len(tensors) == 1 else f"{len(tensors)} tensors have"
+    named = "" if len(tensors) == 1 else f": {shown}"
+    return PlanError(
+        f"{source}: {count} no amax, but INT8 layers read {'it' if not named else 'them'}{named}",
+        "Calibrate (qdebug calibrate MODEL --calib-data DATA -o scales.yaml), or leave "
+        f"{len(lacking)} layers in {bound.plan.rest} with --missing float.",
+    )
+
+
+def _check_free(paths: list[Path], force: bool) -> None:
+    for path in paths:
+        if path.exists() and not force:
+            raise StoreError(
+                f"{path} exists", "Give another file with -o, or --force to replace it."
+            )
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Whether a file is there and is the same: the model that two targets write beside theirs."""
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _write_all(files: Mapping[Path, bytes]) -> None:
+    """Write files beside their places first, then move them there: all or none.
+
+    Raises:
+        StoreError: one cannot be written.
+    """
+    partials = {path: path.with_name(f".{path.name}.partial") for path in files}
+    path = Path()
+    try:
+        for path, data in files.items():
+            partials[path].write_bytes(data)
+            if data.startswith(b"#!"):
+                partials[path].chmod(0o755)
+        for path, partial in partials.items():
+            partial.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be written: {error.strerror}", "Give another file with -o."
+        ) from error
+    finally:
+        for partial in partials.values():
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)

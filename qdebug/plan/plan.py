@@ -83,6 +83,17 @@ class BoundPlan:
         reads = (t for layer in self.layers_in(Precision.INT8) for t in layer.quantized_inputs)
         return list(dict.fromkeys(reads))
 
+    def only_quantized(self, tensor: str) -> bool:
+        """Whether all who read a tensor are INT8 layers that quantize it: it may be INT8 itself."""
+        layers = self.layers
+        readers = (layers.of_node.get(n.name) for n in layers.graph.consumers.get(tensor, ()))
+        return tensor not in layers.graph.outputs and all(
+            reader is not None
+            and self.precisions[reader.name] is Precision.INT8
+            and tensor in reader.quantized_inputs
+            for reader in readers
+        )
+
     def missing_ranges(self) -> list[str]:
         """Those of them that the plan has no amax for."""
         return [t for t in self.needed_ranges() if t not in self.plan.tensors]

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from qdebug.errors import PlanError
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.planfile import ModelKey, Strict, TensorEntry, read_plan, tensor_range
+from qdebug.plan.planfile import ModelKey, Strict, TensorEntry, named_model, read_plan, tensor_range
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.trtcache import is_cache, read_cache
 from qdebug.yamlfile import dump_yaml, read_yaml
@@ -29,12 +29,14 @@ class Ranges:
             its own; scales of another export), so unknown names are no error.
         source: what kind of file it was, for people.
         model_sha256: of the model it was made for, "" where the file does not say.
+        model_path: where that model was, "" where the file does not say.
     """
 
     tensors: Mapping[str, TensorRange]
     partial: bool
     source: str
     model_sha256: str = ""
+    model_path: str = ""
 
 
 class _ScalesFile(Strict):
@@ -60,9 +62,9 @@ def read_ranges(path: str | Path) -> Ranges:
     if _schema_of(path) == SCALES_SCHEMA:
         file = read_yaml(path, _ScalesFile, PlanError)
         entries = {name: tensor_range(entry) for name, entry in file.tensors.items()}
-        return Ranges(entries, True, "scales", file.model.sha256)
+        return Ranges(entries, True, "scales", file.model.sha256, file.model.path)
     plan = read_plan(path)
-    return Ranges(plan.tensors, False, "a plan", plan.model_sha256)
+    return Ranges(plan.tensors, False, "a plan", plan.model_sha256, named_model(path))
 
 
 def scales_to_yaml(

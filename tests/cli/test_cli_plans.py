@@ -150,7 +150,7 @@ def test_export_is_careful(desk: Any, exported: Any, cnn: Any) -> None:
     desk.refused("export", "plan.yaml", "--to", "tvm", says=["--to", "'tvm'", "onnx"])
     desk.refused("export", "no.yaml", says=["no.yaml: no such file"])
     desk.refused("export", "plan.yaml", "-o", "no/x.onnx", says=["no/x.onnx", "mkdir -p"])
-    desk.refused("export", says=["plan"])
+    desk.refused("export", says=["PLAN"])
     desk.refused("export", "plan.yaml", "--model", "no.onnx", says=["no.onnx: no such file"])
     desk.refused("export", "plan.yaml", "--model", "int8.onnx", says=["int8.onnx carries Q/DQ"])
     desk.save(cnn(batch=3), "other.onnx")

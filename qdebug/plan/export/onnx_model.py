@@ -5,25 +5,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdebug.errors import StoreError
+from qdebug.plan.export.source import Rendered, Source
 from qdebug.plan.lower import lower
-from qdebug.plan.plan import BoundPlan
 
 
-def write_onnx(bound: BoundPlan, path: Path) -> None:
-    """Lower `bound` and write the model to `path`, whole or not at all.
+def render_onnx(source: Source, path: Path) -> Rendered:
+    """The lowered model.
 
     Raises:
         PlanError: the plan cannot be lowered.
-        StoreError: the file cannot be written.
     """
-    data = lower(bound).graph.proto.SerializeToString()
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StoreError(
-            f"{path}: cannot be written: {error.strerror}", "Give another file with -o."
-        ) from error
+    return Rendered({path: explicit_model(source)})
+
+
+def explicit_model(source: Source) -> bytes:
+    """The lowered model's bytes.
+
+    Raises:
+        PlanError: the plan cannot be lowered.
+    """
+    data: bytes = lower(source.bound).graph.proto.SerializeToString()
+    return data

@@ -15,7 +15,6 @@ import onnx
 
 from qdebug.errors import PlanError, UsageError
 from qdebug.model.graph import Graph
-from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import QMAX, scale_of
 from qdebug.run.tensorrt.calibrator import make_calibrator
@@ -86,7 +85,7 @@ def constraints_of(bound: BoundPlan, calibrator: bool = False) -> Constraints:
             stored[layer.output] = Precision.FP32  # a model keeps the types of its outputs
         elif asked is not Precision.INT8:
             stored[layer.output] = asked
-        elif not _only_quantized(bound, layer):
+        elif not bound.only_quantized(layer.output):
             stored[layer.output] = bound.plan.rest
     return Constraints(
         bound.layers.graph,
@@ -95,17 +94,6 @@ def constraints_of(bound: BoundPlan, calibrator: bool = False) -> Constraints:
         {t: _amax(bound, t) for t in bound.needed_ranges()},
         calibrator,
         tuple(_notes(bound)),
-    )
-
-
-def _only_quantized(bound: BoundPlan, layer: Layer) -> bool:
-    consumers = bound.layers.graph.consumers.get(layer.output, ())
-    readers = [bound.layers.of_node.get(node.name) for node in consumers]
-    return all(
-        r is not None
-        and bound.precisions[r.name] is Precision.INT8
-        and layer.output in r.quantized_inputs
-        for r in readers
     )
 
 

@@ -104,6 +104,7 @@ def _parser(recorder: Recorder, network: Fake, logger: Any) -> Fake:
     return recorder.fake(
         "OnnxParser",
         num_errors=0,
+        parse_from_file=lambda path: _fill(recorder, network, onnx.load(path)),
         parse=lambda model, path=None: _fill(recorder, network, onnx.ModelProto.FromString(model)),
     )
 

@@ -1,0 +1,186 @@
+"""Exclude lists for NVIDIA's Model Optimizer, as a script that calls it and as its command line.
+
+Of nvidia-modelopt 0.47: node names are regular expressions that match from the start (re.match), so
+each is escaped and closed; the model file that it is given is rewritten in place (shape inference),
+so it gets a copy.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from qdebug.plan.export.nodes import FileNodes
+from qdebug.plan.export.ranges import file_scales
+from qdebug.plan.export.source import Rendered, Source, beside, comment, counted, one_line
+from qdebug.plan.export.trt_cache import calibration_cache
+from qdebug.plan.export.trt_script import docstring
+from qdebug.plan.plan import Granularity
+from qdebug.types import Precision
+
+SUFFIX = "_modelopt.py"
+_COPY = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"
+_COPIED = "model.fp32.onnx"
+
+_SCRIPT = '''\
+"""Quantizes {model} with NVIDIA's Model Optimizer in the precisions of {plan}.
+
+    python {script} model.int8.onnx [samples.npz]      (pip install "nvidia-modelopt[onnx]")
+
+The ranges are the plan's, but Model Optimizer runs the model all the same: on random numbers, or on
+samples (arrays by input name), which inputs that are indices need.
+"""
+# The same on random numbers, on its command line, from this folder. It gets a copy, because it
+# rewrites its input:
+#
+#   {copy}
+#   {command}
+#
+{notes}
+
+import sys
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+# Regular expressions, one for each node that stays in high precision.
+NODES_TO_EXCLUDE = [{nodes}]
+
+# Operators of which no node is INT8 in the plan.
+OP_TYPES_TO_EXCLUDE = {ops!r}
+
+# Names for nodes of the model that have none of their own, by their position in it.
+NODE_NAMES = {renamed!r}
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    import numpy as np
+    import onnx
+    from modelopt.onnx.quantization import quantize
+
+    model = onnx.load(FOLDER / {path!r})
+    for index, name in NODE_NAMES.items():
+        model.graph.node[index].name = name
+    with tempfile.TemporaryDirectory() as folder:
+        copy = str(Path(folder) / "model.onnx")
+        onnx.save(model, copy)
+        quantize(
+            onnx_path=copy,
+            quantize_mode="int8",
+            calibration_data=dict(np.load(sys.argv[2])) if sys.argv[2:] else None,
+            calibration_cache_path=str(FOLDER / {cache!r}),
+            calibration_eps=["cpu"],
+            nodes_to_exclude=NODES_TO_EXCLUDE,
+            op_types_to_exclude=OP_TYPES_TO_EXCLUDE,
+            high_precision_dtype={high!r},
+            output_path=sys.argv[1],
+        )
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def render_modelopt(source: Source, path: Path) -> Rendered:
+    """The script and the plan's ranges as a calibration cache.
+
+    Raises:
+        PlanError: the plan has no ranges.
+    """
+    cache = beside(path, ".calibration.cache", SUFFIX)
+    data, _ = calibration_cache(source)
+    file_nodes = FileNodes(source.model, source.bound.layers)
+    nodes, lost = _excluded(source, file_nodes)
+    ops = _excluded_ops(source)
+    high = str(_high_precision(source))
+    notes = (*file_scales(source).notes, *_notes(source, file_nodes, lost))
+    beside_model = source.model_beside(path)
+    script = _SCRIPT.format(
+        model=docstring(source.model.file.path.name),
+        plan=docstring(source.name),
+        script=docstring(path.name),
+        copy=one_line(shlex.join(["python", "-c", _COPY, beside_model, _COPIED])),
+        command=one_line(command_line(_COPIED, cache.name, nodes, ops, high)),
+        notes=comment(notes),
+        nodes="".join(f"\n    {node!r}," for node in nodes) + "\n" * bool(nodes),
+        ops=ops,
+        path=beside_model,
+        cache=cache.name,
+        high=high,
+        renamed=dict(file_nodes.renamed),
+    )
+    return Rendered({path: script.encode("utf-8"), cache: data}, notes)
+
+
+def command_line(model: str, cache: str, nodes: list[str], ops: list[str], high: str) -> str:
+    """`python -m modelopt.onnx.quantization` with the arguments of the script."""
+    words = ["python", "-m", "modelopt.onnx.quantization", "--onnx_path", model]
+    words += ["--quantize_mode", "int8", "--calibration_cache_path", cache]
+    words += ["--calibration_eps", "cpu", "--high_precision_dtype", high]
+    words += ["--nodes_to_exclude", *nodes] if nodes else []
+    words += ["--op_types_to_exclude", *ops] if ops else []
+    return shlex.join([*words, "--output_path", "model.int8.onnx"])
+
+
+def _excluded(source: Source, nodes: FileNodes) -> tuple[list[str], list[str]]:
+    """Patterns of the nodes that stay in high precision; layers that stand in no node."""
+    patterns: list[str] = []
+    lost: list[str] = []
+    for layer in source.bound.layers:
+        if layer.quantizable and source.bound.precisions[layer.name] is not Precision.INT8:
+            found = nodes.by_layer[layer.name]
+            patterns += [re.escape(nodes.name_of(node)) + r"\Z" for node in found]
+            lost += [layer.name] if layer.name in nodes.absent else []
+    return patterns, lost
+
+
+def _excluded_ops(source: Source) -> list[str]:
+    """Operators that Model Optimizer quantizes by default beside those that qdebug does."""
+    present = {layer.op_type for layer in source.bound.layers}
+    quantizable = {layer.op_type for layer in source.bound.layers if layer.quantizable}
+    return sorted(present - quantizable - {"Add"})
+
+
+def _high_precision(source: Source) -> Precision:
+    """Model Optimizer has one high precision: that of most layers that are not INT8."""
+    others = [p for p in source.bound.precisions.values() if p is not Precision.INT8]
+    half = sum(p is Precision.FP16 for p in others)
+    return Precision.FP16 if half > len(others) / 2 else Precision.FP32
+
+
+def _notes(source: Source, nodes: FileNodes, lost: list[str]) -> tuple[str, ...]:
+    bound, notes = source.bound, []
+    high = _high_precision(source)
+    others = (Precision.FP16, Precision.FP32)
+    different = [x.name for p in others if p is not high for x in bound.layers_in(p)]
+    if different:
+        other = next(p for p in others if p is not high)
+        notes.append(
+            f"Model Optimizer has one high precision for the whole model, here {high}: "
+            f"{counted(different, 'layer')} that the plan has in {other}, first '{different[0]}', "
+            f"in {high} too. --to onnx has both."
+        )
+    if lost:
+        notes.append(
+            f"{counted(lost, 'layer')} of the plan not in INT8 in no node of the model file, "
+            f"first '{lost[0]}': not excluded. --to onnx has them."
+        )
+    if nodes.renamed:
+        notes.append(
+            f"{counted(nodes.renamed, 'node')} of the model without a name of their own: the "
+            "script names them, the command line cannot exclude them."
+        )
+    if bound.plan.weights is Granularity.PER_TENSOR:
+        notes.append("Model Optimizer always takes one scale per output channel of a weight.")
+    odd = [t for t in file_scales(source).scales if "_scale" in t or ": " in t]
+    if odd:
+        notes.append(
+            f"Model Optimizer cannot read the ranges of {counted(odd, 'tensor')} with '_scale' or "
+            f"': ' in the name, first '{odd[0]}'."
+        )
+    return tuple(notes)

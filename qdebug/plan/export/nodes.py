@@ -1,0 +1,158 @@
+"""Which nodes of the user's ONNX file each layer stands for.
+
+Other tools read the user's file, not the prepared graph: BatchNorm is still there, nodes may have
+no name or share one. Nodes are found by the tensors they write, which ONNX keeps unique; names are
+only what they are called.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+
+from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import Layers
+from qdebug.model.prepare import Model
+
+
+@dataclass(frozen=True)
+class FileNode:
+    """A node of the user's file.
+
+    Attributes:
+        index: its position in the file.
+        name: as in the file, which may be empty or not its own.
+        own_name: no other node of the file has this name.
+        float_outputs: the outputs that hold floating point.
+        all_float: it has no others.
+    """
+
+    index: int
+    name: str
+    op_type: str
+    own_name: bool
+    float_outputs: tuple[str, ...]
+    all_float: bool
+
+
+@dataclass(frozen=True)
+class FileNodes:
+    """The nodes of a file that compute something, and the layers that they belong to."""
+
+    model: Model
+    layers: Layers
+
+    @cached_property
+    def by_layer(self) -> Mapping[str, tuple[FileNode, ...]]:
+        """The nodes of each layer, in the file's order."""
+        found: dict[str, list[FileNode]] = {layer.name: [] for layer in self.layers}
+        for index, owners in sorted(self._owners.items()):
+            node = self._nodes[index]
+            # An old Softmax is prepared as Flatten, Softmax, Reshape: the Softmax decides.
+            alike = [o for o in owners if self.model.graph.by_name[o].op_type == node.op_type]
+            layer = self.layers.of_node.get((alike or owners)[0])
+            if layer is not None:
+                found[layer.name].append(self._file_node(index))
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @cached_property
+    def absent(self) -> frozenset[str]:
+        """Layers that stand in no node of the file: they are inside a model-local function."""
+        present = {name for owners in self._owners.values() for name in owners}
+        return frozenset(x.name for x in self.layers if present.isdisjoint(x.nodes))
+
+    @cached_property
+    def tensors(self) -> frozenset[str]:
+        """Names of the tensors and weights in the file."""
+        graph = self._file
+        return frozenset((*graph.producers, *graph.initializers, *(s.name for s in graph.inputs)))
+
+    @cached_property
+    def computed(self) -> frozenset[str]:
+        """Names of the tensors that nodes of the file write, constants left out."""
+        return frozenset(self._writers.keys() - self._file.initializers.keys())
+
+    @cached_property
+    def renamed(self) -> Mapping[int, str]:
+        """A name of its own for every node of the file that has none, by its index."""
+        taken, renamed = set(self._count), {}
+        for index, node in enumerate(self._nodes):
+            if node.name and self._count[node.name] == 1:
+                continue
+            wanted = node.name or f"{node.op_type}_{next((t for t in node.outputs if t), index)}"
+            name, number = wanted, 1
+            while name in taken:
+                name, number = f"{wanted}_{number}", number + 1
+            taken.add(name)
+            renamed[index] = name
+        return renamed
+
+    def name_of(self, node: FileNode) -> str:
+        """The node's own name, or the one in `renamed`."""
+        return self.renamed.get(node.index, node.name)
+
+    @cached_property
+    def _file(self) -> Graph:
+        proto = self.model.file.proto
+        # Shape arithmetic that the prepared graph no longer has must not pass for floating point.
+        # A file whose types cannot be inferred would not have been prepared.
+        return Graph(onnx.shape_inference.infer_shapes(proto))
+
+    @cached_property
+    def _nodes(self) -> tuple[Node, ...]:
+        return self._file.nodes
+
+    @cached_property
+    def _count(self) -> Counter[str]:
+        return Counter(node.name for node in self._nodes)
+
+    @cached_property
+    def _writers(self) -> Mapping[str, int]:
+        return {t: i for i, node in enumerate(self._nodes) for t in node.outputs if t}
+
+    def _file_node(self, index: int) -> FileNode:
+        node = self._nodes[index]
+        outputs = [t for t in node.outputs if t]
+        floats = tuple(t for t in outputs if self._file.is_float(t))
+        own = bool(node.name) and self._count[node.name] == 1
+        return FileNode(index, node.name, node.op_type, own, floats, len(floats) == len(outputs))
+
+    @cached_property
+    def _owners(self) -> Mapping[int, list[str]]:
+        """File node -> the prepared nodes that it went into."""
+        owners: dict[int, list[str]] = {}
+        names = {node.name: i for i, node in enumerate(self._nodes) if self._count[node.name] == 1}
+        # prepare_model calls a node without a name the same.
+        names |= {name: i for i, name in self.renamed.items() if not self._nodes[i].name}
+        for node in self.model.graph.nodes:
+            indices = set(self._behind(node))
+            origins = (names.get(name) for name in self.model.origins.get(node.name, ()))
+            indices |= {i for i in origins if i is not None}
+            for index in indices:
+                owners.setdefault(index, []).append(node.name)
+        return owners
+
+    def _behind(self, node: Node) -> Iterator[int]:
+        """The writers of what `node` writes, and those before them whose outputs are no longer."""
+        kept, pending, seen = self.model.graph.producers, list(node.outputs), set[int]()
+        while pending:
+            index = self._writers.get(pending.pop())
+            if index is None or index in seen or index in self._constant:
+                continue
+            seen.add(index)
+            yield index
+            pending += [t for t in self._nodes[index].reads if t not in kept]
+
+    @cached_property
+    def _constant(self) -> frozenset[int]:
+        """Nodes that depend on no input of the model."""
+        constants, found = set(self._file.initializers), set()
+        for index, node in enumerate(self._nodes):
+            if constants.issuperset(node.reads):
+                constants.update(node.outputs)
+                found.add(index)
+        return frozenset(found)

@@ -1,0 +1,269 @@
+"""Arguments of ONNX Runtime's quantizer (onnxruntime.quantization.quantize_static) as JSON, and a
+script that calls it with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from qdebug.errors import PlanError
+from qdebug.model.graph import opset_of
+from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.model.prepare import QDQ_OPSET
+from qdebug.plan.export.nodes import FileNode, FileNodes
+from qdebug.plan.export.ranges import file_scales, weight_ranges
+from qdebug.plan.export.source import Rendered, Source, beside, comment, counted
+from qdebug.plan.export.trt_script import docstring
+from qdebug.plan.plan import BoundPlan, Granularity
+from qdebug.plan.quantize import scale_of
+from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.types import Precision
+
+SUFFIX = "_ort.py"
+
+_SCRIPT = '''\
+"""Quantizes {model} with onnxruntime.quantization in the precisions of {plan}.
+
+    python {script} model.int8.onnx [--calib samples.npz] [--quantize-outputs]
+
+The arguments are in {arguments}. Every scale comes from there, so no calibration samples are
+needed, except with --quantize-outputs: ONNX Runtime's INT8 kernels also want the outputs of their
+operators quantized, which is faster and less accurate than the plan, and takes ranges from samples.
+"""
+{notes}
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.version_converter
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+FOLDER = Path(__file__).resolve().parent
+
+
+class Samples(CalibrationDataReader):
+    """Feeds, one by one."""
+
+    def __init__(self, feeds):
+        self.feeds = iter(feeds)
+
+    def get_next(self):
+        return next(self.feeds, None)
+
+
+def feeds_of(model, path):
+    """The samples of an .npz (arrays by input name), or one of zeros: only its shapes matter."""
+    weights = {{tensor.name for tensor in model.graph.initializer}}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    if path:
+        arrays = np.load(path)
+        count = len(arrays[inputs[0].name])
+        return [{{v.name: arrays[v.name][i : i + 1] for v in inputs}} for i in range(count)]
+    zeros = {{}}
+    for value in inputs:
+        kind = value.type.tensor_type
+        shape = [axis.dim_value or 1 for axis in kind.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        zeros[value.name] = np.zeros(shape, dtype)
+    return [zeros]
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("output", type=Path, help="the file to write")
+    arguments.add_argument("--calib", type=Path, help=".npz, samples on the leading axis")
+    arguments.add_argument("--quantize-outputs", action="store_true")
+    options = arguments.parse_args()
+    if options.quantize_outputs and not options.calib:
+        arguments.error("--quantize-outputs takes ranges from samples: give --calib")
+    given = json.loads((FOLDER / {arguments!r}).read_text(encoding="utf-8"))
+    model = onnx.load(FOLDER / given["model"])
+    for index, name in given["node_names"].items():  # nodes without a name of their own
+        model.graph.node[int(index)].name = name
+    opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    if opset < 13:  # the first with scales per channel
+        model = onnx.version_converter.convert_version(model, 13)
+    for node in [n for n in model.graph.node if n.op_type == "Constant"]:
+        if node.attribute[0].name == "value":  # else a weight would be quantized as an activation
+            tensor = node.attribute[0].t
+            tensor.name = node.output[0]
+            model.graph.initializer.append(tensor)
+            model.graph.node.remove(node)
+    extra = dict(given["extra_options"])
+    for entries in extra["TensorQuantOverrides"].values():
+        for entry in entries:
+            entry["scale"] = np.array(entry["scale"], np.float32)
+            entry["zero_point"] = np.array(entry["zero_point"], np.int8)
+    if options.quantize_outputs:
+        extra["OpTypesToExcludeOutputQuantization"] = []
+    quantize_static(
+        model,
+        options.output,
+        Samples(feeds_of(model, options.calib)),
+        op_types_to_quantize=given["op_types_to_quantize"],
+        nodes_to_quantize=given["nodes_to_quantize"],
+        nodes_to_exclude=given["nodes_to_exclude"],
+        per_channel=given["per_channel"],
+        activation_type=QuantType[given["activation_type"]],
+        weight_type=QuantType[given["weight_type"]],
+        extra_options=extra,
+    )
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def render_ort(source: Source, path: Path) -> Rendered:
+    """The script and its arguments.
+
+    Raises:
+        PlanError: there is nothing to quantize, or a range is not valid.
+    """
+    arguments = beside(path, "_ort.json", SUFFIX)
+    data, notes = quantizer_arguments(source)
+    data = {"model": source.model_beside(path), **data, "notes": list(notes)}
+    script = _SCRIPT.format(
+        model=docstring(source.model.file.path.name),
+        plan=docstring(source.name),
+        script=docstring(path.name),
+        arguments=docstring(arguments.name),
+        notes=comment(notes),
+    )
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return Rendered({path: script.encode("utf-8"), arguments: text.encode("utf-8")}, notes)
+
+
+def quantizer_arguments(source: Source) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """quantize_static's arguments by their names, and notes.
+
+    Raises:
+        PlanError: there is nothing to quantize, or a range is not valid.
+    """
+    bound = source.bound
+    nodes = FileNodes(source.model, bound.layers)
+    quantized = [nodes.name_of(n) for layer in _int8(bound) for n in _anchors(nodes, layer)]
+    excluded = [
+        nodes.name_of(n)
+        for layer in bound.layers
+        if layer.quantizable and bound.precisions[layer.name] is not Precision.INT8
+        for n in _anchors(nodes, layer.name)
+    ]
+    if not quantized:  # to the quantizer an empty list means every node
+        raise PlanError(
+            f"{source.name} has no INT8 layer that stands in the model file: there is nothing for "
+            "ONNX Runtime to quantize",
+            "--to onnx writes any plan.",
+        )
+    scales = file_scales(source)
+    overrides: dict[str, Any] = {
+        tensor: [{"scale": scale, "zero_point": 0}] for tensor, scale in scales.scales.items()
+    }
+    overrides |= _weight_overrides(source, nodes)
+    ops = sorted(QUANTIZABLE_OPS)
+    data = {
+        "op_types_to_quantize": ops,
+        "nodes_to_quantize": quantized,
+        "nodes_to_exclude": excluded,
+        "per_channel": bound.plan.weights is Granularity.PER_CHANNEL,
+        "activation_type": "QInt8",
+        "weight_type": "QInt8",
+        "extra_options": {
+            "ActivationSymmetric": True,
+            "WeightSymmetric": True,
+            "QuantizeBias": False,
+            "DedicatedQDQPair": True,  # else a pinned node reads what an INT8 node quantized
+            "OpTypesToExcludeOutputQuantization": ops,
+            "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
+            "TensorQuantOverrides": overrides,
+        },
+        "node_names": {str(index): name for index, name in nodes.renamed.items()},
+    }
+    return data, (*scales.notes, *_notes(source, nodes))
+
+
+def _int8(bound: BoundPlan) -> list[str]:
+    return [layer.name for layer in bound.layers_in(Precision.INT8)]
+
+
+def _anchors(nodes: FileNodes, layer: str) -> list[FileNode]:
+    return [n for n in nodes.by_layer[layer] if n.op_type in QUANTIZABLE_OPS]
+
+
+def _weight_overrides(source: Source, nodes: FileNodes) -> dict[str, Any]:
+    bound, graph = source.bound, source.bound.layers.graph
+    overrides = {}
+    for layer in bound.layers_in(Precision.INT8):
+        entry = bound.plan.tensors.get(layer.weight or "")
+        if layer.weight is None or entry is None or layer.weight not in nodes.tensors:
+            continue
+        scale = scale_of(entry.amax, f"weight '{layer.weight}'")
+        axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
+        values = [{"scale": float(s), "zero_point": 0} for s in scale.reshape(-1)]
+        if scale.ndim:
+            values[0]["axis"] = axis or 0
+        overrides[layer.weight] = values
+    return overrides
+
+
+def _notes(source: Source, nodes: FileNodes) -> tuple[str, ...]:
+    bound, notes = source.bound, []
+    half = [layer.name for layer in bound.layers_in(Precision.FP16)]
+    if half:
+        notes.append(
+            f"ONNX Runtime's quantizer knows no FP16: {counted(half, 'layer')} that the plan has "
+            f"in FP16, first '{half[0]}', in FP32 instead. --to onnx has them."
+        )
+    lost = [name for name in _int8(bound) if name in nodes.absent]
+    if lost:
+        notes.append(
+            f"{counted(lost, 'INT8 layer')} in no node of the model file, first '{lost[0]}': not "
+            "quantized. --to onnx has them."
+        )
+    branches = [x.name for x in bound.layers_in(Precision.INT8) if _has_branch(source, x.name)]
+    if branches:
+        notes.append(
+            f"The other branch of {counted(branches, 'residual Add')} is not quantized (first "
+            f"behind '{branches[0]}'): ONNX Runtime would quantize both. --to onnx has them."
+        )
+    computed = [
+        x.name
+        for x in bound.layers_in(Precision.INT8)
+        if x.weight is not None and x.weight in nodes.computed
+    ]
+    if computed:
+        notes.append(
+            f"The weights of {counted(computed, 'layer')}, first '{computed[0]}', are computed in "
+            "the model file: ONNX Runtime quantizes them as activations. Fold constants first."
+        )
+    folded = [t for t in weight_ranges(bound) if t not in nodes.tensors]
+    if opset_of(source.model.file.proto) < QDQ_OPSET:
+        notes.append(
+            f"The model is converted to opset {QDQ_OPSET} first, which scales per channel need."
+        )
+    normalized = (
+        n.op_type == "BatchNormalization" for x in _int8(bound) for n in nodes.by_layer[x]
+    )
+    if bound.plan.weights is Granularity.PER_TENSOR and any(normalized):
+        notes.append(
+            "ONNX Runtime's quantizer does not fold BatchNorm into the weights, as TensorRT and "
+            "qdebug do, so their single scales are others."
+        )
+    if folded:
+        notes.append(
+            f"The ranges of {counted(folded, 'folded weight')}, first '{folded[0]}', are not "
+            "written."
+        )
+    return tuple(notes)
+
+
+def _has_branch(source: Source, name: str) -> bool:
+    """Whether a residual Add of the layer reads a quantized tensor beside the layer's own."""
+    layer, nodes = source.bound.layers.by_name[name], source.bound.layers.graph.by_name
+    adds = [nodes[n] for n in layer.nodes[1:] if nodes[n].op_type == "Add"]
+    return any(t in layer.quantized_inputs for add in adds for t in add.inputs)

@@ -1,0 +1,98 @@
+"""A network postprocessing script for NVIDIA's Polygraphy, and the command lines that use it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from qdebug.plan.export.implicit import Implicit, dynamic_inputs, implicit_form
+from qdebug.plan.export.onnx_model import explicit_model
+from qdebug.plan.export.source import Rendered, Source, beside, comment, one_line
+from qdebug.plan.export.trt_cache import calibration_cache
+from qdebug.plan.export.trt_script import CONSTRAIN, docstring, nodes_literal
+
+SUFFIX = "_polygraphy.py"
+
+_SCRIPT = '''\
+"""The precisions of {plan} for Polygraphy."""
+# From this folder:
+#
+# TensorRT 10 (strongly typed), 11: the explicit model, which is what qdebug compared
+#   {explicit}
+# TensorRT for RTX: the same model
+#   {rtx}
+# TensorRT 10 only: the FP32 model, constraints and ranges
+#   {implicit}
+#
+# INT8 layers are not constrained in the last: TensorRT takes INT8 where it is fastest.
+{notes}
+
+# name in TensorRT, precision, that of its outputs (None: free), its outputs
+{nodes}
+
+
+def postprocess(network):
+    """What --trt-network-postprocess-script calls with the parsed network."""
+    import sys
+
+    import tensorrt as trt
+
+    left = constrain(network, trt)
+    if left:
+        print(f"not in the network, not constrained: {{', '.join(left)}}", file=sys.stderr)
+
+
+{constrain}'''
+
+
+def render_polygraphy(source: Source, path: Path) -> Rendered:
+    """The script, the explicit model and, for INT8, the calibration cache.
+
+    Raises:
+        PlanError: the plan cannot be lowered.
+    """
+    explicit = beside(path, ".explicit.onnx", SUFFIX)
+    cache = beside(path, ".calibration.cache", SUFFIX)
+    form = implicit_form(source)
+    files, notes = {path: b"", explicit: explicit_model(source)}, form.notes
+    if form.int8:
+        files[cache], cache_notes = calibration_cache(source)
+        notes += cache_notes
+    if dynamic_inputs(source.model.graph):
+        notes += (
+            "The model has dynamic axes: add --trt-min-shapes, --trt-opt-shapes and "
+            "--trt-max-shapes; without, Polygraphy takes 1 for each.",
+        )
+    files[path] = _SCRIPT.format(
+        plan=docstring(source.name),
+        explicit=one_line(explicit_command(explicit)),
+        rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(explicit)),
+        implicit=one_line(implicit_command(form, path, cache, source.model_beside(path))),
+        notes=comment(notes),
+        nodes=nodes_literal(form),
+        constrain=CONSTRAIN,
+    ).encode("utf-8")
+    return Rendered(files, notes)
+
+
+def explicit_command(explicit: Path) -> str:
+    """Polygraphy on the explicit model."""
+    return f"polygraphy convert {shlex.quote(explicit.name)} --strongly-typed -o model.engine"
+
+
+def rtx_command(explicit: Path) -> str:
+    """Polygraphy on the explicit model with TensorRT for RTX, which knows only strong types."""
+    return f"polygraphy convert {shlex.quote(explicit.name)} -o model.engine --convert-to trt"
+
+
+def implicit_command(form: Implicit, script: Path, cache: Path, model: str) -> str:
+    """Polygraphy on the FP32 model with constraints."""
+    words = ["polygraphy", "convert", model, "-o", "model.engine"]
+    if form.int8:
+        words += ["--int8", "--calibration-cache", cache.name]
+    if form.fp16:
+        words += ["--fp16"]
+    if form.pins:
+        words += ["--precision-constraints", "obey", "--trt-network-postprocess-script"]
+        words += [script.name]
+    return shlex.join(words)

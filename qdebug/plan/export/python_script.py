@@ -1,0 +1,149 @@
+"""A self-contained script that builds the engine with `tensorrt` 10 or 11, or `tensorrt_rtx`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from qdebug.plan.export.implicit import dynamic_inputs, implicit_form
+from qdebug.plan.export.onnx_model import explicit_model
+from qdebug.plan.export.ranges import file_scales
+from qdebug.plan.export.source import Rendered, Source, beside, comment
+from qdebug.plan.export.trt_script import CONSTRAIN, docstring, nodes_literal
+from qdebug.plan.quantize import QMAX
+
+SUFFIX = "_build.py"
+
+_SCRIPT = '''\
+"""Builds a TensorRT engine in the precisions of {plan}.
+
+    python {script} model.engine             tensorrt 10 or 11: the explicit model
+    python {script} model.engine --rtx       tensorrt_rtx: the same model
+    python {script} model.engine --implicit  tensorrt 10 only: constraints and ranges
+
+The explicit model, with Q/DQ and Cast nodes, is what qdebug compared. In the implicit way INT8
+layers are not constrained: TensorRT takes INT8 where it is fastest.
+"""
+{notes}
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+EXPLICIT = FOLDER / {explicit!r}
+MODEL = FOLDER / {model!r}
+
+# Inputs with dynamic axes: their smallest, usual and largest shape.
+SHAPES = {{{shapes}}}
+
+# For --implicit: name in TensorRT, precision, that of its outputs (None: free), its outputs
+{nodes}
+
+# For --implicit: the largest magnitude of each tensor
+AMAX = {{{amax}}}
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("engine", type=Path, help="the file to write")
+    arguments.add_argument("--rtx", action="store_true", help="TensorRT for RTX")
+    arguments.add_argument("--implicit", action="store_true", help="TensorRT 10's old way")
+    arguments.add_argument("--compute-capability", help="with --rtx: build for 8.9, for example")
+    arguments.add_argument("--no-tf32", action="store_true", help="compute FP32 in FP32")
+    arguments.add_argument("--verbose", action="store_true")
+    options = arguments.parse_args()
+    if options.rtx and options.implicit:
+        arguments.error("--rtx knows only the explicit model")
+    trt = importlib.import_module("tensorrt_rtx" if options.rtx else "tensorrt")
+    options.engine.write_bytes(build(trt, options))
+
+
+def build(trt, options):
+    """The serialized engine."""
+    logger = trt.Logger(trt.Logger.VERBOSE if options.verbose else trt.Logger.WARNING)
+    builder = trt.Builder(logger)
+    strongly_typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    flags = 0 if options.implicit or strongly_typed is None else 1 << int(strongly_typed)
+    network = builder.create_network(flags)
+    parser = trt.OnnxParser(network, logger)
+    if not parser.parse_from_file(str(MODEL if options.implicit else EXPLICIT)):
+        sys.exit("\\n".join(parser.get_error(i).desc() for i in range(parser.num_errors)))
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # for qdebug inspect, trtexec
+    if options.no_tf32:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.compute_capability:
+        name = "SM" + options.compute_capability.replace(".", "")
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(getattr(trt.ComputeCapability, name), 0)
+    if SHAPES:
+        profile = builder.create_optimization_profile()
+        for name, (smallest, usual, largest) in SHAPES.items():
+            profile.set_shape(name, smallest, usual, largest)
+        config.add_optimization_profile(profile)
+    if options.implicit:
+        set_precisions(network, config, trt)
+    engine = builder.build_serialized_network(network, config)
+    if engine is None:
+        sys.exit("TensorRT built no engine; its messages above say why.")
+    return bytes(engine)
+
+
+def set_precisions(network, config, trt):
+    """The implicit way: flags, ranges and constraints."""
+    if not hasattr(trt.BuilderFlag, "OBEY_PRECISION_CONSTRAINTS"):
+        sys.exit(f"TensorRT {{trt.__version__}} knows only the explicit model: drop --implicit.")
+    for flag in {flags!r}:
+        config.set_flag(getattr(trt.BuilderFlag, flag))
+    inputs = [network.get_input(i) for i in range(network.num_inputs)]
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    written = [layer.get_output(j) for layer in layers for j in range(layer.num_outputs)]
+    for tensor in inputs + written:
+        if tensor.name in AMAX:
+            tensor.set_dynamic_range(-AMAX[tensor.name], AMAX[tensor.name])
+    left = constrain(network, trt)
+    if left:
+        print(f"not in the network, not constrained: {{', '.join(left)}}", file=sys.stderr)
+
+
+{constrain}
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def render_python(source: Source, path: Path) -> Rendered:
+    """The script and the explicit model.
+
+    Raises:
+        PlanError: the plan cannot be lowered.
+    """
+    explicit = beside(path, ".explicit.onnx", SUFFIX)
+    form, scales = implicit_form(source), file_scales(source)
+    dynamic = dynamic_inputs(source.model.graph)
+    notes = (*form.notes, *scales.notes)
+    if dynamic:
+        notes += (f"The model has dynamic axes: edit SHAPES in {path.name}, where each is 1 now.",)
+    flags = ["INT8"] * form.int8 + ["FP16"] * form.fp16
+    flags += ["OBEY_PRECISION_CONSTRAINTS"] * bool(form.pins)
+    script = _SCRIPT.format(
+        plan=docstring(source.name),
+        script=docstring(path.name),
+        notes=comment(notes),
+        explicit=explicit.name,
+        model=source.model_beside(path),
+        shapes=_entries({name: (shape,) * 3 for name, shape in dynamic.items()}),
+        nodes=nodes_literal(form),
+        amax=_entries({name: QMAX * scale for name, scale in scales.scales.items() if form.int8}),
+        flags=tuple(flags),
+        constrain=CONSTRAIN,
+    )
+    return Rendered({path: script.encode("utf-8"), explicit: explicit_model(source)}, notes)
+
+
+def _entries(mapping: Mapping[str, object]) -> str:
+    lines = (f"\n    {key!r}: {value!r}," for key, value in mapping.items())
+    return "".join(lines) + "\n" * bool(mapping)

@@ -1,0 +1,127 @@
+"""`qdebug export`: plans and calibrations, for every tool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import yaml
+
+from qdebug.plan.export import TARGETS
+
+
+@pytest.fixture
+def calibrated(desk: Any) -> Any:
+    """scales.yaml and net.cache of net.onnx, and plan.yaml with the same ranges."""
+    flags = ("--calib-data", "calib.npz", "--method", "minmax", "--no-progress")
+    done = desk.run(
+        "calibrate", "net.onnx", *flags, "-o", "scales.yaml", "--trt-cache", "net.cache"
+    )
+    assert done.code == 0, done.err
+    scales = yaml.safe_load(Path("scales.yaml").read_text())
+    plan = {"schema": "qdebug.plan/1", "model": scales["model"]}
+    plan["tensors"] = {name: {"amax": t["amax"]} for name, t in scales["tensors"].items()}
+    desk.write("plan.yaml", yaml.safe_dump(plan))
+    return desk
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_by_its_default_name(calibrated: Any, target: str) -> None:
+    before = set(calibrated.files())
+    done = calibrated.run("export", "plan.yaml", "--to", target)
+    assert done.code == 0, done.err
+    written = [line.removeprefix("Wrote ") for line in done.out.splitlines()]
+    assert written[0] == f"plan{TARGETS[target].suffix}"
+    assert set(calibrated.files()) - before == set(written)
+    assert os.access("plan_trtexec.sh", os.X_OK) == (target == "trtexec")
+    assert all(line.startswith("note: ") for line in done.err.splitlines())
+
+
+@pytest.mark.parametrize("source", ["scales.yaml", "net.cache"])
+def test_a_calibration_becomes_the_same_model_as_a_plan(calibrated: Any, source: str) -> None:
+    calibrated.run("export", "plan.yaml", "-o", "plan.onnx")
+    done = calibrated.run("export", source, "--model", "net.onnx", "-o", "other.onnx")
+    assert (done.code, done.out, done.err) == (0, "Wrote other.onnx\n", "")
+    assert Path("other.onnx").read_bytes() == Path("plan.onnx").read_bytes()
+    for target in ("trt-cache", "ort", "trtexec"):
+        flags = ("--model", "net.onnx", "--to", target, "-o", f"out/{target}")
+        Path("out").mkdir(exist_ok=True)
+        assert calibrated.run("export", source, *flags).code == 0
+    assert (
+        Path("out/trt-cache").read_text().splitlines()[1:]
+        == (Path("net.cache").read_text().splitlines()[1:])
+    )
+
+
+def test_scales_name_their_model_and_a_cache_does_not(calibrated: Any) -> None:
+    assert calibrated.spawn("export", "scales.yaml").code == 0
+    assert Path("scales.onnx").exists()
+    says = ["net.cache names no model", "--model"]
+    calibrated.refused("export", "net.cache", "-o", "o.onnx", says=says)
+
+
+def test_missing_ranges_are_refused_or_stay_in_float(calibrated: Any) -> None:
+    lines = Path("net.cache").read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(("x:", "r1:"))]
+    calibrated.write("some.cache", "\n".join(kept) + "\n")
+    command = ("export", "some.cache", "--model", "net.onnx", "-o", "some.onnx")
+    says = ["some.cache: 2 tensors have no amax", "'x', 'r1'", "2 layers in fp32", "--missing"]
+    calibrated.refused(*command, says=says)
+    done = calibrated.run(*command, "--missing", "float")
+    assert done.code == 0 and "2 layers stay in fp32, first 'conv1'" in done.err
+    quantized = [n for n in onnx.load("some.onnx").graph.node if n.op_type == "QuantizeLinear"]
+    assert [n.input[0] for n in quantized] == ["f"]
+    calibrated.refused(*command[:-1], "z", "--missing", "int4", says=["--missing", "'int4'"])
+
+
+def test_ranges_of_another_model(calibrated: Any, cnn: Any) -> None:
+    calibrated.save(cnn(batch=3), "other.onnx")
+    command = ("export", "scales.yaml", "--model", "other.onnx", "-o", "o.onnx")
+    calibrated.refused(*command, says=["scales.yaml", "another model"])
+    calibrated.write("else.cache", "TRT-101100-EntropyCalibration2\nother: 3c010a14\n")
+    command = ("export", "else.cache", "--model", "net.onnx", "-o", "o.onnx")
+    calibrated.refused(*command, says=["else.cache", "no tensor of net.onnx", "'other'"])
+
+
+def test_files_that_targets_share_are_no_conflict(calibrated: Any) -> None:
+    assert calibrated.run("export", "plan.yaml", "--to", "polygraphy").code == 0
+    assert calibrated.run("export", "plan.yaml", "--to", "trtexec").code == 0
+    assert calibrated.run("export", "plan.yaml", "--to", "python").code == 0
+    again = ("export", "plan.yaml", "--to", "python")
+    calibrated.refused(*again, says=["plan_build.py exists", "--force"])
+    # Another companion than this plan's is not replaced unasked, and nothing else is written then.
+    calibrated.write("plan.explicit.onnx", "mine")
+    Path("plan_build.py").unlink()
+    calibrated.refused(*again, says=["plan.explicit.onnx exists", "--force"])
+    assert calibrated.run(*again, "--force").code == 0
+    onnx.checker.check_model(onnx.load("plan.explicit.onnx"))
+
+
+def test_a_companion_never_replaces_the_model_or_the_plan(calibrated: Any) -> None:
+    Path("net.onnx").rename("plan.explicit.onnx")
+    command = ("export", "plan.yaml", "--model", "plan.explicit.onnx", "--to", "python")
+    calibrated.refused(*command, "--force", says=["plan.explicit.onnx", "also the model"])
+
+
+def test_what_a_target_cannot_express_is_said(calibrated: Any) -> None:
+    text = Path("plan.yaml").read_text()
+    calibrated.write("mixed.yaml", text + "layers: {conv1: fp16, fc: fp32}\nweights: per-tensor\n")
+    said = {t: calibrated.run("export", "mixed.yaml", "--to", t).err for t in TARGETS}
+    assert said["onnx"] == ""
+    assert "knows no FP16: 1 layer" in said["ort"]
+    assert "one high precision" in said["modelopt"] and "per output channel" in said["modelopt"]
+    assert "the precision of 2 layers" in said["trt-cache"]
+    for target in ("trtexec", "polygraphy", "python"):
+        assert "One scale per weight is not in the implicit way" in said[target]
+        assert "dynamic axes" in said[target]
+
+
+def test_a_model_in_another_folder(calibrated: Any, tmp_path: Path) -> None:
+    Path("models").mkdir()
+    Path("net.onnx").rename("models/net.onnx")
+    command = ("export", "plan.yaml", "--model", "models/net.onnx", "--to", "ort")
+    assert calibrated.run(*command, "-o", "q.py").code == 0
+    assert '"model": "models/net.onnx"' in Path("q_ort.json").read_text()

@@ -1,0 +1,65 @@
+"""What every target has in common."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdebug.cli.export import TARGETS as SHOWN
+from qdebug.plan.export import TARGETS
+from qdebug.plan.export.source import Source
+
+README = Path(__file__).parents[3] / "README.md"
+
+
+def test_every_target_is_in_the_help_the_readme_and_the_tests() -> None:
+    assert list(SHOWN) == list(TARGETS)
+    readme = README.read_text(encoding="utf-8")
+    tests = {path.stem.removeprefix("test_export_") for path in Path(__file__).parent.glob("*.py")}
+    for name in TARGETS:
+        assert f"--to {name}" in readme
+        assert name == "onnx" or name.replace("-", "_") in tests  # onnx: below
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_files_are_valid_and_beside_each_other(
+    all_pinned: Source, write: Any, tmp_path: Path, target: str
+) -> None:
+    before = all_pinned.model.file.path.read_bytes()
+    rendered = write(all_pinned, target)
+    assert next(iter(rendered.files)).name == f"precision{TARGETS[target].suffix}"
+    for path, data in rendered.files.items():
+        assert path.parent == tmp_path and data
+        if path.suffix == ".onnx":
+            onnx.checker.check_model(onnx.load(path), full_check=True)
+        elif path.suffix == ".py":
+            ast.parse(data)
+        elif path.suffix == ".json":
+            json.loads(data)
+        elif path.suffix == ".sh":
+            subprocess.run(["bash", "-n", path], check=True)
+    for note in rendered.notes:  # said in the file too
+        text = "".join(d.decode("utf-8") for p, d in rendered.files.items() if p.suffix != ".onnx")
+        if target != "trt-cache":  # whose format has no comments
+            assert note[:40] in text
+    assert all_pinned.model.file.path.read_bytes() == before
+
+
+def test_onnx_is_the_lowered_model(
+    kit: SimpleNamespace, residual_net: Any, images: Any, tmp_path: Path
+) -> None:
+    model = kit.model_of(residual_net())
+    bound = kit.bound(model, kit.int8({"x": 3, "r1": 6, "f": 4}))
+    path = tmp_path / "out.onnx"
+    (data,) = TARGETS["onnx"].render(Source(model, bound, "p.yaml"), path).files.values()
+    expected = kit.run(kit.lowered(residual_net(), bound.plan).graph, {"x": images})["out"]
+    found = kit.run(onnx.load_from_string(data), {"x": images})["out"]
+    np.testing.assert_array_equal(found, expected)
