@@ -360,10 +360,28 @@ def test_one_tiny_weight_scale_sends_its_layer_to_fp32(kit: SimpleNamespace) -> 
     low = kit.lowered(proto, kit.int8({"n": 1.0}, rest=Precision.FP16))
     kinds = _types(low.graph)
     assert (kinds["t_scale"], kinds["w_scale_fp16"]) == ("FLOAT", "FLOAT16")
+    # A Cast between pair and product would keep TensorRT from an INT8 kernel.
+    reads = [low.graph.producers[t].op_type for t in low.graph.by_name["k"].inputs]
+    assert reads == ["DequantizeLinear"] * 2
     x = np.array([[-0.4, 0.3, -1]], F32)
     found = kit.run(low.graph, {"x": x})
     np.testing.assert_allclose(found["y"], -x, atol=1 / 127)
     np.testing.assert_allclose(found["z"], -x * np.diag(tiny), rtol=2e-2)
+
+
+def test_a_weight_shared_with_a_layer_in_fp32_keeps_its_channels(kit: SimpleNamespace) -> None:
+    w = np.array([[1, -0.5, 0.25], [0.02, 0.01, 0.03]], F32)
+    nodes = [
+        kit.node("Gemm", ["x", "w"], ["y"], "m", transB=1),
+        kit.node("Gemm", ["v", "w"], ["z"], "k", transB=1),
+    ]
+    proto = kit.make(nodes, {"x": (1, 3), "v": (1, 3)}, ["y", "z"], {"w": w}, opset=19)
+    low = kit.lowered(proto, kit.int8({"x": 1.0, "v": 1e9}, rest=Precision.FP16))
+    reads = {n: low.graph.producers[low.graph.by_name[n].inputs[1]].op_type for n in "mk"}
+    assert reads == dict.fromkeys("mk", "DequantizeLinear")
+    x = np.array([[-0.4, 0.3, -1]], F32)
+    found = kit.run(low.graph, {"x": x, "v": x * np.float32(1e9)})
+    np.testing.assert_allclose(found["z"] / 1e9, found["y"], atol=2e-2)
 
 
 def test_int8_with_pins_to_fp16_while_the_rest_is_fp32(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, defs
+from onnx import TensorProto, defs, helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
@@ -130,4 +130,13 @@ class _Forms:
                 return self.editor.add_constant(values.astype(np.float16), f"{tensor}_{suffix}")
         source = self._names.get((tensor, FP16 if kind == FP32 else FP32), tensor)
         output = self.editor.tensor_name(f"{tensor}_{suffix}")
+        pair = self.graph.producers.get(tensor)
+        if kind == FP32 and pair is not None and pair.op_type == "DequantizeLinear":
+            # A Cast would part the Q/DQ pair from the INT8 kernel that reads it: TensorRT then
+            # computes in FP32 (seen with TensorRT for RTX 1.7.1).
+            proto = next(n for n in self.graph.proto.graph.node if n.name == pair.name)
+            attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+            return self.editor.add(
+                pair.op_type, pair.inputs, output, f"{pair.name}_{suffix}", **attributes
+            )
         return self.editor.add("Cast", [source], output, f"{tensor}_to_{suffix}", to=kind)
