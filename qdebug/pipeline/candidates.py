@@ -10,77 +10,47 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from qdebug.errors import BackendError, ModelError, PlanError
-from qdebug.measure.metrics import Metrics
-from qdebug.measure.task import TaskMetric, join_outputs
+from qdebug.measure.candidate import Agreement, CandidateResult
+from qdebug.measure.sums import MeasureOptions
+from qdebug.measure.task import TaskMetric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Batch
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.kept_reference import KeptReference
 from qdebug.pipeline.passes import measure_options
-from qdebug.pipeline.portion import Portion, whole
-from qdebug.pipeline.scoring import Judge, TensorScore, labels_for
-from qdebug.pipeline.sizing import probe
+from qdebug.pipeline.portion import Portion
+from qdebug.pipeline.scoring import Judge, TensorScore
 from qdebug.pipeline.subject import planned_subject
+from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, nearest
 from qdebug.run.base import Session
+from qdebug.run.ort import OrtBackend
+from qdebug.run.ort_fast.assemble import Assembler
+from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.stream import map_in_order
-from qdebug.types import Array, Precision, Progress, Tensors
+from qdebug.types import Precision, Tensors
 
 Raises = Mapping[str, Precision]
 """Layer name -> the precision it is raised to; every other layer is as in the base plan."""
 
-
-@dataclass(frozen=True)
-class CandidateResult:
-    """What one candidate makes of the samples.
-
-    Attributes:
-        outputs: metrics of every float output, by name.
-        task: the end-to-end metric, None without one.
-        noise: Σerr²/Σref² of an output, averaged over the float outputs; +inf where an output holds
-            NaN or Inf that its reference does not, NaN without float outputs.
-        seconds: wall time, building the candidate included.
-        tensors: metrics of the captured tensors.
-        failure: why the runtime could not build or run it; then the rest is empty.
-    """
-
-    outputs: Mapping[str, Metrics]
-    task: float | None
-    noise: float
-    seconds: float
-    tensors: Mapping[str, Metrics] = field(default_factory=dict)
-    failure: str = ""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How the fast kernels of this machine compare with literal Q/DQ, on a few samples.
-
-    Attributes:
-        samples: how many.
-        sqnr_db: of the fast outputs against the literal ones, the worst output.
-        literal, fast: the same candidate (the base plan) both ways.
-    """
-
-    samples: int
-    sqnr_db: float
-    literal: CandidateResult
-    fast: CandidateResult
+_AGREEMENT_SAMPLES = 16
+"""About how many samples are run both ways, to see whether the fast kernels may be used."""
 
 
 class CandidateRunner:
-    """Evaluates candidates on the samples of a portion. A context manager; not to be used from
-    several threads at once, it uses several itself.
+    """Evaluates candidates on some samples. A context manager; to be called from one thread, it
+    uses several itself.
 
     Attributes:
         portion: the samples, in the batches that are used.
         reference_task: the end-to-end metric of the reference, None without one.
         literal: whether candidates run on literal Q/DQ; `reason` says why, for the user.
-        agreement: how the fast kernels compare with literal Q/DQ; None where it was not asked.
+        agreement: how the fast kernels compare with literal Q/DQ; None where that was not asked.
     """
 
     def __init__(
@@ -94,34 +64,31 @@ class CandidateRunner:
         capture: Sequence[str] = (),
         literal: bool | None = None,
     ) -> None:
-        """Runs the reference once over the samples and keeps its outputs.
+        """Runs the reference once over the samples.
 
         Args:
-            bound: the base plan, with a range for every tensor that any candidate quantizes.
+            bound: the base plan, with a range for every tensor that its INT8 layers read.
             capture: tensors of the reference to measure too; then candidates run literally.
-            literal: True for literal Q/DQ, False for the fast kernels, None to choose.
+            literal: True for literal Q/DQ, False for the fast kernels, None to use these where
+                they agree with literal Q/DQ on this machine.
 
         Raises:
-            QdebugError: samples that cannot be read, a model that does not run, a metric that
-                raised.
+            QdebugError: a range is missing, samples cannot be read, the model does not run, or the
+                metric raised.
         """
-        self._context = context
-        self._model = model
-        self._bound = bound
+        self._context, self._model, self._bound = context, model, bound
         self._capture = tuple(dict.fromkeys(capture))
-        self._stack = ExitStack()
-        self.literal, self.reason = True, "Candidates run on literal Q/DQ."
+        self._keep = metric is not None
         self.agreement: Agreement | None = None
-        try:
-            self._reference = context.backend.open(model.graph.proto, self._capture)
-            self._stack.callback(self._reference.close)
-            self.portion = _sized(context, self._reference, portion)
-            self._outputs = self._run_reference()
-            self._judge = self._judge_of(metric)
-            self.reference_task = self._judge.of(self._judge.reference)
-        except BaseException:
-            self._stack.close()
-            raise
+        self._sessions = _sessions_of(context, bound)
+        with ExitStack() as stack:
+            session = context.backend.open(model.graph.proto, self._capture)
+            stack.callback(session.close)
+            self._reference = KeptReference(context, model.graph, session, portion, metric)
+            self.portion = self._reference.portion
+            self.reference_task = self._reference.judge.of(self._reference.judge.reference)
+            self.literal, self.reason = self._choose(literal)
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -138,54 +105,16 @@ class CandidateRunner:
         """The results, in order. They do not depend on the number of workers.
 
         Raises:
-            PlanError: a raise that the model cannot be lowered with.
+            PlanError: an unknown layer, or a raise that the model cannot be lowered with.
             MetricError: the metric raised.
         """
+        bounds = [self._raised(raises) for raises in candidates]
         workers = self._context.parallel.workers
-        if len(candidates) >= workers:
-            runs = list(map_in_order(lambda c: self._run(c, 1), candidates, workers))
+        if len(bounds) < workers:
+            runs = [self._run(bound, workers) for bound in bounds]
         else:
-            runs = [self._run(c, workers) for c in candidates]
-        return [self._result(run) for run in runs]
-
-    def _run(self, raises: Raises, workers: int) -> _Run:
-        """Build and run one candidate with `workers` executions in flight."""
-        started = time.perf_counter()
-        subject = planned_subject(self._model, self._raised(raises))
-        options = measure_options(subject, self._capture)
-        run = _Run(TensorScore(self._judge.metric is not None), TensorScore(False, options))
-        try:
-            session = self._context.backend.open(subject.candidate.proto, self._capture)
-            try:
-                self._execute(session, run, workers)
-            finally:
-                session.close()
-        except (BackendError, ModelError) as error:
-            run.failure = error.message
-        run.seconds = time.perf_counter() - started
-        return run
-
-    def _execute(self, session: Session, run: _Run, workers: int) -> None:
-        """All batches through one candidate; the order of the sums is that of the batches."""
-        samples, batches = self.portion.samples, self.portion.batches
-
-        def one(batch: Batch) -> tuple[Tensors, Tensors]:
-            feeds = samples.feeds(batch.start, batch.count)
-            reference = self._reference.run(feeds) if self._capture else {}
-            return reference, session.run(feeds)
-
-        results = map_in_order(one, batches, workers) if workers > 1 else map(one, batches)
-        for batch, (reference, found) in zip(batches, results, strict=True):
-            run.score.add(self._outputs[batch.index], found, batch)
-            run.captured.add({t: reference[t] for t in self._capture if t in found}, found, batch)
-
-    def _result(self, run: _Run) -> CandidateResult:
-        if run.failure:
-            return CandidateResult({}, None, math.nan, run.seconds, failure=run.failure)
-        score = run.score
-        return CandidateResult(
-            score.metrics(), self._judge(score), score.noise(), run.seconds, run.captured.metrics()
-        )
+            runs = list(map_in_order(lambda bound: self._run(bound, 1), bounds, workers))
+        return [_result(run, self._reference.judge) for run in runs]
 
     def _raised(self, raises: Raises) -> BoundPlan:
         known = self._bound.precisions
@@ -195,48 +124,120 @@ class CandidateRunner:
         plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **raises})
         return replace(self._bound, plan=plan, precisions={**known, **raises})
 
-    def _run_reference(self) -> dict[int, Tensors]:
-        """The reference's outputs, by number of the batch."""
-        samples, batches = self.portion.samples, self.portion.batches
-        finals = [t for t in self._model.graph.outputs if t in self._reference.dtypes]
+    def _run(self, bound: BoundPlan, workers: int) -> _Run:
+        """One candidate over all samples; literally too where the kernels fail."""
+        run = self._try(bound, self.portion.batches, workers, self.literal, self._keep)
+        if run.failure and not self.literal:
+            again = self._try(bound, self.portion.batches, workers, True, self._keep)
+            return replace(again, seconds=run.seconds + again.seconds)
+        return run
 
-        def one(batch: Batch) -> Tensors:
-            found = self._reference.run(samples.feeds(batch.start, batch.count))
-            return {t: found[t] for t in finals}
+    def _try(
+        self, bound: BoundPlan, batches: Sequence[Batch], workers: int, literal: bool, keep: bool
+    ) -> _Run:
+        """Build one candidate and run it with `workers` executions in flight."""
+        started = time.perf_counter()
+        options: Mapping[str, MeasureOptions] = {}
+        if self._capture:
+            options = measure_options(planned_subject(self._model, bound), self._capture)
+        score, captured, failure = TensorScore(keep), TensorScore(False, options), ""
+        try:
+            session = self._open(bound, literal)
+            try:
+                self._execute(session, batches, workers, score, captured)
+            finally:
+                session.close()
+        except (BackendError, ModelError) as error:
+            failure = error.message
+        return _Run(score, captured, time.perf_counter() - started, failure)
 
-        kept = {}
-        done = 0
-        results = map_in_order(one, batches, self._context.parallel.workers)
-        for batch, outputs in zip(batches, results, strict=True):
-            kept[batch.index] = outputs
-            done += batch.count
-            self._context.progress(Progress("reference", done, self.portion.count))
-        return kept
+    def _open(self, bound: BoundPlan, literal: bool) -> Session:
+        sessions = self._sessions
+        if sessions is not None and not self._capture and sessions.takes(bound.precisions):
+            return sessions.open(bound.precisions, kernels=not literal)
+        return self._context.backend.open(lower(bound).graph.proto, self._capture)
 
-    def _judge_of(self, metric: TaskMetric | None) -> Judge:
-        if metric is None:
-            return Judge(None, {}, {})
-        parts: dict[str, list[Array]] = {}
-        for outputs in self._outputs.values():
-            for name, array in outputs.items():
-                parts.setdefault(name, []).append(array)
-        labels = labels_for(self.portion.samples, self.portion.batches)
-        return Judge(metric, labels, join_outputs(parts))
+    def _execute(
+        self,
+        session: Session,
+        batches: Sequence[Batch],
+        workers: int,
+        score: TensorScore,
+        captured: TensorScore,
+    ) -> None:
+        """Run and measure; sums are added up in the batches' order, whoever ran them."""
+        reference = self._reference
+
+        def one(batch: Batch) -> tuple[Tensors, Tensors]:
+            feeds = reference.feeds(batch)
+            inside = reference.session.run(feeds) if self._capture else {}
+            return inside, session.run(feeds)
+
+        results = map_in_order(one, batches, workers) if workers > 1 else map(one, batches)
+        for batch, (inside, found) in zip(batches, results, strict=True):
+            score.add(reference.outputs[batch.index], found, batch)
+            both = {t: inside[t] for t in self._capture if t in inside and t in found}
+            captured.add(both, found, batch)
+
+    def _choose(self, literal: bool | None) -> tuple[bool, str]:
+        """Whether to run literally, and why."""
+        if self._capture:
+            return True, "Candidates run on literal Q/DQ: tensors inside them are measured."
+        if Precision.INT8 not in self._bound.precisions.values():
+            return True, "No layer runs in INT8: there is nothing for INT8 kernels to do."
+        if self._sessions is None or not self._sessions.takes(self._bound.precisions):
+            return True, "Candidates run on literal Q/DQ: this base plan has no INT8 kernels."
+        if literal is not None:
+            return literal, f"Candidates run on {'literal Q/DQ' if literal else 'INT8 kernels'}."
+        found = self.agreement = self._compare_ways()
+        if found.fast.failure:
+            return True, f"Candidates run on literal Q/DQ: INT8 kernels fail, {found.fast.failure}"
+        figures = (
+            f"output SQNR {found.fast.sqnr_db:.1f} dB against {found.literal.sqnr_db:.1f} dB "
+            f"literally, on {found.samples} samples"
+        )
+        if found.holds:
+            return False, f"Candidates run on INT8 kernels, which agree here: {figures}."
+        return True, f"Candidates run on literal Q/DQ: INT8 kernels do not agree here, {figures}."
+
+    def _compare_ways(self) -> Agreement:
+        """The base plan both ways on a few samples."""
+        batches = self._reference.some(_AGREEMENT_SAMPLES)
+        workers = self._context.parallel.workers
+        ways = [self._try(self._bound, batches, workers, way, True) for way in (True, False)]
+        literal, fast = ways
+        between = TensorScore(False)
+        if not literal.failure and not fast.failure:
+            for i, batch in enumerate(batches):
+                between.add(literal.score.batch(i), fast.score.batch(i), batch)
+        found = between.metrics().values()
+        judge = self._reference.judge_of(batches)
+        return Agreement(
+            sum(batch.count for batch in batches),
+            min((m.sqnr_db for m in found), default=math.nan),
+            *(_result(way, judge) for way in ways),
+        )
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Run:
-    """One candidate while it runs; its metric is computed later, in the caller's thread."""
+    """One candidate that ran; its metric is computed later, in the caller's thread."""
 
     score: TensorScore
     captured: TensorScore
-    seconds: float = 0.0
-    failure: str = ""
+    seconds: float
+    failure: str
 
 
-def _sized(context: Context, reference: Session, portion: Portion) -> Portion:
-    """`portion` with the batch size to use: where it is all samples, it may be chosen."""
-    samples = portion.samples
-    if len(portion.batches) != len(list(samples.batches())):
-        return portion
-    return whole(probe(reference, samples, context.batch_size).samples)
+def _result(run: _Run, judge: Judge) -> CandidateResult:
+    if run.failure:
+        return CandidateResult({}, None, math.nan, run.seconds, failure=run.failure)
+    score, inside = run.score, run.captured.metrics()
+    return CandidateResult(score.metrics(), judge(score), score.noise(), run.seconds, inside)
+
+
+def _sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:
+    """What assembles candidates for ONNX Runtime; another backend gets them lowered."""
+    if not isinstance(context.backend, OrtBackend):
+        return None
+    return CandidateSessions(Assembler(bound), context.parallel.threads)

@@ -48,6 +48,10 @@ class TensorScore:
             known = self.sums.get(tensor)
             self.sums[tensor] = here if known is None else known.merge(here)
 
+    def batch(self, number: int) -> dict[str, Array]:
+        """The tensors kept of the batch that was added as `number`."""
+        return {tensor: parts[number] for tensor, parts in self._kept.items()}
+
     def metrics(self) -> dict[str, Metrics]:
         """By tensor."""
         return {tensor: metrics_of(sums) for tensor, sums in self.sums.items()}

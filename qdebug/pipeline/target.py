@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.errors import MetricError, UsageError
+from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers
-from qdebug.pipeline.candidates import CandidateResult
 from qdebug.pipeline.results import CONDITION_NAMES
 
 _NAMES = {**CONDITION_NAMES, "layer": tuple(n for n in CONDITION_NAMES["tensor"])}

@@ -59,7 +59,7 @@ def lower(bound: BoundPlan) -> Lowered:
 def _apply(bound: BoundPlan, graph: Graph) -> Graph:
     """The two rewrites, in turn."""
     half = {n for layer in bound.layers_in(Precision.FP16) for n in layer.nodes}
-    items = [_int8_layer(bound, layer) for layer in bound.layers_in(Precision.INT8)]
+    items = [int8_layer(bound, layer) for layer in bound.layers_in(Precision.INT8)]
     if items:
         graph = _typed(insert_qdq(graph, items))
     mixed = bound.plan.rest is Precision.FP16 and bool(items)
@@ -79,7 +79,12 @@ def _typed(proto: onnx.ModelProto) -> Graph:
     return Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True))
 
 
-def _int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
+def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
+    """`layer` with the scales that the plan gives its operands.
+
+    Raises:
+        PlanError: a range is missing, or is not one that a scale can be made of.
+    """
     activations = {t: _activation_scale(bound, layer, t) for t in layer.quantized_inputs}
     return Int8Layer(layer, activations, _weight_quantization(bound, layer))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class OrtBackend:
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> OrtSession:
         """See Backend.open."""
-        with _mapped_errors(_LOAD):
+        with loading():
             marked, skipped = mark_outputs(keep_fp16_rounding(proto), capture)
             return OrtSession(marked, self._threads, skipped)
 
@@ -56,8 +56,13 @@ class OrtSession:
     """See Session."""
 
     def __init__(
-        self, proto: onnx.ModelProto, threads: int, skipped: Sequence[Skipped] = ()
+        self,
+        model: onnx.ModelProto | bytes,
+        threads: int,
+        skipped: Sequence[Skipped] = (),
+        constants: Mapping[str, Any] | None = None,
     ) -> None:
+        """`constants` are the OrtValues that take the place of external data in `model`."""
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -65,8 +70,10 @@ class OrtSession:
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if constants:
+            options.add_external_initializers(list(constants), list(constants.values()))
         self._session: Any = ort.InferenceSession(
-            proto.SerializeToString(),
+            model if isinstance(model, bytes) else model.SerializeToString(),
             options,
             providers=["CPUExecutionProvider"],
             disabled_optimizers=["EliminateIdentity"],
@@ -105,6 +112,11 @@ class OrtSession:
     def close(self) -> None:
         """See Session.close."""
         self._session = None
+
+
+def loading() -> AbstractContextManager[None]:
+    """Maps what ONNX Runtime raises while a session is created to a ModelError or BackendError."""
+    return _mapped_errors(_LOAD)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from qdebug.model.graph import Graph
 
 def keep_fp16_rounding(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with a barrier behind every FP16 tensor; itself when there is no FP16 in it."""
-    if not _mentions_fp16(proto):
+    if not mentions_fp16(proto):
         return proto
     typed = Graph(shape_inference.infer_shapes(proto))
     barred = onnx.ModelProto()
@@ -39,7 +39,8 @@ def keep_fp16_rounding(proto: onnx.ModelProto) -> onnx.ModelProto:
     return barred
 
 
-def _mentions_fp16(proto: onnx.ModelProto) -> bool:
+def mentions_fp16(proto: onnx.ModelProto) -> bool:
+    """Whether a model has FP16 in it."""
     graph = proto.graph
     if any(t.data_type == TensorProto.FLOAT16 for t in graph.initializer):
         return True

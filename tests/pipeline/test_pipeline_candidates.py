@@ -11,25 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.errors import MetricError, PlanError
+from qdebug.errors import BackendError, MetricError, PlanError
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.sums import measure
-from qdebug.measure.task import TaskMetric
+from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.model.samples import open_samples
+from qdebug.model.samples import Batch, open_samples
 from qdebug.pipeline.candidates import CandidateRunner
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.portion import Portion, split, whole
 from qdebug.pipeline.ranges import gather_ranges
+from qdebug.pipeline.scoring import TensorScore
 from qdebug.pipeline.sizing import Parallelism
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.ort import OrtBackend
+from qdebug.run.ort import OrtBackend, OrtSession
+from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import Precision, ignore_progress
 
 DATA = Path(__file__).parents[2] / "calib_data"
+BATCH = Batch(0, 0, 1)
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 
 
@@ -131,13 +134,13 @@ def test_literal_candidates_equal_the_lowered_plan_bit_for_bit(net: str, base: s
 
 def test_results_do_not_depend_on_the_number_of_workers(cnn: Case) -> None:
     candidates = raises_of(cnn.bound, 3, seed=1)
-    found = []
-    for workers in (1, 2, 8):  # 8: more than there are candidates
-        with cnn.runner(workers) as runner:
-            results = runner.evaluate_many(candidates)
-            found.append([replace(r, seconds=0.0) for r in results])
-    assert found[0] == found[1] == found[2]
-    assert found[0][1].noise == 0.0 or candidates[1]  # everything raised
+    for literal in (True, False):
+        found = []
+        for workers in (1, 2, 8):  # 8: more than there are candidates
+            with cnn.runner(workers, literal=literal) as runner:
+                results = runner.evaluate_many(candidates)
+                found.append([replace(r, seconds=0.0) for r in results])
+        assert found[0] == found[1] == found[2]
 
 
 def test_captured_tensors_are_measured(cnn: Case) -> None:
@@ -161,7 +164,7 @@ def test_a_held_out_portion_with_its_own_labels(cnn: Case) -> None:
         return 0.5
 
     one = replace(cnn, portion=held_out)
-    with one.runner(metric=TaskMetric("m", True, keep)) as runner:
+    with one.runner(metric=TaskMetric("m", True, keep), literal=True) as runner:
         assert runner.reference_task == 0.5
         (result,) = runner.evaluate_many([{}])
     assert result.task == 0.5
@@ -179,3 +182,101 @@ def test_unknown_layers_and_failing_metrics(cnn: Case) -> None:
     with cnn.runner() as runner:
         assert runner.evaluate_many([]) == []
         assert not runner.evaluate_many([{first: FP32}])[0].failure
+
+
+def test_the_kernels_agree_on_bundled_networks(net: str) -> None:
+    """And the noise of candidates found with them is that of literal Q/DQ."""
+    one = case(net, BASES["int8"], count=100)
+    names = [x.name for x in one.bound.layers if x.quantizable]
+    candidates = [{}, dict.fromkeys(names[::2], FP32), dict.fromkeys(names[::3], FP16)]
+    with one.runner(metric=load_metric("agreement")) as runner:
+        assert not runner.literal
+        assert "agree here: output SQNR" in runner.reason
+        agreement = runner.agreement
+        assert agreement is not None
+        assert agreement.difference_db < 0.5
+        assert agreement.sqnr_db > agreement.literal.sqnr_db + 3  # nearer each other than to FP32
+        assert agreement.task_difference == pytest.approx(0, abs=0.05)
+        fast = runner.evaluate_many(candidates)
+    with one.runner(literal=True) as runner:
+        assert runner.agreement is None
+        literal = runner.evaluate_many(candidates)
+    for a, b in zip(fast, literal, strict=True):
+        assert 10 * abs(math.log10(a.noise / b.noise)) < 0.5
+        assert (a.failure, a.task is None, b.task) == ("", False, None)
+
+
+def test_kernels_that_disagree_or_fail_are_not_used(
+    cnn: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = CandidateSessions.open
+
+    def saturating(self: CandidateSessions, precisions: Any, *, kernels: bool) -> Any:
+        session = opened(self, precisions, kernels=kernels)
+        run = session.run
+        if kernels:
+            session.run = lambda feeds: {t: np.minimum(a, 2) for t, a in run(feeds).items()}
+        return session
+
+    def failing(self: CandidateSessions, precisions: Any, *, kernels: bool) -> Any:
+        if kernels:
+            raise BackendError("no such kernel")
+        return opened(self, precisions, kernels=kernels)
+
+    with cnn.runner(literal=True) as runner:
+        expected = [replace(r, seconds=0.0) for r in runner.evaluate_many([{}])]
+    for broken, words in ((saturating, "do not agree here"), (failing, "fail, no such kernel")):
+        monkeypatch.setattr(CandidateSessions, "open", broken)
+        with cnn.runner() as runner:
+            assert runner.literal
+            assert words in runner.reason
+            assert [replace(r, seconds=0.0) for r in runner.evaluate_many([{}])] == expected
+    with cnn.runner(literal=False) as runner:  # asked for: one by one, what fails runs literally
+        assert [replace(r, seconds=0.0) for r in runner.evaluate_many([{}])] == expected
+
+
+def test_a_runtime_that_fails_is_a_result(cnn: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cnn.runner(literal=True) as runner:
+        monkeypatch.setattr(
+            OrtSession, "run", lambda *_: (_ for _ in ()).throw(BackendError("out of memory"))
+        )
+        (result,) = runner.evaluate_many([{}])
+    assert result.failure == "out of memory"
+    assert (result.outputs, result.task) == ({}, None)
+    assert math.isnan(result.noise)
+    assert math.isnan(result.sqnr_db)
+
+
+@pytest.mark.parametrize("base", ["fp16", "int8-rest-fp16"])
+def test_bases_without_kernels_run_literally_and_say_so(cnn: Case, base: str) -> None:
+    with case("digits_cnn", BASES[base]).runner() as runner:
+        assert runner.literal
+        assert runner.agreement is None
+        assert ("No layer runs in INT8" if base == "fp16" else "no INT8 kernels") in runner.reason
+
+
+def test_another_backend_gets_candidates_lowered(cnn: Case) -> None:
+    class Other:
+        name = "other"
+
+        def open(self, proto: Any, capture: Any) -> Any:
+            return OrtBackend(1).open(proto, capture)
+
+    context = Context(Other(), Parallelism(2, 1), ignore_progress)
+    with CandidateRunner(context, cnn.model, cnn.bound, cnn.portion) as runner:
+        assert runner.literal
+        (found,) = runner.evaluate_many([{}])
+    with cnn.runner(literal=True) as runner:
+        assert runner.evaluate_many([{}])[0].outputs == found.outputs
+
+
+def test_an_output_with_nan_is_infinite_noise() -> None:
+    score = TensorScore(False)
+    ones = np.ones((1, 4), np.float32)
+    score.add({"a": ones, "n": ones.astype(int)}, {"a": ones * 1.1, "n": ones.astype(int)}, BATCH)
+    assert score.noise() == pytest.approx(0.01, rel=1e-5)
+    score.add({"b": ones * 100}, {"b": ones * 110}, BATCH)
+    assert score.noise() == pytest.approx(0.01, rel=1e-5)  # the scale of an output does not count
+    score.add({"c": ones}, {"c": ones * math.nan}, BATCH)
+    assert math.isinf(score.noise())
+    assert math.isnan(TensorScore(False).noise())

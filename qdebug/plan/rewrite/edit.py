@@ -28,7 +28,7 @@ class Editor:
         # Types of tensors change: stale ones would contradict what the nodes now compute.
         del self.proto.graph.value_info[:]
         self._nodes: list[onnx.NodeProto] = []
-        self._tensors, self._node_names = _names(graph.proto.graph)
+        self._tensors, self._node_names = all_names(graph.proto.graph)
 
     def tensor_name(self, wanted: str) -> str:
         """A tensor name that is not taken, `wanted` if possible."""
@@ -123,7 +123,7 @@ def copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
     return copied
 
 
-def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
+def all_names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
     """Names of all tensors and of all nodes, those of subgraphs too: ONNX forbids shadowing."""
     tensors = {t.name for t in graph.initializer} | {v.name for v in graph.input}
     nodes = set()
@@ -132,7 +132,7 @@ def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
         tensors.update(node.output)
         nodes.add(node.name)
         for body in bodies(node):
-            inner_tensors, inner_nodes = _names(body)
+            inner_tensors, inner_nodes = all_names(body)
             tensors |= inner_tensors
             nodes |= inner_nodes
     return tensors, nodes
@@ -145,3 +145,8 @@ def free_name(wanted: str, taken: set[str]) -> str:
         name, number = f"{wanted}_{number}", number + 1
     taken.add(name)
     return name
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of a node that it gives, by name; strings are bytes."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}

@@ -16,7 +16,7 @@ import onnx
 from qdebug.errors import PlanError
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
-from qdebug.plan.quantize import FloatArray, quantize
+from qdebug.plan.quantize import FloatArray, Int8Array, quantize
 from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
 
 
@@ -71,6 +71,22 @@ def weight_axis(node: Node, graph: Graph, weight: str) -> int | None:
     return rank - 2 if position == 0 else rank - 1
 
 
+def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Array:
+    """The INT8 codes of a constant, of its shape.
+
+    Raises:
+        PlanError: it is not FP32.
+    """
+    values = graph.constant(tensor)
+    if values is None or values.dtype != np.float32:
+        kind = None if values is None else values.dtype
+        raise PlanError(
+            f"weight '{tensor}' is {kind}, but INT8 starts from float32 weights",
+            "Give the FP32 export of the model.",
+        )
+    return quantize(values.astype(np.float32), how.scale, how.axis)
+
+
 class _Pairs:
     """Q/DQ pairs made so far, each once."""
 
@@ -112,16 +128,8 @@ class _Pairs:
         key = (tensor, how.axis)
         if key not in self._weights:
             edit = self.editor
-            values = self.graph.constant(tensor)
-            if values is None or values.dtype != np.float32:
-                kind = None if values is None else values.dtype
-                raise PlanError(
-                    f"weight '{tensor}' is {kind}, but INT8 starts from float32 weights",
-                    "Give the FP32 export of the model.",
-                )
-            codes = quantize(values.astype(np.float32), how.scale, how.axis)
             operands = [
-                edit.add_constant(codes, f"{tensor}_quantized"),
+                edit.add_constant(weight_codes(self.graph, tensor, how), f"{tensor}_quantized"),
                 edit.add_constant(how.scale, f"{tensor}_scale"),
                 edit.add_constant(np.zeros(how.scale.shape, np.int8), f"{tensor}_zero_point"),
             ]
@@ -141,16 +149,24 @@ class _Pairs:
         return self._zero
 
 
+def quantized_operands(view: Node, layer: Layer) -> tuple[str, ...]:
+    """The tensors that a node of an INT8 layer reads quantized, its weight included. Only the
+    first two inputs are operands; the third of Conv and Gemm is the bias."""
+    if view.name == layer.name:
+        known = {*layer.quantized_inputs, layer.weight}
+    elif view.op_type == "Add":
+        known = {*layer.quantized_inputs}
+    else:
+        return ()
+    return tuple(t for t in view.inputs[:2] if t in known)
+
+
 def _quantize_operands(pairs: _Pairs, view: Node, node: onnx.NodeProto, item: Int8Layer) -> None:
-    is_anchor = view.name == item.layer.name
-    if not is_anchor and view.op_type != "Add":
-        return
-    # Only the first two inputs are operands; the third of Conv and Gemm is the bias.
     reads: dict[str, str] = {}
-    for tensor in view.inputs[:2]:
-        if is_anchor and tensor == item.layer.weight and item.weight is not None:
+    for tensor in quantized_operands(view, item.layer):
+        if tensor == item.layer.weight and item.weight is not None:
             reads[tensor] = pairs.weight(tensor, item.weight)
-        elif tensor in item.activations:
+        else:
             reads[tensor] = pairs.activation(tensor, item.activations[tensor])
     bias = list(node.input[2:])
     rename_reads(node, reads)

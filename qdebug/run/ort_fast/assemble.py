@@ -1,0 +1,218 @@
+"""Put a candidate together from parts that are prepared once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from onnx import helper
+
+from qdebug.model.graph import Node
+from qdebug.plan.lower import int8_layer
+from qdebug.plan.plan import BoundPlan
+from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
+from qdebug.run.ort_fast.conv import conv_to_codes, conv_to_float
+from qdebug.run.ort_fast.literal import SOURCES, Literal
+from qdebug.run.ort_fast.matmul import KernelPart, matmul_part
+from qdebug.run.ort_fast.parts import CONTRIB, Form, Part, Workshop
+from qdebug.run.ort_fp16 import mentions_fp16
+from qdebug.types import Array, Precision
+
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A model, and the names of the constants that must be handed to its session."""
+
+    model: bytes
+    constants: tuple[str, ...]
+
+
+class Assembler:
+    """Assembles candidates of one base plan, from several threads if need be."""
+
+    def __init__(self, bound: BoundPlan) -> None:
+        """`bound` has a range for every tensor that its INT8 layers read.
+
+        Raises:
+            PlanError: it has not, or a weight is not FP32.
+        """
+        self._bound = bound
+        self.graph = bound.layers.graph
+        self.shop = Workshop(self.graph)
+        items = {x.name: int8_layer(bound, x) for x in bound.layers_in(Precision.INT8)}
+        self.literal = Literal(self.shop, items)
+        self.pools = _pools(self.literal)
+        self._mentions_fp16 = mentions_fp16(self.graph.proto)
+        self._parts: dict[object, Any] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        """The constants that sessions are handed, by name; grows as candidates are assembled."""
+        return self.shop.arrays
+
+    def takes(self, precisions: Mapping[str, Precision]) -> bool:
+        """Whether candidates of these precisions can be assembled: not where INT8 layers compute
+        in FP16 around their kernels, in a model that has FP16 in it itself, or with a layer in
+        INT8 that is not in the base."""
+        int8 = [name for name, p in precisions.items() if p is Precision.INT8]
+        mixed = bool(int8) and self._bound.plan.rest is Precision.FP16
+        known = all(name in self.literal.items for name in int8)
+        return known and not mixed and not self._mentions_fp16
+
+    def assemble(self, precisions: Mapping[str, Precision], *, kernels: bool) -> Assembled:
+        """The model in `precisions`, by layer: on INT8 kernels, or literally as `lower` has it."""
+        with self._lock:
+            return _Assembly(self, precisions, kernels).finish()
+
+    def once(self, key: object, make: Callable[[], _Made]) -> _Made:
+        """What `make` gives, made when it is first asked for under `key`."""
+        if key not in self._parts:
+            self._parts[key] = make()
+        made: _Made = self._parts[key]
+        return made
+
+
+class _Assembly:
+    """One candidate while it is put together."""
+
+    def __init__(
+        self, assembler: Assembler, precisions: Mapping[str, Precision], kernels: bool
+    ) -> None:
+        self.all = assembler
+        self.graph = assembler.graph
+        self.precisions = precisions
+        self.kernels = kernels
+        self.of_node = assembler._bound.layers.of_node
+        self.forms: dict[str, set[Form]] = {}
+        self.fragments: list[bytes] = []
+        self.constants: dict[str, None] = {}
+
+    def finish(self) -> Assembled:
+        """All nodes in order, then the outputs in the form that the caller expects."""
+        for spec in self.graph.inputs:
+            self.forms[spec.name] = {Form.PLAIN}
+        done: set[str] = set()
+        for node in self.graph.nodes:
+            if node.name not in done and not (
+                node.op_type == "Constant" and node.outputs[0] in self.graph.initializers
+            ):
+                part, covered = self._part(node)
+                done |= covered
+                self._emit(part)
+        for output in self.graph.outputs:
+            if output in self.graph.initializers:
+                self.constants[output] = None
+            else:
+                self._need(output, Form.PLAIN)
+        declared = [self.all.shop.declaration(name) for name in self.constants]
+        model = b"".join([self.all.shop.header, *self.fragments, *declared])
+        handed = tuple(name for name in self.constants if name in self.all.shop.arrays)
+        return Assembled(model, handed)
+
+    def _part(self, node: Node) -> tuple[Part, frozenset[str]]:
+        """The part for `node`, and the nodes that it covers."""
+        literal, once = self.all.literal, self.all.once
+        layer = self.of_node.get(node.name)
+        precision = self.precisions[layer.name] if layer else Precision.FP32
+        if precision is Precision.FP16:
+            half = once((node.name, precision), lambda: literal.half(node))
+            if half is not None:
+                return half, frozenset()
+        if precision is Precision.INT8 and layer is not None:
+            item = literal.items[layer.name]
+            if self.kernels and node.name == layer.name:
+                kernel = self._kernel(item)
+                if kernel is not None:
+                    return kernel.part, kernel.nodes
+            part = once((node.name, precision), lambda: literal.int8(node, item))
+            return part, frozenset()
+        pool = self.all.pools.get(node.name)
+        if pool is not None and self.forms[node.inputs[0]] == {Form.U8_LAST}:
+            return pool, frozenset()
+        return once((node.name, Precision.FP32), lambda: literal.plain(node)), frozenset()
+
+    def _kernel(self, item: Int8Layer) -> KernelPart | None:
+        literal, once, name = self.all.literal, self.all.once, item.layer.name
+        if item.layer.op_type == "Conv":
+            if self._is_only_quantized(item.layer.output):
+                codes = once((name, "codes"), lambda: conv_to_codes(literal, item))
+                if codes is not None:
+                    return codes
+            return once((name, "float"), lambda: conv_to_float(literal, item))
+        return once((name, "float"), lambda: matmul_part(literal, item))
+
+    def _is_only_quantized(self, tensor: str) -> bool:
+        """Whether only Q/DQ pairs of one scale read `tensor`, a MaxPool in between or not."""
+        if tensor in self.graph.outputs:
+            return False
+        return all(
+            self._quantizes(reader, tensor) for reader in self.graph.consumers.get(tensor, ())
+        )
+
+    def _quantizes(self, reader: Node, tensor: str) -> bool:
+        layer = self.of_node.get(reader.name)
+        precision = self.precisions[layer.name] if layer else Precision.FP32
+        if precision is Precision.INT8 and layer is not None:
+            return tensor in quantized_operands(reader, layer)
+        is_pool = precision is Precision.FP32 and reader.name in self.all.pools
+        return is_pool and self._is_only_quantized(reader.outputs[0])
+
+    def _emit(self, part: Part) -> None:
+        for tensor, form in part.needs:
+            self._need(tensor, form)
+        self.fragments.append(part.fragment)
+        self.constants.update(dict.fromkeys(part.constants))
+        for tensor, form in part.gives:
+            self.forms.setdefault(tensor, set()).add(form)
+
+    def _need(self, tensor: str, form: Form) -> None:
+        """Make sure that `tensor` exists in `form`."""
+        forms = self.forms[tensor]
+        if form in forms:
+            return
+        key = ("path", frozenset(forms), form)
+        for step in self.all.once(key, lambda: _path(forms, form)):
+            convert = partial(self.all.literal.convert, tensor, *step)
+            self._emit(self.all.once((tensor, *step), convert))
+
+
+def _path(have: Collection[Form], wanted: Form) -> tuple[tuple[Form, Form], ...]:
+    """The shortest way from a form there is to the one wanted, as steps."""
+    ways: dict[Form, tuple[tuple[Form, Form], ...]] = {wanted: ()}
+    queue = [wanted]
+    for form in queue:  # grows
+        for source in SOURCES.get(form, ()):
+            if source in ways:
+                continue
+            ways[source] = ((source, form), *ways[form])
+            if source in have:
+                return ways[source]
+            queue.append(source)
+    raise AssertionError(f"no way from {sorted(have)} to {wanted}")
+
+
+def _pools(literal: Literal) -> dict[str, Part]:
+    """MaxPools that can work on codes, with the channels last. Each lends its scale to what it
+    reads, unless that has another one."""
+    graph, shop = literal.graph, literal.shop
+    pools = {}
+    for node in reversed(graph.nodes):
+        if node.op_type != "MaxPool" or node.domain or len(node.outputs) > 1:
+            continue
+        source, output = node.inputs[0], node.outputs[0]
+        scale = literal.scales.get(output)
+        if scale is None or len(graph.shapes.get(source, ())) != 4:
+            continue
+        if literal.scales.setdefault(source, scale) != scale:
+            continue
+        names = (shop.name(source, Form.U8_LAST), shop.name(output, Form.U8_LAST))
+        proto = helper.make_node("NhwcMaxPool", names[:1], names[1:], domain=CONTRIB)
+        proto.attribute.extend(literal.protos[node.name].attribute)
+        pools[node.name] = shop.part([proto], [(source, Form.U8_LAST)], [(output, Form.U8_LAST)])
+    return pools

@@ -1,0 +1,164 @@
+"""Parts of a model as bytes, and the constants they share.
+
+Protocol Buffers merge messages whose encodings are concatenated, so a model is the concatenation of
+the encoded models that hold one node, or one constant, each. A candidate is then put together
+without building, copying or encoding a single message. Large constants are declared as external
+data and handed to every session as the same array in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.model.graph import Graph
+from qdebug.plan.rewrite.edit import all_names
+from qdebug.types import Array
+
+CONTRIB = "com.microsoft"
+_INLINE_BYTES = 1024
+"""Constants up to this size are encoded with the model; shape inference reads some of them."""
+
+
+class Form(StrEnum):
+    """In which form a tensor of the model exists in a candidate.
+
+    PLAIN: as in the model. HALF: FP16. FAKE: after a Q/DQ pair, FP32. U8, S8: INT8 codes, with
+    zero point 128 and 0. The LAST forms are rank 4 with the channels last: FP32, after a Q/DQ
+    pair, codes with zero point 128.
+    """
+
+    PLAIN = "plain"
+    HALF = "half"
+    FAKE = "fake"
+    U8 = "u8"
+    S8 = "s8"
+    PLAIN_LAST = "plain_last"
+    FAKE_LAST = "fake_last"
+    U8_LAST = "u8_last"
+
+
+Formed = tuple[str, Form]
+"""A tensor of the model in a form."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes that are emitted together.
+
+    Attributes:
+        fragment: their encoding.
+        needs, gives: the tensors they read and write, constants left out.
+        constants: names of the constants they read.
+    """
+
+    fragment: bytes
+    needs: tuple[Formed, ...]
+    gives: tuple[Formed, ...]
+    constants: tuple[str, ...]
+
+
+class Workshop:
+    """Makes parts of one model, and holds every constant they read."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.arrays: dict[str, Array] = {}
+        """Constants that are handed to the sessions."""
+        self._declared: dict[str, bytes] = {}
+        self._mark = _mark_for(graph)
+        self._count = 0
+        self.header = self._header()
+
+    def name(self, tensor: str, form: Form = Form.PLAIN) -> str:
+        """The name of `tensor` in `form`."""
+        return tensor if form is Form.PLAIN else f"{tensor}{self._mark}{form}"
+
+    def scratch(self, hint: str) -> str:
+        """A new name for a tensor that only one part uses."""
+        self._count += 1
+        return f"{hint}{self._mark}{self._count}"
+
+    def constant(self, values: Any, hint: str) -> str:
+        """Add a constant under `hint`, which is marked as ours; the same hint is added once."""
+        name = f"{hint}{self._mark}c"
+        if name not in self._declared:
+            self._declare(name, np.ascontiguousarray(values))
+        return name
+
+    def declaration(self, name: str) -> bytes:
+        """The encoding of a constant; one of the model is declared when it is first asked for."""
+        if name not in self._declared:
+            values = self.graph.constant(name)
+            assert values is not None
+            if values.dtype.kind in "fiub":
+                self._declare(name, values)
+            else:  # text: numpy has no memory for it that a runtime could read
+                self._declared[name] = _encode(initializer=[self.graph.initializers[name]])
+        return self._declared[name]
+
+    def part(
+        self, nodes: Sequence[onnx.NodeProto], needs: Iterable[Formed], gives: Iterable[Formed]
+    ) -> Part:
+        """`nodes` as a part; what is constant of what they need is found out here."""
+        constants = self.graph.initializers
+        wanted = dict.fromkeys(needs)
+        read = dict.fromkeys(t for node in nodes for t in node.input if t)
+        read |= dict.fromkeys(tensor for tensor, _ in wanted)
+        return Part(
+            _encode(node=nodes),
+            tuple(x for x in wanted if x[0] not in constants),
+            tuple(gives),
+            tuple(t for t in read if t in self._declared or t in constants),
+        )
+
+    def _declare(self, name: str, values: Array) -> None:
+        if values.nbytes <= _INLINE_BYTES:
+            self._declared[name] = _encode(initializer=[numpy_helper.from_array(values, name)])
+            return
+        declared = TensorProto(
+            name=name,
+            dims=values.shape,
+            data_type=helper.np_dtype_to_tensor_dtype(values.dtype),
+            data_location=TensorProto.EXTERNAL,
+        )
+        entry = declared.external_data.add()
+        entry.key, entry.value = "location", "memory"
+        self._declared[name] = _encode(initializer=[declared])
+        self.arrays[name] = values
+
+    def _header(self) -> bytes:
+        """All of the model but its nodes and constants. The shapes that were inferred decide what
+        ONNX Runtime fuses (SkipLayerNormalization)."""
+        proto = self.graph.proto
+        inputs = {spec.name for spec in self.graph.inputs}
+        head = onnx.ModelProto(
+            ir_version=proto.ir_version,
+            opset_import=[o for o in proto.opset_import if o.domain != CONTRIB],
+        )
+        head.opset_import.append(helper.make_opsetid(CONTRIB, 1))
+        head.graph.name = proto.graph.name or "candidate"
+        head.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+        head.graph.input.extend(v for v in proto.graph.input if v.name in inputs)
+        head.graph.output.extend(proto.graph.output)
+        head.graph.value_info.extend(proto.graph.value_info)
+        return head.SerializeToString()
+
+
+def _encode(**fields: Any) -> bytes:
+    return onnx.ModelProto(graph=onnx.GraphProto(**fields)).SerializeToString()
+
+
+def _mark_for(graph: Graph) -> str:
+    """A text that no name of the model contains, those in subgraphs included."""
+    names = "\n".join(all_names(graph.proto.graph)[0])
+    mark = ":q:"
+    while mark in names:
+        mark += ":"
+    return mark

@@ -1,0 +1,48 @@
+"""Sessions of assembled candidates, which share their constants."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from qdebug.run.ort import OrtSession, loading
+from qdebug.run.ort_fast.assemble import Assembler
+from qdebug.types import Precision
+
+
+class CandidateSessions:
+    """Opens candidates of one base plan; from several threads if need be."""
+
+    def __init__(self, assembler: Assembler, threads: int) -> None:
+        """`threads` is the number of threads within one operator."""
+        self._assembler = assembler
+        self._threads = threads
+        self._values: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def takes(self, precisions: Mapping[str, Precision]) -> bool:
+        """See Assembler.takes."""
+        return self._assembler.takes(precisions)
+
+    def open(self, precisions: Mapping[str, Precision], *, kernels: bool) -> OrtSession:
+        """A session of the model in `precisions`, by layer; see `Assembler.assemble`.
+
+        Raises:
+            ModelError: ONNX Runtime does not take the model.
+            BackendError: ONNX Runtime failed.
+        """
+        candidate = self._assembler.assemble(precisions, kernels=kernels)
+        with loading():
+            values = {name: self._value(name) for name in candidate.constants}
+            return OrtSession(candidate.model, self._threads, constants=values)
+
+    def _value(self, name: str) -> Any:
+        """The one copy of a constant that all sessions read."""
+        import onnxruntime as ort
+
+        with self._lock:
+            if name not in self._values:
+                array = self._assembler.constants[name]
+                self._values[name] = ort.OrtValue.ortvalue_from_numpy(array)
+            return self._values[name]
