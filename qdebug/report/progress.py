@@ -21,13 +21,20 @@ from rich.text import Text
 
 from qdebug.types import Progress
 
-_LABELS = {"calibrate": "Calibrating", "compare": "Comparing", "evaluate": "Evaluating"}
+_LABELS = {
+    "build": "Building",
+    "calibrate": "Calibrating",
+    "compare": "Comparing",
+    "evaluate": "Evaluating",
+}
+_PER_CENT = frozenset({"build"})
+"""Stages that count per cent; all others count samples."""
 
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f} samples/s" if speed else "")
+        return Text(f"{speed:.1f} samples/s" if speed and task.fields["samples"] else "")
 
 
 class ProgressBars:
@@ -62,5 +69,7 @@ class ProgressBars:
         """Show one step."""
         if step.stage not in self._tasks:
             label = _LABELS.get(step.stage, step.stage)
-            self._tasks[step.stage] = self._bars.add_task(label, total=step.total)
+            self._tasks[step.stage] = self._bars.add_task(
+                label, total=step.total, samples=step.stage not in _PER_CENT
+            )
         self._bars.update(self._tasks[step.stage], completed=step.done, total=step.total)

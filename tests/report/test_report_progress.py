@@ -26,6 +26,14 @@ def test_on_a_terminal() -> None:
     assert "Calibrating" in text and "Comparing" in text and "10/10" in text
 
 
+def test_a_build_counts_no_samples() -> None:
+    file = io.StringIO()
+    with ProgressBars(Console(file=file, force_terminal=True, width=80), enabled=True) as progress:
+        for done in (0, 40, 100):
+            progress(Progress("build", done, 100))
+    assert "Building" in file.getvalue() and "samples/s" not in file.getvalue()
+
+
 @pytest.mark.parametrize(("terminal", "enabled"), [(False, True), (True, False)])
 def test_nowhere_else(terminal: bool, enabled: bool) -> None:
     text = shown(terminal, enabled)

@@ -27,8 +27,9 @@ from qdebug.run.tensorrt.device import find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.logger import LogMessage, log_text
-from qdebug.run.tensorrt.messages import build_failure, parse_failure, warnings_of
+from qdebug.run.tensorrt.messages import build_failure, warnings_of
 from qdebug.run.tensorrt.network import observe
+from qdebug.run.tensorrt.parse_messages import parse_failure
 from qdebug.run.tensorrt.progress import BuildProgress, interruptible, make_monitor
 from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import ProgressCallback, ignore_progress

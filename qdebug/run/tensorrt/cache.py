@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +17,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
+from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.messages import BuildWarning
 from qdebug.types import Skipped
 
@@ -24,6 +27,15 @@ LIMIT_BYTES = 4 * 2**30
 """What all kept engines may take together, unless told otherwise."""
 
 _SCHEMA = "qdebug.engine/1"
+
+
+def timing_cache_file(folder: Path, library: Library) -> Path:
+    """Where in `folder` the timing cache of a library is kept: one for each version and GPU, since
+    TensorRT takes no other's."""
+    device = find_device()
+    gpu = device.name if isinstance(device, Device) else "no GPU"
+    version = ".".join(map(str, library.version))
+    return folder / re.sub(r"[^\w.-]+", "-", f"timing-{library.kind}-{version}-{gpu}.bin")
 
 
 class EngineCache:
@@ -42,9 +54,10 @@ class EngineCache:
                 if facts["schema"] != _SCHEMA or facts["key"] != key:
                     return None
                 built = _from_facts(facts, file.read("engine"), file.read("build.log").decode())
-            os.utime(path)
         except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
             return None
+        with suppress(OSError):  # a folder that can only be read
+            os.utime(path)
         return replace(built, cached=True)
 
     def save(self, built: BuiltEngine) -> None:

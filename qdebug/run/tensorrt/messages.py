@@ -1,21 +1,22 @@
-"""What TensorRT's parser and builder say, in the user's terms: which layer, what to do."""
+"""What TensorRT's builder says, in the user's terms: which layer, what to do."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import onnx
 
-from qdebug.errors import BackendError, ModelError, QdebugError
+from qdebug.errors import BackendError, QdebugError
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.logger import LogMessage
 
-_NODE = re.compile(r'While parsing node number (\d+) \[(.*?) -> "(.*)"\]')
-_NODE_NAME = re.compile(r'^(?:Node name: (.*)|name: "(.*)")$', re.MULTILINE)
-_REASON = re.compile(r"ERROR: .*?In function (\w+):\s*\[\d+\] (.*)", re.DOTALL)
+GENERAL_HINT = "-vv shows all that TensorRT said about it."
+
+_NOISE = re.compile(r"^Make sure input .* has Int64 binding\.$")
+"""Warnings about what qdebug does anyway."""
+
 _POSITION = re.compile(r"^\S+\.(?:cpp|h|cc):\d+: ")
 
 
@@ -39,8 +40,9 @@ def warnings_of(messages: Sequence[LogMessage], proto: onnx.ModelProto) -> tuple
     counts: dict[str, int] = {}
     for message in messages:
         if message.severity == "WARNING":
-            text = _tidy(message.text)
-            counts[text] = counts.get(text, 0) + 1
+            text = tidy(message.text)
+            if not _NOISE.match(text):
+                counts[text] = counts.get(text, 0) + 1
     names = [node.name for node in proto.graph.node if node.name]
     return tuple(BuildWarning(t, nodes_in(t, names), n) for t, n in counts.items())
 
@@ -63,113 +65,12 @@ def _in_name(character: str) -> bool:
     return character.isalnum() or (character != "" and character in "_/.")
 
 
-def parse_failure(
-    library: Library, messages: Sequence[LogMessage], proto: onnx.ModelProto, error: Exception
-) -> QdebugError:
-    """The error for a model that the parser refused."""
-    failed = _failed_nodes(messages)
-    if not failed:
-        return _without_node(library, messages, error)
-    message, hint = _node_failure(library, failed[0], proto)
-    others = [f"'{f.name or f.output}' ({f.op_type})" for f in failed[1:6]]
-    if others:
-        message += f"; nor {', '.join(others)}" + (" and others" if len(failed) > 6 else "")
-    return ModelError(message, hint)
-
-
-@dataclass(frozen=True)
-class _FailedNode:
-    index: int
-    op_type: str
-    output: str
-    name: str
-    check: str
-    reason: str
-
-
-def _failed_nodes(messages: Sequence[LogMessage]) -> list[_FailedNode]:
-    """The parser logs for each: where, the node between two marks, why."""
-    texts = [m.text for m in messages if m.severity in ("ERROR", "INTERNAL_ERROR")]
-    starts = [i for i, text in enumerate(texts) if _NODE.search(text)]
-    failed = []
-    for start, end in pairwise([*starts, len(texts)]):
-        where = _NODE.search(texts[start])
-        assert where is not None  # by the choice of starts
-        rest = "\n".join(texts[start + 1 : end])
-        name, reason = _NODE_NAME.search(rest), _REASON.search(rest)
-        failed.append(
-            _FailedNode(
-                int(where[1]),
-                where[2],
-                where[3],
-                (name[1] or name[2] or "") if name else "",
-                reason[1] if reason else "",
-                reason[2] if reason else "",
-            )
-        )
-    return failed
-
-
-def _node_failure(library: Library, failed: _FailedNode, proto: onnx.ModelProto) -> tuple[str, str]:
-    node = _find(failed, proto)
-    opsets = {o.domain: o.version for o in proto.opset_import}
-    domain = node.domain if node is not None else ""
-    opset = opsets.get(domain, opsets.get("ai.onnx", 0) if not domain else 0)
-    called = f"node '{failed.name or failed.output}' ({failed.op_type}, "
-    called += f"domain '{domain}'" if domain not in ("", "ai.onnx") else f"opset {opset}"
-    called += ")"
-    if "Plugin not found" in failed.reason:
-        return (
-            f"{library.name} has no operator and no plugin for {called}",
-            "Give the shared object that holds its plugin (--plugin FILE), or run it elsewhere: "
-            "cut the model at this node.",
-        )
-    if failed.reason.split("\n")[0].strip() == "false" or "UNSUPPORTED" in failed.reason:
-        return (
-            f"{library.name} cannot parse {called}: it does not support the operator",
-            "Express it with other operators, or cut the model at this node.",
-        )
-    if "shiftIsAllZeros" in failed.reason:
-        return (
-            f"{library.name} cannot parse {called}: its zero point is not 0",
-            "TensorRT quantizes symmetrically: quantize to INT8 with zero point 0.",
-        )
-    return f"{library.name} cannot parse {called}: {_tidy(_cause(failed.reason))}", _GENERAL_HINT
-
-
-_GENERAL_HINT = "-vv shows all that TensorRT said about it."
-
-
-def _find(failed: _FailedNode, proto: onnx.ModelProto) -> onnx.NodeProto | None:
-    nodes = proto.graph.node
-    if failed.name:
-        return next((n for n in nodes if n.name == failed.name), None)
-    at = failed.index  # counts within a subgraph, too: only trusted if it fits
-    if at < len(nodes) and nodes[at].op_type == failed.op_type:
-        return nodes[at]
-    return None
-
-
-def _cause(text: str) -> str:
+def cause_in(text: str) -> str:
     """What is said within `… Error Code 4: API Usage Error (… In function at file)`: the library's
     own error rather than the parser's, less where in its sources it was found."""
     inner = re.search(r"Error Code \d+: [^(]*\((.*?)\s*(?:\. In |In \w+ at |$)", text, re.MULTILINE)
     cause = inner[1] if inner else text.split("\n")[0].removeprefix("Assertion failed: ")
     return re.sub(r"^(?:\[[^\]]*\]\s*)+", "", cause)
-
-
-def _without_node(
-    library: Library, messages: Sequence[LogMessage], error: Exception
-) -> QdebugError:
-    text = "\n".join(m.text for m in messages if m.severity in ("ERROR", "INTERNAL_ERROR"))
-    text = text or str(error)
-    if "convertDtype" in text or "Failed to convert ONNX date type" in text:
-        return ModelError(
-            f"{library.name} does not take the element type of a model input or constant",
-            "Change it to float32, float16, int32, int64 or bool in the model.",
-        )
-    general = build_failure(library, messages, error, ())
-    return ModelError(general.message, general.hint) if _REASON.search(text) else general
 
 
 def build_failure(
@@ -182,10 +83,10 @@ def build_failure(
         match = pattern.search(text) or pattern.search(str(error))
         if match:
             return explain(library, match)
-    shown = _tidy(_cause(errors[0])) if errors else _tidy(str(error))
+    shown = tidy(cause_in(errors[0])) if errors else tidy(str(error))
     named = nodes_in(text, names)
     at = f" at layer '{named[0]}'" if named else ""
-    return BackendError(f"{library.name} cannot build the engine{at}: {shown}", _GENERAL_HINT)
+    return BackendError(f"{library.name} cannot build the engine{at}: {shown}", GENERAL_HINT)
 
 
 def _out_of_memory(library: Library, match: re.Match[str]) -> QdebugError:
@@ -216,7 +117,7 @@ def _int8_convolution(library: Library, match: re.Match[str]) -> QdebugError:
             "1.7 can (but does not run on compute capability 9.0); or keep Conv layers in FP16.",
         )
     return BackendError(
-        f"{library.name} has no kernel for a layer in this precision: {_tidy(match[0])}",
+        f"{library.name} has no kernel for a layer in this precision: {tidy(match[0])}",
         "Keep the layer in a higher precision.",
     )
 
@@ -263,7 +164,7 @@ def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
 
 def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
-        f"{library.name} gives no builder: {_tidy(match.string.splitlines()[0])}",
+        f"{library.name} gives no builder: {tidy(match.string.splitlines()[0])}",
         "The Python bindings and the shared objects must be of one version, and the GPU driver "
         "new enough for it; `qdebug doctor` shows them.",
     )
@@ -282,6 +183,6 @@ _KNOWN = (
 )
 
 
-def _tidy(text: str) -> str:
+def tidy(text: str) -> str:
     """One line without source positions."""
     return " ".join(_POSITION.sub("", text.strip()).split())[:400]

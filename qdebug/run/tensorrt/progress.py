@@ -126,6 +126,7 @@ def interruptible(progress: BuildProgress) -> Iterator[None]:
         if not pressed:
             raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        if before is not None:  # else it was set outside of Python, and cannot be set again
+            signal.signal(signal.SIGINT, before)
     if pressed:
         raise KeyboardInterrupt

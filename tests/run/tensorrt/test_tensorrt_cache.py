@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
+import pytest
 
+from qdebug.run.tensorrt import cache as cache_module
 from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
-from qdebug.run.tensorrt.cache import EngineCache
+from qdebug.run.tensorrt.cache import EngineCache, timing_cache_file
+from qdebug.run.tensorrt.device import Device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.messages import BuildWarning
@@ -127,3 +130,16 @@ def test_the_key_follows_all_that_decides_the_engine(rtx: Library, tmp_path: Pat
     assert engine_key(rtx, same, b"model") == keys[-1]
     order = (replace(job, outputs=["a", "b"]), replace(job, outputs=["b", "a", "a"]))
     assert len({engine_key(rtx, x, b"model") for x in order}) == 1
+
+
+def test_a_timing_cache_for_each_library_and_gpu(
+    rtx: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for gpu in ("NVIDIA H200", "NVIDIA L4 / x"):
+        monkeypatch.setattr(cache_module, "find_device", lambda gpu=gpu: Device(gpu, (8, 9), 1))
+        for library in (rtx, replace(rtx, version=(1, 6))):
+            path = timing_cache_file(tmp_path, library)
+            assert path.parent == tmp_path
+            found.add(path)
+    assert len(found) == 4

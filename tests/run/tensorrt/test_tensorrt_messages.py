@@ -16,7 +16,8 @@ from qdebug.plan.lower import Lowered
 from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.library import Library, LibraryKind
 from qdebug.run.tensorrt.logger import LogCollector, LogMessage
-from qdebug.run.tensorrt.messages import build_failure, nodes_in, parse_failure, warnings_of
+from qdebug.run.tensorrt.messages import build_failure, nodes_in, warnings_of
+from qdebug.run.tensorrt.parse_messages import parse_failure
 from qdebug.run.tensorrt.settings import BuildSettings
 
 Node = Callable[..., onnx.ModelProto]
@@ -209,6 +210,7 @@ def test_warnings_name_nodes_and_are_counted(rtx: Library, one_node: Node) -> No
         LogMessage("WARNING", "x.cpp:99: Missing scale for tensor of suspect"),
         LogMessage("VERBOSE", "relu"),
         LogMessage("WARNING", " another"),
+        LogMessage("WARNING", "Make sure input ids has Int64 binding."),
     ]
     found = warnings_of(logged, one_node("Sigmoid"))
     assert [(w.text, w.nodes, w.count) for w in found] == [
