@@ -48,11 +48,13 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Progress:
-    """One step of a long operation, for whoever shows it."""
+    """One step of a long operation, for whoever shows it. `total` is 0 where it is not known;
+    `note` says what there is so far."""
 
     stage: str
     done: int
     total: int
+    note: str = ""
 
 
 ProgressCallback = Callable[[Progress], None]

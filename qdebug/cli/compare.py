@@ -11,11 +11,14 @@ import typer
 from qdebug.cli.options import (
     GATE,
     WHAT,
+    Backend,
     BatchSize,
     CalibData,
     Calibration,
     CalibSamples,
     CandidatePrecision,
+    Capture,
+    ComputeCapability,
     Config,
     Force,
     Inputs,
@@ -26,11 +29,18 @@ from qdebug.cli.options import (
     NoCache,
     NoProgress,
     NumSamples,
+    OptimizationLevel,
     Output,
     Plan,
+    Plugin,
     Rest,
+    Sparsity,
+    TacticSource,
+    Tf32,
+    TimingCache,
     Verbose,
     Weights,
+    Workspace,
 )
 
 if TYPE_CHECKING:
@@ -58,10 +68,7 @@ def compare_command(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(help="Where the candidate runs: ort (default).", rich_help_panel=WHAT),
-    ] = None,
+    backend: Backend = None,
     samples: NumSamples = None,
     calib_samples: CalibSamples = None,
     batch_size: BatchSize = None,
@@ -91,6 +98,15 @@ def compare_command(
         ),
     ] = None,
     metric: Metric = None,
+    compute_capability: ComputeCapability = None,
+    optimization_level: OptimizationLevel = None,
+    workspace: Workspace = None,
+    tactic_source: TacticSource = None,
+    timing_cache: TimingCache = None,
+    tf32: Tf32 = False,
+    sparsity: Sparsity = False,
+    plugin: Plugin = None,
+    capture: Capture = None,
     output: Output = None,
     keep: Annotated[
         str | None,
@@ -135,6 +151,15 @@ def compare_command(
         "calibration": calibration,
         "reference": reference,
         "backend": backend,
+        "compute_capability": tuple(compute_capability or ()),
+        "optimization_level": optimization_level,
+        "workspace": workspace,
+        "tactic_sources": tuple(tactic_source or ()),
+        "timing_cache": timing_cache,
+        "tf32": tf32 or None,
+        "sparsity": sparsity or None,
+        "plugin": tuple(plugin or ()),
+        "capture": capture,
         "samples": samples,
         "calib_samples": calib_samples,
         "batch_size": batch_size,
@@ -187,7 +212,7 @@ def _run(
             write_json(compare_to_json(outcome.result), json)
         if json != "-":
             print_compare(output_console(), compare_view(outcome.result, top), outcome.run_file)
-    return 0 if outcome.result.verdict.passed else 1
+    return 0 if outcome.result.passed else 1
 
 
 def _check_targets(settings: CompareSettings, config: Path | None, json: str | None) -> None:

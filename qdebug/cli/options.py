@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-WHAT, GATE, WRITE = "What to run", "Verdict", "What to write"
+WHAT, GATE, WRITE, ENGINE = "What to run", "Verdict", "What to write", "TensorRT engine"
 
 Model = Annotated[str | None, typer.Argument(help="The ONNX model.", show_default=False)]
 Inputs = Annotated[
@@ -83,6 +83,67 @@ NoCache = Annotated[
         "--no-cache",
         help="Run the model to calibrate even if an earlier pass over the same data was kept.",
         rich_help_panel=WHAT,
+    ),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the candidate runs: ort (default), tensorrt-rtx or tensorrt.",
+        rich_help_panel=WHAT,
+    ),
+]
+ComputeCapability = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="GPUs to build for, such as 8.9; several with commas. tensorrt-rtx only.",
+        metavar="X.Y",
+        rich_help_panel=ENGINE,
+    ),
+]
+OptimizationLevel = Annotated[
+    int | None,
+    typer.Option(
+        help="How long the builder looks for fast kernels, 0 to 5.", rich_help_panel=ENGINE
+    ),
+]
+Workspace = Annotated[
+    str | None,
+    typer.Option(help="Scratch memory, such as 512M.", metavar="SIZE", rich_help_panel=ENGINE),
+]
+TacticSource = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A trt.TacticSource to allow; repeatable. Without, the library's choice.",
+        metavar="NAME",
+        rich_help_panel=ENGINE,
+    ),
+]
+TimingCache = Annotated[
+    str | None,
+    typer.Option(
+        help="Kernel times to share between builds; without, in the cache folder.",
+        metavar="FILE",
+        rich_help_panel=ENGINE,
+    ),
+]
+Tf32 = Annotated[
+    bool, typer.Option("--tf32", help="Let FP32 layers use TF32.", rich_help_panel=ENGINE)
+]
+Sparsity = Annotated[
+    bool,
+    typer.Option("--sparsity", help="Use kernels for 2:4 sparse weights.", rich_help_panel=ENGINE),
+]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A shared object with plugins; repeatable.", metavar="FILE", rich_help_panel=ENGINE
+    ),
+]
+Capture = Annotated[
+    str | None,
+    typer.Option(
+        help="How an engine's tensors are observed: outputs (default), debug or unfused.",
+        rich_help_panel=ENGINE,
     ),
 ]
 Metric = Annotated[

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from qdebug.config.engine import EngineSettings
 from qdebug.config.resolve import Positive
 
-BackendName = Literal["ort"]
 PrecisionName = Literal["int8", "fp16", "fp32"]
 RestName = Literal["fp16", "fp32"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
 
 @dataclass(frozen=True)
-class CandidateSettings:
+class CandidateSettings(EngineSettings):
     """A model, samples, and the precisions to run it in. Names are those of the flags.
 
     Attributes:
@@ -23,7 +23,6 @@ class CandidateSettings:
         precision: None takes the plan's, or int8.
         rest: precision of layers without an INT8 form; None takes the plan's, or fp32.
         weights: None takes the plan's, or per-channel.
-        backend: where the candidate runs.
         plan: a plan file; layers and ranges that it names are kept.
         calibration: a file with ranges.
         calib_data: DATA to calibrate on; None calibrates on `inputs`.
@@ -39,7 +38,6 @@ class CandidateSettings:
     precision: PrecisionName | None = None
     rest: RestName | None = None
     weights: WeightsName | None = None
-    backend: BackendName = "ort"
     plan: str | None = None
     calibration: str | None = None
     calib_data: str | None = None

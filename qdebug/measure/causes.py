@@ -169,8 +169,8 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         )
     scales = "one scale" if weight.channels == 1 else f"{weight.channels} scales"
     return Cause(
-        "weight-rounding",
+        "coarse-step",
         share,
-        f"the rounding of its weight ({scales})",
+        f"the rounding of its weight ({scales}) makes it",
         "Pin the layer, or train with quantization.",
     )

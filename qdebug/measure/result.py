@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qdebug.measure.conditions import Checked
+from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import Metrics
 from qdebug.types import Precision, Skipped
 
@@ -110,3 +111,9 @@ class CompareResult:
     task: TaskResult | None = None
     notes: tuple[str, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
+    engine: EngineReport | None = None
+
+    @property
+    def passed(self) -> bool:
+        """The gate held, and an engine that was built is what was planned."""
+        return self.verdict.passed and (self.engine is None or self.engine.passed)

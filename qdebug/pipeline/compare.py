@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdebug.config.compare import CompareSettings
-from qdebug.errors import MetricError, StoreError
+from qdebug.errors import MetricError
 from qdebug.measure.compare import Errors
-from qdebug.measure.result import CompareResult, LayerResult, TaskResult
+from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.build import build_subject, load_model, plan_from
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.diagnose import diagnosed
+from qdebug.pipeline.engine import Target, engine_of, open_target, why_not_run
 from qdebug.pipeline.evidence import EvidenceSink
 from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
 from qdebug.pipeline.manifest import manifest_of, reference_key
@@ -41,7 +42,7 @@ from qdebug.pipeline.reuse import open_stored, reuse_notes, stored_rows
 from qdebug.pipeline.sizing import capture_groups, parallelism, probe
 from qdebug.pipeline.subject import Subject
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.report.files import check_writable, write_text
+from qdebug.report.files import check_new, write_text
 from qdebug.report.jsonout import compare_to_json
 from qdebug.run.ort import OrtBackend
 from qdebug.store.schema import Keep
@@ -69,7 +70,10 @@ def compare(
     started = time.perf_counter()
     gate = read_gate(settings)
     keep = Keep.parse(settings.keep)
-    _check_save_plan(settings)
+    # A library that is not there, or a setting that it does not know, costs nothing.
+    target = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
+    if settings.save_plan:
+        check_new(settings.save_plan, "--save-plan", force=settings.force)
     with ExitStack() as stack:
         stored = open_stored(stack, settings)
         plan = plan_from(settings)
@@ -96,7 +100,7 @@ def compare(
         errors, not_float = _run(settings, context, subject, samples, rows, sinks)
         task, failure = task_result(gate.metric, outputs, samples)
         result = _result(settings, subject, samples, gate, errors, not_float, task)
-        result = replace(result, layers=_diagnosed(context, subject, samples, result))
+        result = _explained(context, subject, samples, result, target)
         result = replace(
             result,
             notes=(*result.notes, *reuse_notes(settings, stored, rows, key, samples.count)),
@@ -116,14 +120,6 @@ def compare(
     if failure is not None:
         raise _with_file(failure, run_file)
     return CompareOutcome(result, run_file)
-
-
-def _check_save_plan(settings: CompareSettings) -> None:
-    path = settings.save_plan
-    if path is not None:
-        check_writable(path, "--save-plan")
-        if Path(path).is_file() and not settings.force:
-            raise StoreError(f"--save-plan: {path} exists", "Give --force to replace it.")
 
 
 def _with_file(failure: MetricError, run_file: Path | None) -> MetricError:
@@ -228,11 +224,22 @@ def _result(
     )
 
 
-def _diagnosed(
-    context: Context, subject: Subject, samples: Samples, result: CompareResult
-) -> tuple[LayerResult, ...]:
+def _explained(
+    context: Context,
+    subject: Subject,
+    samples: Samples,
+    result: CompareResult,
+    target: Target | None,
+) -> CompareResult:
+    """`result` with the causes of the errors, and with what is known of the engine."""
     batches = list(samples.batches())
-    return diagnosed(context, subject, samples, batches, result.layers, result.tensors)
+    layers = diagnosed(context, subject, samples, batches, result.layers, result.tensors)
+    result = replace(result, layers=layers)
+    if target is None:
+        return result
+    not_run = why_not_run(target)
+    engine = engine_of(target, subject, samples, context.progress, not_run=not_run)
+    return replace(result, engine=engine.report)
 
 
 def _precision(subject: Subject) -> str:

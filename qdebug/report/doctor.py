@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qdebug.report.terminal import print_table
+from qdebug.report.tables import print_table
 from qdebug.run.doctor import Finding
 
 _STYLES = {"ok": "green", "missing": "bold red", "absent": "yellow"}

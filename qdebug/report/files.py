@@ -35,6 +35,17 @@ def check_writable(path: str, flag: str) -> None:
         raise _refused(path, flag, error) from error
 
 
+def check_new(path: str, flag: str, *, force: bool) -> None:
+    """As `check_writable`, and refuse to replace a file unless `force`.
+
+    Raises:
+        StoreError: it exists, or cannot be written.
+    """
+    check_writable(path, flag)
+    if os.path.isfile(path) and not force:  # noqa: PTH113 (as above)
+        raise StoreError(f"{flag}: {path} exists", "Give --force to replace it.")
+
+
 def write_text(path: str, text: str, flag: str) -> None:
     """Write a file in one step: what was there stays until the new one is whole.
 

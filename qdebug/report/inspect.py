@@ -11,11 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.measure.inspection import Inspection
-from qdebug.report.inspect_layers import layers_table, name_table, node_name
-from qdebug.report.octaves import counted
-from qdebug.report.terminal import print_table
-from qdebug.report.view import number, printable
-from qdebug.run.tensorrt.inspect.audit import AuditRow, Verdict
+from qdebug.report.audit import print_audit
+from qdebug.report.inspect_layers import layers_table, node_name
+from qdebug.report.tables import name_table, print_table
+from qdebug.report.view import counted, number, printable
 from qdebug.run.tensorrt.inspect.diff import Change, Side
 from qdebug.run.tensorrt.inspect.layers import EventKind, Source
 
@@ -41,7 +40,8 @@ def print_inspection(console: Console, result: Inspection, *, top: int, detailed
         console.print(Text(line, style="yellow"))
     _print_events(console, result, detailed)
     if result.audit is not None:
-        _print_audit(console, result, None if detailed else top)
+        console.print()
+        print_audit(console, result.audit, Path(result.plan).name, None if detailed else top)
     if result.other is not None:
         _print_diff(console, result, None if detailed else top)
     for note in info.notes:
@@ -132,39 +132,6 @@ def _print_events(console: Console, result: Inspection, detailed: bool) -> None:
         console.print(Text(f"{event.kind}: {printable(event.text)}", style=style))
     if len(shown) > most:
         console.print(Text(f"{len(shown) - most} more (-v shows them).", style="dim"))
-
-
-def _print_audit(console: Console, result: Inspection, top: int | None) -> None:
-    assert result.audit is not None
-    audit = result.audit.audit
-    console.print()
-    counts = Counter(row.verdict.value for row in audit.rows)
-    told = ", ".join(f"{n} {v}" for v, n in counts.most_common())
-    title = f"Asked ({printable(Path(result.plan).name)}) against built: {told}"
-    console.print(Text(title, style="bold"), soft_wrap=True)
-    quiet = () if top is None else (Verdict.SAME, Verdict.GONE, Verdict.FUSED)
-    rows = [row for row in audit.rows if row.verdict not in quiet]
-    if rows:
-        print_table(console, _audit_table(console, rows[:top]))
-    if top is not None and len(rows) > top:
-        console.print(Text(f"{len(rows) - top} more (-v or --json).", style="dim"))
-
-
-def _audit_table(console: Console, rows: Sequence[AuditRow]) -> Table:
-    heads = ["layer", "op", "asked", "built", "verdict"]
-    noted = any(r.note for r in rows) and not console.is_terminal
-    return name_table(
-        console,
-        [*heads, "why"] if noted else heads,
-        [
-            (
-                r.node,
-                [r.op_type, r.asked, r.built or "–", r.verdict, *([r.note] if noted else [])],
-                "red" if r.verdict is Verdict.MISMATCH else "",
-            )
-            for r in rows
-        ],
-    )
 
 
 def _print_diff(console: Console, result: Inspection, top: int | None) -> None:

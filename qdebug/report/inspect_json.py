@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from qdebug.measure.inspection import Inspection
+from qdebug.report.audit import audit_to_json
 from qdebug.report.jsonout import finite
-from qdebug.run.tensorrt.inspect.audit import AuditRow
 from qdebug.run.tensorrt.inspect.diff import Change, Side
 from qdebug.run.tensorrt.inspect.layers import EngineLayer, EngineTensor
 
@@ -52,7 +52,7 @@ def inspection_to_json(result: Inspection) -> dict[str, Any]:
             {"node": node, "layer": layer.name} for node, layer in summary.unread.items()
         ],
         "events": [{"kind": str(e.kind), "text": e.text} for e in info.events],
-        "audit": _audit(result),
+        "audit": result.audit and {"plan": result.plan, **audit_to_json(result.audit)},
         "diff": _diff(result),
         "notes": list(info.notes),
     }
@@ -81,33 +81,6 @@ def _tensor(tensor: EngineTensor) -> dict[str, Any]:
         "dtype": tensor.dtype or None,
         "format": tensor.format or None,
         "dims": None if tensor.dims is None else list(tensor.dims),
-    }
-
-
-def _audit(result: Inspection) -> dict[str, Any] | None:
-    if result.audit is None:
-        return None
-    found = result.audit.audit
-    return {
-        "plan": result.plan,
-        "passed": found.passed,
-        "mismatches": [row.node for row in found.mismatches],
-        "unknown": [row.node for row in found.unknown],
-        "layers": [_row(row, result) for row in found.rows],
-    }
-
-
-def _row(row: AuditRow, result: Inspection) -> dict[str, Any]:
-    nodes = result.audit.nodes[row.node] if result.audit else {}
-    return {
-        "name": row.node,
-        "op_type": row.op_type,
-        "asked": str(row.asked),
-        "built": row.built or None,
-        "verdict": str(row.verdict),
-        "note": row.note or None,
-        "engine_layer": row.engine_layer or None,
-        "nodes": [{"name": name, "engine_layers": list(to)} for name, to in nodes.items()],
     }
 
 

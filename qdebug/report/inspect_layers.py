@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.measure.inspection import Inspection
-from qdebug.report.octaves import counted, tail
-from qdebug.report.terminal import print_table
-from qdebug.report.view import number, printable, widest
+from qdebug.report.tables import name_table, print_table
+from qdebug.report.view import counted, number, printable, tail
 from qdebug.run.tensorrt.inspect.layers import QUANTIZED, EngineLayer, EngineTensor, Role
 
 _LONGEST_TYPE = 14
@@ -47,26 +46,6 @@ def node_name(result: Inspection, layer: EngineLayer) -> str:
         return printable(layer.name)
     others = len(plain or own) - 1
     return printable(main) + (f" +{others}" if others else "")
-
-
-def name_table(
-    console: Console, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str], str]]
-) -> Table:
-    """A table whose first column holds names, cut to what the others leave of a terminal's width;
-    elsewhere nothing is cut. A row is its name, the other cells, and a style."""
-    names = [printable(name) for name, _, _ in rows]
-    width = widest(names, len(heads[0]))
-    if console.is_terminal:
-        columns = zip(heads[1:], zip(*(cells for _, cells, _ in rows), strict=True), strict=True)
-        taken = sum(1 + widest(cells, len(head)) for head, cells in columns)
-        width = min(max(_SHORTEST_NAME, console.width - taken - 1), width)
-    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
-    table.add_column(heads[0], width=width, no_wrap=True)
-    for head in heads[1:]:
-        table.add_column(head, no_wrap=True, justify="right" if head in _NUMBERS else "left")
-    for name, cells, style in rows:
-        table.add_row(Text(tail(name, width)), *map(Text, cells), style=style)
-    return table
 
 
 def _table(console: Console, result: Inspection, shown: Sequence[EngineLayer]) -> Table:

@@ -7,6 +7,7 @@ from typing import Any
 
 from qdebug.measure.metrics import METRIC_NAMES, Metrics
 from qdebug.measure.result import CompareResult, LayerResult, TensorResult
+from qdebug.report.engine import engine_to_json
 
 COMPARE_SCHEMA = "qdebug.compare/1"
 
@@ -23,7 +24,7 @@ def compare_to_json(result: CompareResult) -> dict[str, Any]:
         "samples": result.samples,
         "local_samples": result.local_samples,
         "verdict": {
-            "passed": result.verdict.passed,
+            "passed": result.passed,
             "conditions": [
                 finite({"expression": c.expression, "value": c.value, "passed": c.passed})
                 for c in result.verdict.conditions
@@ -46,6 +47,7 @@ def compare_to_json(result: CompareResult) -> dict[str, Any]:
         "skipped": [{"tensor": s.tensor, "reason": s.reason} for s in result.skipped],
         "notes": list(result.notes),
         "timings_s": dict(result.timings_s),
+        "engine": result.engine and engine_to_json(result.engine),
     }
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.measure.ranges import Mark, Octaves, TensorDynamics, octaves
-from qdebug.report.terminal import print_table
-from qdebug.report.view import number, printable, share, shorten_layer
+from qdebug.report.tables import print_table
+from qdebug.report.view import counted, number, printable, share, tail
 
 _ROWS = 14
 """Octaves shown; what is smaller shares one row. INT8 has 7 below its range."""
@@ -35,16 +35,6 @@ def print_octaves(console: Console, tensor: TensorDynamics) -> None:
     bar = "█" if console.encoding.lower().startswith("utf") else "#"
     print_table(console, _histogram(octaves(tensor.histogram), tensor.marks, bar))
     print_table(console, _calibrators(tensor.marks))
-
-
-def counted(count: int, what: str) -> str:
-    """Such as "1 tensor" and "3 tensors"."""
-    return f"{count} {what}{'s' if count != 1 else ''}"
-
-
-def tail(name: str, width: int) -> str:
-    """A tensor's name in at most `width` cells: the end of it, which tells tensors apart."""
-    return shorten_layer(printable(name), "", width)
 
 
 def _facts(tensor: TensorDynamics) -> str:

@@ -12,8 +12,7 @@ import numpy as np
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
-from qdebug.report.octaves import counted, tail
-from qdebug.report.view import number, printable, share
+from qdebug.report.view import counted, number, printable, share, tail
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,15 +26,19 @@ _LABELS = {
     "calibrate": "Calibrating",
     "compare": "Comparing",
     "evaluate": "Evaluating",
+    "rate layers": "Rating layers",
+    "reference": "Running FP32",
+    "search": "Searching",
 }
-_PER_CENT = frozenset({"build"})
-"""Stages that count per cent; all others count samples."""
+_SAMPLES = ("calibrate", "compare", "evaluate", "reference")
+"""Stages that count samples."""
 
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f} samples/s" if speed and task.fields["samples"] else "")
+        unit = task.fields.get("unit", "")
+        return Text(f"{speed:.1f} {unit}/s" if speed and unit else "")
 
 
 class ProgressBars:
@@ -68,8 +72,12 @@ class ProgressBars:
     def __call__(self, step: Progress) -> None:
         """Show one step."""
         if step.stage not in self._tasks:
-            label = _LABELS.get(step.stage, step.stage)
-            self._tasks[step.stage] = self._bars.add_task(
-                label, total=step.total, samples=step.stage not in _PER_CENT
-            )
-        self._bars.update(self._tasks[step.stage], completed=step.done, total=step.total)
+            unit = "samples" if step.stage in _SAMPLES else ""
+            self._tasks[step.stage] = self._bars.add_task("", total=None, unit=unit)
+        label = _LABELS.get(step.stage, step.stage)
+        self._bars.update(
+            self._tasks[step.stage],
+            completed=step.done,
+            total=step.total or None,
+            description=f"{label}: {step.note}" if step.note else label,
+        )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 from rich.console import Console
-from rich.measure import measure_renderables
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from qdebug.report.engine import print_engine
+from qdebug.report.tables import print_table
 from qdebug.report.view import CompareView, shorten, shorten_layer, widest
 
 _OTHER_COLUMNS = 42
 """Characters that the table needs beside the names of layers and operators."""
 _LONGEST_OP = 12
 _LONGEST_FACT = 24
+MOST_MISMATCHES = 10
+"""Layers of an engine to list that were not built as planned."""
 
 
 def print_compare(console: Console, view: CompareView, run_file: Path | None) -> None:
@@ -27,6 +29,8 @@ def print_compare(console: Console, view: CompareView, run_file: Path | None) ->
     console.print(Text(_layers_title(view), style="bold"), soft_wrap=True)
     print_table(console, _layers(view, console))
     _print_reasons(console, view)
+    if view.engine is not None:
+        print_engine(console, view.engine, MOST_MISMATCHES)
     for note in view.notes:
         console.print(Text(f"Note: {note}", style="yellow"))
     for passed, text in view.conditions:
@@ -53,21 +57,6 @@ def _print_reasons(console: Console, view: CompareView) -> None:
             elif text:
                 console.print(Text(f"    {text}"), soft_wrap=True)
     console.print()
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Print a table; off a terminal without the spaces that fill its lines up."""
-    if console.is_terminal:
-        console.print(table)
-        return
-    # As wide as the table wants to be: nothing is folded or cut.
-    unbounded = console.options.update(max_width=1_000_000)
-    wide = max(console.width, measure_renderables(console, unbounded, [table]).maximum)
-    page = Console(file=io.StringIO(), width=wide, color_system=None)
-    with page.capture() as captured:
-        page.print(table)
-    lines = (line.rstrip() for line in captured.get().splitlines())
-    console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
 def _facts(view: CompareView, console: Console) -> Table:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
 
+from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import Metrics
 from qdebug.measure.result import CompareResult, LayerResult
 
@@ -43,6 +44,7 @@ class CompareView:
         notes: what the reader must know.
         verdict: one line; `passed` is None when no gate was set.
         conditions: (passed, text) of each condition.
+        engine: that was built of the candidate.
     """
 
     title: str
@@ -55,6 +57,7 @@ class CompareView:
     verdict: str
     passed: bool | None
     conditions: tuple[tuple[bool, str], ...]
+    engine: EngineReport | None = None
 
 
 def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
@@ -69,11 +72,12 @@ def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
         local_samples=result.local_samples,
         notes=tuple(printable(note) for note in result.notes),
         verdict=_verdict(result),
-        passed=result.verdict.passed if result.verdict.conditions else None,
+        passed=_judged(result),
         conditions=tuple(
             (c.passed, f"{c.expression}: {'no value' if c.value is None else number(c.value)}")
             for c in result.verdict.conditions
         ),
+        engine=result.engine,
     )
 
 
@@ -106,7 +110,8 @@ def share(value: float | None) -> str:
 
 def _title(result: CompareResult) -> str:
     name = printable(Path(result.model_path).name)
-    how = "simulated on ONNX Runtime" if result.backend == "ort" else f"on {result.backend}"
+    simulated = result.engine.not_run if result.engine else result.backend == "ort"
+    how = "simulated on ONNX Runtime" if simulated else f"on {result.backend}"
     count = f"{result.samples} sample{'s' if result.samples != 1 else ''}"
     return f"{name}: {_precision(result)} {how} against FP32, {count}"
 
@@ -169,6 +174,13 @@ def _row(layer: LayerResult) -> LayerRow:
     )
 
 
+def _judged(result: CompareResult) -> bool | None:
+    """None where nothing was to hold: an engine that is as planned is no gate by itself."""
+    if result.verdict.conditions or not result.passed:
+        return result.passed
+    return None
+
+
 def _reasons(layers: Sequence[LayerResult]) -> Iterator[tuple[str, str, str]]:
     """The main cause of each of the worst layers; the same remedy for the same cause only once."""
     said: set[str] = set()
@@ -181,6 +193,9 @@ def _reasons(layers: Sequence[LayerResult]) -> Iterator[tuple[str, str, str]]:
 
 def _verdict(result: CompareResult) -> str:
     conditions = result.verdict.conditions
+    if result.engine is not None and not result.engine.passed:
+        count = len(result.engine.audit.audit.mismatches)
+        return f"FAILED: {counted(count, 'layer')} of the engine not built as planned."
     if not conditions:
         return "No gate was set (--fail-on)."
     failed = sum(not c.passed for c in conditions)
@@ -211,6 +226,16 @@ def shorten_layer(name: str, op_type: str, width: int) -> str:
     if short != name and cell_len(short) < width:
         return f"{short}…"
     return f"…{_last_cells(name, width - 1)}"
+
+
+def tail(name: str, width: int) -> str:
+    """A tensor's name in at most `width` cells: the end of it, which tells tensors apart."""
+    return shorten_layer(printable(name), "", width)
+
+
+def counted(count: int, what: str) -> str:
+    """Such as "1 tensor" and "3 tensors"."""
+    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 def widest(texts: Sequence[str], least: int) -> int:

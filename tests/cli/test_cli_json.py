@@ -66,6 +66,7 @@ def test_keys_and_types(desk: Any) -> None:
             "skipped": list,
             "notes": list,
             "timings_s": dict,
+            "engine": type(None),
         },
     )
     assert result["schema"] == "qdebug.compare/1"

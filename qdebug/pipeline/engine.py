@@ -1,0 +1,158 @@
+"""Build the engine of a candidate, and audit it: asked against built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qdebug.config.engine import EngineSettings
+from qdebug.measure.engine import EngineReport
+from qdebug.model.samples import Samples
+from qdebug.pipeline.subject import Subject
+from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.builder_config import check_settings
+from qdebug.run.tensorrt.cache import EngineCache
+from qdebug.run.tensorrt.device import Device, find_device
+from qdebug.run.tensorrt.engine import BuiltEngine
+from qdebug.run.tensorrt.inspect.build_log import read_build_log
+from qdebug.run.tensorrt.inspect.layers import EngineInfo
+from qdebug.run.tensorrt.inspect.onnx_file import with_nodes
+from qdebug.run.tensorrt.inspect.plan_audit import audit_plan
+from qdebug.run.tensorrt.library import Library, LibraryKind, load_library
+from qdebug.run.tensorrt.probe import abilities
+from qdebug.run.tensorrt.settings import (
+    BuildSettings,
+    parse_compute_capability,
+    profile_for,
+)
+from qdebug.store.calibration import cache_folder
+from qdebug.types import ProgressCallback
+
+DEFAULT_CAPABILITY = (8, 9)
+"""Built for where there is no GPU and none is named: Ada, GeForce RTX 40 and L4."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What engines are built with and for.
+
+    Attributes:
+        device: the GPU to run them on, or why they are not run.
+    """
+
+    library: Library
+    settings: BuildSettings
+    device: Device | str
+    cache: EngineCache | None
+
+    @property
+    def built_for(self) -> str:
+        """For people."""
+        if self.settings.compute_capabilities:
+            named = ", ".join(f"{a}.{b}" for a, b in self.settings.compute_capabilities)
+            return f"compute capability {named}"
+        return self.device.name if isinstance(self.device, Device) else "this machine"
+
+
+def open_target(settings: EngineSettings, *, cached: bool) -> Target:
+    """Load the library that the settings name, and find out what it can do here.
+
+    Raises:
+        BackendError, UsageError: it is not installed or does not load, or a setting that it does
+            not have.
+    """
+    library = load_library(LibraryKind(settings.backend))
+    device = find_device()
+    named = [c for text in settings.compute_capability for c in text.split(",")]
+    capabilities = tuple(parse_compute_capability(c) for c in named)
+    if library.rtx and isinstance(device, str) and not capabilities:
+        capabilities = (DEFAULT_CAPABILITY,)
+    build = BuildSettings(
+        compute_capabilities=capabilities,
+        workspace_bytes=settings.workspace,
+        optimization_level=settings.optimization_level,
+        tactic_sources=settings.tactic_sources,
+        timing_cache=Path(settings.timing_cache) if settings.timing_cache else _timing(library),
+        tf32=settings.tf32,
+        sparsity=settings.sparsity,
+        plugins=tuple(Path(p) for p in settings.plugin),
+    )
+    check_settings(library, build)
+    cache = EngineCache(cache_folder() / "engines") if cached else None
+    return Target(library, build, device, cache)
+
+
+def _timing(library: Library) -> Path:
+    """Kept between builds, so that repeated ones choose the same kernels."""
+    version = ".".join(map(str, library.version))
+    return cache_folder() / "timing" / f"{library.kind}-{version}.cache"
+
+
+def why_not_run(target: Target) -> str:
+    """Why engines of `target` are built but not executed here; "" where they are."""
+    library, device = target.library, target.device
+    if isinstance(device, str):
+        return device
+    if library.rtx and library.version >= (1, 7) and device.compute_capability == (9, 0):
+        return abilities(library.kind, library.version, device)[0]
+    named = target.settings.compute_capabilities
+    if named and device.compute_capability not in named:
+        return f"this machine's GPU is a {device.name}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine of a candidate: as bytes, as layers, and audited."""
+
+    built: BuiltEngine
+    info: EngineInfo
+    report: EngineReport
+
+
+def engine_of(
+    target: Target,
+    subject: Subject,
+    samples: Samples,
+    progress: ProgressCallback,
+    *,
+    not_run: str,
+) -> Engine:
+    """Build the candidate of `subject` for the shapes of `samples`, and audit it.
+
+    Raises:
+        QdebugError: the library cannot parse or build it.
+    """
+    graph = subject.candidate
+    built = build_engine(
+        target.library,
+        graph.proto,
+        replace(target.settings, profile=profile_for(graph.inputs, _shapes(samples))),
+        cache=target.cache,
+        progress=progress,
+    )
+    info = with_nodes(read_build_log(built.log, "the build log"), graph)
+    audit = audit_plan(subject.model, subject.layers, subject.precisions, info)
+    return Engine(
+        built,
+        info,
+        EngineReport(
+            library=target.library.name,
+            built_for=target.built_for,
+            not_run=not_run,
+            seconds=built.seconds,
+            cached=built.cached,
+            size_bytes=built.size_bytes,
+            layers=len(info.layers),
+            warnings=built.warnings,
+            audit=audit,
+        ),
+    )
+
+
+def _shapes(samples: Samples) -> Iterator[dict[str, tuple[int, ...]]]:
+    """The shapes of every execution: sequences differ in length."""
+    for batch in samples.batches():
+        feeds = samples.feeds(batch.start, batch.count)
+        yield {name: array.shape for name, array in feeds.items()}

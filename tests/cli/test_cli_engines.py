@@ -1,0 +1,88 @@
+"""`qdebug compare --backend tensorrt-rtx` on a machine that may have no GPU: real builds."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from qdebug.run.tensorrt.device import find_device
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+RTX = ["--backend", "tensorrt-rtx", "--compute-capability", "8.9"]
+needs_rtx = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None, reason="needs TensorRT for RTX"
+)
+simulated = pytest.mark.skipif(
+    not isinstance(find_device(), str), reason="is about machines without a GPU"
+)
+
+
+@needs_rtx
+@simulated
+def test_the_bundled_network(desk: Any) -> None:
+    flags = ["compare", str(BUNDLED / "digits_cnn.onnx"), "--inputs",
+             str(BUNDLED / "digits_holdout.npz"), "--samples", "16", *RTX]  # fmt: skip
+    done = desk.run(*flags)
+    assert done.code == 0, done.err
+    for words in ("simulated on ONNX Runtime", "Engine of TensorRT for RTX", "was not executed",
+                  "compute capability 8.9", "as-planned"):  # fmt: skip
+        assert words in done.out
+    engine = desk.run(*flags, "--json", "-").json["engine"]
+    assert engine["executed"] is False and engine["not_executed_because"]
+    assert engine["cached"] is True  # the first run built it
+    assert engine["audit"]["passed"] and engine["audit"]["mismatches"] == []
+    asked = {row["name"]: row["asked"] for row in engine["audit"]["layers"]}
+    assert len(asked) == 19 and list(asked.values()).count("int8") == 14
+    same = desk.run(*flags[:-4], "--json", "-").json  # the errors are those of the simulation
+    assert same["outputs"] == desk.run(*flags, "--json", "-").json["outputs"]
+    assert same["engine"] is None
+
+
+@needs_rtx
+@simulated
+def test_a_layer_built_in_another_precision_fails(desk: Any, make: Any) -> None:
+    """TensorRT for RTX has no INT8 ConvTranspose: it takes the layer, and builds it in FP32."""
+    rng = np.random.default_rng(0)
+    shapes = {"w1": (4, 4, 3, 3), "w2": (4, 8, 2, 2), "w3": (4, 8, 1, 1)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("ConvTranspose", ["b", "w2"], ["c"], "up", strides=[2, 2]),
+        helper.make_node("Conv", ["c", "w3"], ["y"], "last"),
+    ]
+    weights = {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    desk.save(make(nodes, {"x": (1, 4, 8, 8)}, {"y": (1, 4, 16, 16)}, weights), "up.onnx")
+    desk.data("up.npz", x=rng.normal(size=(2, 4, 8, 8)).astype(np.float32))
+    done = desk.run("compare", "up.onnx", "--inputs", "up.npz", *RTX)
+    assert done.code == 1, (done.out, done.err)
+    assert "FAILED: 1 layer of the engine not built as planned" in done.out
+    assert "up" in done.out and "mismatch" in done.out
+    audit = desk.run("compare", "up.onnx", "--inputs", "up.npz", *RTX, "--json", "-").json["engine"]
+    assert audit["audit"]["mismatches"] == ["up"]
+
+
+@needs_rtx
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--compute-capability", "5.0"], ["5.0", "8.9"]),
+        (["--compute-capability", "ada"], ["'ada'", "8.9"]),
+        (["--tactic-source", "CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
+        (["--plugin", "nothing.so"], ["nothing.so"]),
+        (["--optimization-level", "9"], ["9"]),
+    ],
+)
+def test_bad_settings_cost_nothing(desk: Any, flags: list[str], says: list[str]) -> None:
+    base = ["compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5"]
+    desk.refused(*base, "--backend", "tensorrt-rtx", *flags, says=says)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="it is installed")
+def test_a_library_that_is_not_there(desk: Any) -> None:
+    flags = ["compare", "net.onnx", "--inputs", "data.npz", "--backend", "tensorrt"]
+    desk.refused(*flags, says=["qdebug[tensorrt]", "tensorrt-rtx"], spawn=True)
