@@ -14,7 +14,7 @@ from qdebug.errors import MetricError
 from qdebug.measure.compare import Errors
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.samples import Samples, open_samples
-from qdebug.pipeline.build import build_subject, load_model, plan_from
+from qdebug.pipeline.build import Built, build_subject, load_model, plan_from
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.diagnose import diagnosed
 from qdebug.pipeline.engine import Target, engine_of, open_target, why_not_run
@@ -114,12 +114,16 @@ def compare(
             unsplit = evidence.unsplit if evidence else ()
             writer.set_manifest(manifest_of(settings, subject, samples, key, unsplit))
             writer.set_plan(plan_text)
-            if built.gathered:
-                writer.set_ranges(to_records(built.gathered))
-            run_file = writer.finish(json.dumps(compare_to_json(result), ensure_ascii=False))
+            run_file = _finished(writer, built, result)
     if failure is not None:
         raise _with_file(failure, run_file)
     return CompareOutcome(result, run_file)
+
+
+def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
+    if built.gathered:
+        writer.set_ranges(to_records(built.gathered))
+    return writer.finish(json.dumps(compare_to_json(result), ensure_ascii=False))
 
 
 def _with_file(failure: MetricError, run_file: Path | None) -> MetricError:
