@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from qdebug.errors import UsageError
 from qdebug.run.tensorrt.inspect.layer_info import NAMES_ONLY, NO_METADATA
@@ -41,6 +41,16 @@ _FALLBACK = re.compile(
     r"falling back|converting .* to fp32|platform doesn't support|not supported natively",
     re.IGNORECASE,
 )
+_VERSION = re.compile(
+    r"(?:TensorRT(?:-RTX| for RTX)? version|Loaded Module: tensorrt\w* \| Version): ([\d.]+)"
+)
+# Most lines of a log: nothing happens in them, and the user's names in them may hold any word.
+_NO_EVENT = (
+    *("Name: ", "Layer(", "Parsing node: ", "Static check for parsing node: ", "Searching for "),
+    *("Registering ", "Importing initializer: ", "Tactic: ", "Fastest Tactic", "Skipping tactic"),
+    *("***", "---", "===", "Plugin creator", "Registered plugin", "CONSTANT ", "Running: "),
+)
+_ENDINGS = ("I/O Tensors:", "Bindings:", "Engine Metadata:")
 _TACTIC = re.compile(r"Set Tactic Name: |Chose Runner Type: ")
 
 
@@ -66,7 +76,7 @@ def read_build_log(text: str, name: str) -> EngineInfo:
             "Build with a verbose logger (trtexec --verbose, trt.Logger.VERBOSE) and "
             "--profilingVerbosity=detailed.",
         )
-    layers = tuple(_layers(stripped[starts[-1] :]))
+    layers, unread = _layers(lines[starts[-1] :], stripped[starts[-1] :])
     if not layers:
         raise UsageError(f"{name}: the list of the engine's layers in line {starts[-1] + 1} is cut")
     before = starts[-2] + 1 if len(starts) > 1 else 0
@@ -74,10 +84,14 @@ def read_build_log(text: str, name: str) -> EngineInfo:
     notes = [NAMES_ONLY] if names_only else []
     if not names_only and any(layer.named_only for layer in layers):
         notes.append(NO_METADATA)
+    if unread:
+        notes.append(
+            f"{unread} lines in the list of layers could not be read: some may be missing."
+        )
     if len(starts) > 1:
         notes.append(f"The log holds {len(starts)} engines; this is the last.")
     return EngineInfo(
-        layers=layers,
+        layers=tuple(layers),
         source=Source.BUILD_LOG,
         io=tuple(_io(stripped[starts[-1] :])),
         detailed=not names_only,
@@ -96,16 +110,26 @@ def is_build_log(text: str) -> bool:
     )
 
 
-def _layers(lines: list[str]) -> Iterator[EngineLayer]:
-    first = _LAYERS.match(lines[0])
-    if first and first[1]:  # some loggers put the first layer behind the heading
-        lines = ["", first[1], *lines[1:]]
-    for line in lines[1:]:
-        layer = parse_layer(line.strip())
+def _layers(lines: Sequence[str], messages: Sequence[str]) -> tuple[list[EngineLayer], int]:
+    """The layers listed from the heading on, and how many lines of the list make no sense.
+
+    Args:
+        lines: as they are in the log; one that starts with a time or a severity ends the list.
+        messages: the same without what comes before the message.
+    """
+    heading = _LAYERS.match(messages[0])
+    first = heading[1] if heading else ""  # some loggers put the first layer behind the heading
+    found, unread = [], 0
+    for line, message in zip(["", *lines[1:]], [first, *messages[1:]], strict=True):
+        text = message.strip()
+        layer = parse_layer(text)
         if layer:
-            yield layer
-        elif line.strip():
+            found.append(layer)
+        elif line and (not text or text in _ENDINGS or line != message):
             break
+        elif text:
+            unread += 1
+    return found, unread
 
 
 def _io(lines: list[str]) -> Iterator[EngineTensor]:
@@ -145,9 +169,7 @@ def _dims(text: str) -> tuple[int, ...]:
 
 def _library(lines: Iterable[str]) -> str:
     for line in lines:
-        found = re.search(r"TensorRT(?:-RTX| for RTX)? version: ([\d.]+)", line) or re.search(
-            r"Loaded Module: tensorrt\w* \| Version: ([\d.]+)", line
-        )
+        found = _VERSION.search(line) if "ersion: " in line else None
         if found:
             return found[1]
     return ""
@@ -167,10 +189,12 @@ def _kind(line: str, message: str) -> EventKind | None:
     severity = _SEVERITY.search(line[: len(line) - len(message)])
     if severity and severity[0] not in ("WARNING", "[W]"):
         return EventKind.ERROR
-    if _FALLBACK.search(message):
-        return EventKind.PRECISION
     if severity:
-        return EventKind.WARNING
+        return EventKind.PRECISION if _FALLBACK.search(message) else EventKind.WARNING
+    if message.lstrip().startswith(_NO_EVENT) or "puts: [" in message:
+        return None
+    if _TACTIC.search(message):
+        return EventKind.TACTIC
     if _FUSION.search(message):
         return EventKind.FUSION
-    return EventKind.TACTIC if _TACTIC.search(message) else None
+    return EventKind.PRECISION if _FALLBACK.search(message) else None

@@ -173,6 +173,22 @@ def test_a_detailed_log_of_tensorrt_8_and_10() -> None:
     assert info.layer_of("relu1") is conv
 
 
+def test_names_are_no_events() -> None:
+    words = "fusing overflow"
+    log = f"[V] [TRT] Parsing node: {words} [Relu]\n{EIGHT.replace('relu1', words)}"
+    found, plain = (read_build_log(text, "a").events for text in (log, EIGHT))
+    assert [(e.kind, e.text.replace(words, "relu1")) for e in found] == [
+        (e.kind, e.text) for e in plain
+    ]
+
+
+def test_lines_that_are_no_layers_are_told_of() -> None:
+    log = EIGHT.replace("Name: fc,", "Name: f\nc,")  # a node's name may hold a line break
+    info = read_build_log(log, "trtexec.log")
+    assert len(info.layers) == 2
+    assert any("2 lines" in note for note in info.notes)
+
+
 def test_a_brief_log_names_types_but_nodes_only_by_the_layers_names() -> None:
     info = read_build_log(BRIEF, "old.log")
     copy, conv, constant, myelin = info.layers
