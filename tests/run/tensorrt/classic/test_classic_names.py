@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from qdebug.run.tensorrt import calibrator, constraints
 from qdebug.run.tensorrt.library import Library
 
 PACKAGE = Path(constraints.__file__).parent
-ROOTS = ("trt", "library.module", "self.library.module", "self._library.module")
+MODULE = re.compile(r"(?:[\w.]*\.)?(?:_?trt|(?:_?library|self)\.module)\.(.+)")
+"""How our code writes the module: `trt`, `self._trt`, `self.library.module` and the like."""
+
 ONLY_RTX = ("ComputeCapability",)
 ONLY_10 = ("BuilderFlag.FP16", "BuilderFlag.INT8", "BuilderFlag.OBEY_PRECISION_CONSTRAINTS")
 
@@ -29,10 +32,9 @@ def used_names() -> set[str]:
 def _chains(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            text = ast.unparse(node)
-            for root in ROOTS:
-                if text.startswith(root + "."):
-                    yield text.removeprefix(root + ".").split(".__members__")[0]
+            found = MODULE.fullmatch(ast.unparse(node))
+            if found:
+                yield found[1].split(".__members__")[0]
 
 
 CODE = """
