@@ -97,13 +97,11 @@ class Problem:
         items: the layers that may be raised, in order of execution.
         always: pins that every candidate holds; none of them is an item.
         pin_to: the precision that items are raised to.
-        seed: of all that is random.
     """
 
     items: tuple[Item, ...]
     always: Pins = frozenset()
     pin_to: PinTo = PinTo.AUTO
-    seed: int = 0
 
     def __post_init__(self) -> None:
         names = [item.name for item in self.items] + [name for name, _ in self.always]

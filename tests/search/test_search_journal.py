@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdebug.errors import StoreError
@@ -32,6 +32,7 @@ measurements = st.builds(
 pin_sets = st.dictionaries(st.text(min_size=1), st.sampled_from(Precision)).map(pins_of)
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(pin_sets, measurements, max_size=5))
 def test_round_trip(entries: dict[Pins, Measurement]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -72,7 +73,7 @@ def test_a_line_cut_short_at_any_byte_is_dropped(tmp_path: Path) -> None:
     path = filled(tmp_path / "journal")
     data = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(data) if byte == ord("\n")]
-    for length in range(len(data)):
+    for length in sorted({*range(0, len(data), 9), *ends, *(end - 1 for end in ends)}):
         path.write_bytes(data[:length])
         with Journal(path, KEY) as journal:
             whole = [end for end in ends if end <= length]

@@ -1,0 +1,167 @@
+"""A model of the noise at the outputs, fitted as evaluations come in, and its link to the verdict.
+
+The quantization errors of different layers are nearly uncorrelated, so their energies add up at the
+outputs: noise(S) = base + Σ x_i over the layers i that S does not raise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.search.problem import Measurement
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+KNOWN_STD, UNKNOWN_STD = 1.2, 2.5
+"""Standard deviation of ln(x_i) around an estimate, and where there is none."""
+MEASURED_STD = 0.02
+"""Of ln(noise): how far noise is from additive at best."""
+_STEPS = 12
+_LONGEST_STEP = 2.0
+_TINY = 1e-9
+"""Relative to the noise of nothing raised: below it, noise is as good as none."""
+
+
+class NoiseModel:
+    """Contributions x_i, from estimates and measurements.
+
+    The estimate is the maximum a posteriori of ln x, with a normal prior around the (scaled)
+    estimates and normal errors of ln noise, by Gauss-Newton (Nocedal & Wright, Numerical
+    Optimization, 2006, §10.3); the covariance is that of the last step. Working with ln x keeps
+    every x_i positive, and an error of the estimates a factor.
+    """
+
+    def __init__(self, estimates: Sequence[float], nothing: float, everything: float) -> None:
+        """`nothing` and `everything` are the noise with no layer raised, and with all of them."""
+        prior = np.asarray(estimates, np.float64)
+        known = prior > 0
+        prior = np.where(known, prior, np.median(prior[known]) if known.any() else 1.0)
+        self._floor = _TINY * nothing
+        self._base = min(everything, nothing) + self._floor
+        total = max(nothing - everything, self._floor)
+        self._prior = np.log(prior * (total / prior.sum()))
+        self._variance = np.where(known, KNOWN_STD, UNKNOWN_STD) ** 2
+        self._left_out: list[Mask] = []
+        self._noise: list[float] = []
+        self._log = self._prior.copy()
+        self._slope = np.zeros((0, len(prior)))
+        self.observe(np.zeros(len(prior), np.bool_), nothing)
+
+    @property
+    def contributions(self) -> Floats:
+        """x_i, of shape (layers,)."""
+        return np.asarray(np.exp(self._log))
+
+    @property
+    def base(self) -> float:
+        """The noise with all layers raised."""
+        return self._base
+
+    def observe(self, raised: Mask, noise: float) -> None:
+        """Fit again with the measured `noise` of `raised`, of shape (layers,)."""
+        if raised.all():
+            return
+        self._left_out.append(~raised)
+        self._noise.append(max(noise, self._floor))
+        self._fit()
+
+    def predict(self, raised: Mask) -> Floats:
+        """The noise of sets of shape (…, layers), of shape (…)."""
+        return np.asarray(self._base + ~raised @ self.contributions)
+
+    def deviation(self, raised: Mask) -> Floats:
+        """The standard deviation of the logarithm of that noise, the model's own misfit
+        included, for sets of shape (sets, layers)."""
+        slope = ~raised * self.contributions / self.predict(raised)[:, None]
+        seen, inner = self._slope * self._variance, self._inner()
+        known = np.sum(np.linalg.solve(np.linalg.cholesky(inner), seen @ slope.T) ** 2, axis=0)
+        variance = np.maximum(slope**2 @ self._variance - known, 0.0)
+        return np.asarray(np.sqrt(variance + MEASURED_STD**2 + self._misfit() ** 2))
+
+    def _misfit(self) -> float:
+        """The root mean square of ln measured − ln modelled."""
+        modelled = self._base + np.array(self._left_out) @ self.contributions
+        return float(np.sqrt(np.mean(np.log(np.array(self._noise) / modelled) ** 2)))
+
+    def _fit(self) -> None:
+        left_out, measured = np.array(self._left_out, np.float64), np.log(np.array(self._noise))
+        for _ in range(_STEPS):
+            x = self.contributions
+            modelled = self._base + left_out @ x
+            self._slope = left_out * x / modelled[:, None]
+            residual = measured - np.log(modelled) + self._slope @ (self._log - self._prior)
+            pull = np.linalg.solve(self._inner(), residual) @ self._slope
+            step = self._prior + self._variance * pull - self._log
+            self._log = self._log + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+            if np.max(np.abs(step)) < 1e-2:
+                break
+
+    def _inner(self) -> Floats:
+        """The covariance of the measured logarithms, of shape (measurements, measurements)."""
+        wide = self._slope * self._variance
+        return np.asarray(wide @ self._slope.T + MEASURED_STD**2 * np.eye(len(wide)))
+
+
+class Link:
+    """From noise to verdict: the noise at which the target is just met."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, bool, float | None]] = []
+
+    def observe(self, measurement: Measurement) -> None:
+        """Learn from a measurement; one without noise says nothing."""
+        noise = measurement.known_noise
+        if noise is not None and not measurement.failure:
+            self._points.append((noise, measurement.passed, measurement.slack))
+
+    @property
+    def passing(self) -> float:
+        """The largest noise that passed; 0 where none did."""
+        return max((noise for noise, passed, _ in self._points if passed), default=0.0)
+
+    @property
+    def failing(self) -> float:
+        """The smallest noise that failed; +inf where none did."""
+        return min((noise for noise, passed, _ in self._points if not passed), default=math.inf)
+
+    def threshold(self) -> float:
+        """The noise expected to be the most that passes.
+
+        Between the largest that passed and the smallest that failed: where their slack is known,
+        by interpolation, linear in noise or in its logarithm, whichever the slacks seen so far are
+        closer to; else half-way in logarithm. Where the two overlap, half-way too.
+        """
+        low, high = self.passing, self.failing
+        if math.isinf(high):
+            return low
+        low = max(low, _TINY * high)
+        middle = math.sqrt(low * high)
+        if low >= high:
+            return middle
+        under, over = self._slack_at(self.passing), self._slack_at(high)
+        if under is None or over is None or under <= over:
+            return middle
+        share = under / (under - over)
+        if self._is_logarithmic():
+            return float(low * (high / low) ** share)
+        return low + (high - low) * share
+
+    def _slack_at(self, noise: float) -> float | None:
+        slacks = [s for n, _, s in self._points if n == noise and s is not None]
+        return slacks[-1] if slacks and math.isfinite(slacks[-1]) else None
+
+    def _is_logarithmic(self) -> bool:
+        points = [(n, s) for n, _, s in self._points if s is not None and math.isfinite(s) and n]
+        if len(points) < 3:
+            return False
+        noise, slack = np.array(points).T
+        columns = [slack, noise, np.log(noise)]
+        if any(np.ptp(c) == 0 for c in columns):
+            return False
+        _, linear, logarithmic = np.abs(np.corrcoef(columns)[0])
+        return bool(logarithmic > linear)

@@ -1,0 +1,71 @@
+"""What a search evaluated, as a trade of error against cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.search.oracle import Evaluation
+from qdebug.search.problem import Pins, Problem
+
+
+@dataclass(frozen=True)
+class Point:
+    """A candidate that no other beats in both cost and noise.
+
+    Attributes:
+        cost: of its pins, without those that are always there.
+        noise: Σerr²/Σref² at the outputs.
+        value: the target's figure.
+        knee: it is the knee of the list.
+    """
+
+    pins: Pins
+    cost: float
+    noise: float
+    value: float | None
+    passed: bool
+    knee: bool = False
+
+
+def pareto(problem: Problem, history: Iterable[Evaluation]) -> tuple[Point, ...]:
+    """The candidates that none beats, the cheapest first; those without noise are left out.
+
+    The knee is the point farthest below the straight line from the first point to the last, with
+    the cost and the logarithm of the noise scaled to 0…1 (Satopää et al., Finding a "Kneedle" in a
+    Haystack, 2011); none where there are fewer than three points or none is below the line.
+    """
+    points = [
+        Point(
+            e.pins,
+            problem.cost(e.pins),
+            e.measurement.noise,
+            e.measurement.value,
+            e.measurement.passed,
+        )
+        for e in history
+        if e.measurement.noise is not None and not math.isnan(e.measurement.noise)
+    ]
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.cost, p.noise, len(p.pins), sorted(p.pins))):
+        if not best or point.noise < best[-1].noise:
+            best.append(point)
+    knee = _knee(best)
+    return tuple(replace(point, knee=i == knee) for i, point in enumerate(best))
+
+
+def _knee(points: Sequence[Point]) -> int | None:
+    finite = [i for i, p in enumerate(points) if math.isfinite(p.noise)]
+    if len(finite) < 3:
+        return None
+    cost = np.array([points[i].cost for i in finite])
+    noise = np.array([points[i].noise for i in finite])
+    level = np.log(np.maximum(noise, noise[noise > 0].min() / 10))
+    x = (cost - cost[0]) / (cost[-1] - cost[0])
+    y = (level - level[-1]) / (level[0] - level[-1])
+    below = 1 - x - y
+    at = int(np.argmax(below))
+    return finite[at] if below[at] > 1e-9 else None
