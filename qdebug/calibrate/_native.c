@@ -12,8 +12,7 @@
 #define ABS_BITS 0x7FFFFFFF
 #define INF_BITS 0x7F800000
 #define SPARE 64           /* counters behind the table, for what has no bin */
-#define COUNT_SHIFT 40     /* a counter packs a count above and the sum of dropped bits below */
-#define FLUSH (1 << 23)    /* elements after which neither part may be full: 2^23 · 2^16 < 2^40 */
+#define COUNT_SHIFT 40     /* a count above, the sum of dropped bits below */
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -59,7 +58,7 @@ static void scan_plainly(Scan *s, const float *x, Py_ssize_t n) {
 }
 
 /* n is a multiple of LANES, at most BLOCK; false (and s untouched) where NaN or Inf is among it */
-CLONES static int scan_block(Scan *s, const float *x, Py_ssize_t n) {
+CLONES static int scan_lanes(Scan *s, const float *x, Py_ssize_t n) {
     double sum[LANES] = {0}, sq[LANES] = {0};
     float low[LANES], high[LANES];
     uint32_t amax[LANES] = {0}, smallest[LANES], zeros[LANES] = {0};
@@ -89,13 +88,12 @@ CLONES static int scan_block(Scan *s, const float *x, Py_ssize_t n) {
     return 1;
 }
 
-static void scan_row(Scan *s, const float *x, Py_ssize_t n) {
+static Scan scan_block(const float *x, Py_ssize_t n) {
+    Scan s = NOTHING;
     Py_ssize_t whole = n / LANES * LANES;
-    for (Py_ssize_t i = 0; i < whole; i += BLOCK) {
-        Py_ssize_t size = whole - i < BLOCK ? whole - i : BLOCK;
-        if (!scan_block(s, x + i, size)) scan_plainly(s, x + i, size);
-    }
-    scan_plainly(s, x + whole, n - whole);
+    if (whole && !scan_lanes(&s, x, whole)) scan_plainly(&s, x, whole);
+    scan_plainly(&s, x + whole, n - whole);
+    return s;
 }
 
 static int floats_of(PyObject *object, Py_buffer *view) {
@@ -106,35 +104,16 @@ static int floats_of(PyObject *object, Py_buffer *view) {
     return 0;
 }
 
-static PyObject *scan(PyObject *self, PyObject *args) {
-    PyObject *values;
-    Py_buffer view;
-    Py_ssize_t rows;
-    Scan all = NOTHING;
-    double amax_total = 0;
-    long long filled = 0;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "On", &values, &rows) || !floats_of(values, &view)) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    Py_ssize_t width = rows > 0 ? view.len / 4 / rows : 0;
-    for (Py_ssize_t r = 0; r < rows; r++) {
-        Scan row = NOTHING;
-        float amax;
-        scan_row(&row, (const float *)view.buf + r * width, width);
-        memcpy(&amax, &row.amax, 4);
-        amax_total += amax;
-        filled += row.low <= row.high;
-        join(&all, &row);
-    }
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&view);
-    return Py_BuildValue("ffLLLddIILd", all.low, all.high, all.zeros, all.nans, all.infs, all.total,
-                         all.total_sq, all.amax, all.smallest + 1, filled, amax_total);
-}
+typedef struct {
+    uint64_t *counters; /* of positive values by bin, of negative ones, and the spare */
+    Py_ssize_t bins;
+    int top, first;
+} Bins;
 
-/* The counter of each of n values, and what is added to it beside the count. */
-CLONES static void locate(const float *x, Py_ssize_t n, int top, int first, int spare,
-                          int32_t *at, uint32_t *dropped) {
+/* The counter of each of n values, and what is added to it beside the count. Zeros and whatever
+ * has no bin go to the spare counters: NaN and Inf among it, since bins end with top's octave. */
+CLONES static void locate(const float *x, Py_ssize_t n, int top, int first, int32_t bins,
+                          uint32_t *at, uint32_t *dropped) {
     int start = (top - 5) * 128 - first;
     for (Py_ssize_t i = 0; i < n; i++) {
         uint32_t bits;
@@ -142,64 +121,36 @@ CLONES static void locate(const float *x, Py_ssize_t n, int top, int first, int 
         int32_t m = (int32_t)(bits & ABS_BITS), step = top - (m >> 23);
         step = step < 0 ? 0 : step > 4 ? 4 : step;
         int32_t above = (int32_t)((uint32_t)m - ((uint32_t)(top - 1 - step) << 23));
-        int32_t counter = 2 * ((above >> (12 + step)) + start) + (int32_t)(bits >> 31);
-        at[i] = (uint32_t)m - 1 < INF_BITS - 1 ? counter : spare + (int32_t)(i & (SPARE - 1));
+        int32_t bin = (above >> (12 + step)) + start, side = (int32_t)bits < 0 ? bins : 0;
+        int32_t spare = 2 * bins + (int32_t)(i & (SPARE - 1));
+        at[i] = (uint32_t)(m && (uint32_t)bin < (uint32_t)bins ? side + bin : spare);
         dropped[i] = (uint32_t)m & ((1u << (12 + step)) - 1);
     }
 }
 
-static void tally(uint64_t *counters, const float *x, Py_ssize_t n, int top, int first, int spare) {
-    int32_t at[BLOCK];
-    uint32_t dropped[BLOCK];
+/* Four at a time, all read before any is added: half as long again otherwise. */
+static void scatter(uint64_t *counters, const uint32_t *at, const uint32_t *dropped, Py_ssize_t n) {
+    const uint64_t one = 1ull << COUNT_SHIFT;
+    Py_ssize_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        uint32_t a = at[j], b = at[j + 1], c = at[j + 2], d = at[j + 3];
+        uint64_t add_a = one + dropped[j], add_b = one + dropped[j + 1];
+        uint64_t add_c = one + dropped[j + 2], add_d = one + dropped[j + 3];
+        counters[a] += add_a;
+        counters[b] += add_b;
+        counters[c] += add_c;
+        counters[d] += add_d;
+    }
+    for (; j < n; j++) counters[at[j]] += one + dropped[j];
+}
+
+static void tally(const Bins *b, const float *x, Py_ssize_t n) {
+    uint32_t at[BLOCK], dropped[BLOCK];
     for (Py_ssize_t i = 0; i < n; i += BLOCK) {
         Py_ssize_t size = n - i < BLOCK ? n - i : BLOCK;
-        locate(x + i, size, top, first, spare, at, dropped);
-        for (Py_ssize_t j = 0; j < size; j++)
-            counters[at[j]] += (1ull << COUNT_SHIFT) + dropped[j];
+        locate(x + i, size, b->top, b->first, (int32_t)b->bins, at, dropped);
+        scatter(b->counters, at, dropped, size);
     }
-}
-
-/* Adds the counters to the table's four rows, and clears them. */
-static void flush(uint64_t *counters, int64_t *table, Py_ssize_t bins) {
-    const uint64_t low = (1ull << COUNT_SHIFT) - 1;
-    for (Py_ssize_t b = 0; b < bins; b++)
-        for (int sign = 0; sign < 2; sign++) {
-            uint64_t c = counters[2 * b + sign];
-            table[sign * bins + b] += (int64_t)(c >> COUNT_SHIFT);
-            table[(2 + sign) * bins + b] += (int64_t)(c & low);
-        }
-    memset(counters, 0, (size_t)(2 * bins + SPARE) * sizeof *counters);
-}
-
-static PyObject *count(PyObject *self, PyObject *args) {
-    PyObject *values, *scratch, *rows;
-    Py_buffer x, counters, table;
-    int top, first, ready = 0;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OiiOO", &values, &top, &first, &scratch, &rows)) return NULL;
-    if (!floats_of(values, &x)) return NULL;
-    if (PyObject_GetBuffer(scratch, &counters, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) == 0) {
-        if (PyObject_GetBuffer(rows, &table, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) == 0) {
-            Py_ssize_t bins = table.len / 32, n = x.len / 4;
-            ready = counters.len >= (2 * bins + SPARE) * 8;
-            if (ready) {
-                Py_BEGIN_ALLOW_THREADS
-                for (Py_ssize_t i = 0; i < n; i += FLUSH) {
-                    tally(counters.buf, (const float *)x.buf + i, n - i < FLUSH ? n - i : FLUSH,
-                          top, first, (int)(2 * bins));
-                    flush(counters.buf, table.buf, bins);
-                }
-                Py_END_ALLOW_THREADS
-            } else {
-                PyErr_SetString(PyExc_ValueError, "the scratch is too small");
-            }
-            PyBuffer_Release(&table);
-        }
-        PyBuffer_Release(&counters);
-    }
-    PyBuffer_Release(&x);
-    if (!ready) return NULL;
-    Py_RETURN_NONE;
 }
 
 static int bin_of(uint32_t bits, int top) {
@@ -209,56 +160,96 @@ static int bin_of(uint32_t bits, int top) {
     return (above >> (12 + step)) + (top - 5) * 128;
 }
 
-static uint32_t lower_bits(int bin, int top) {
-    int linear = bin - (top - 5) * 128;
-    float position = (float)linear;
-    uint32_t bits;
-    if (linear < 128) return (uint32_t)bin << 16;
-    memcpy(&bits, &position, 4);
-    return bits + ((uint32_t)(top - 4) << 23) - ((uint32_t)(127 + 7) << 23);
+static int covers(const Bins *b, const Scan *s) {
+    if (s->amax == 0) return 1;
+    return b->bins && bin_of(s->smallest + 1, b->top) >= b->first &&
+           bin_of(s->amax, b->top) - b->first < b->bins;
 }
 
-/* Adds a table laid out for `top` to one laid out for `into_top`, which is no smaller. */
-static void add_bins(int64_t *into, Py_ssize_t into_bins, int into_first, int into_top,
-                     const int64_t *from, Py_ssize_t bins, int first, int top) {
-    for (Py_ssize_t b = 0; b < bins; b++) {
-        uint32_t bits = lower_bits(first + (int)b, top);
-        int bin = bin_of(bits, into_top), at = bin - into_first;
-        int64_t offset = bits - lower_bits(bin, into_top);
-        if (at < 0 || at >= into_bins) continue;
-        for (int sign = 0; sign < 2; sign++) {
-            int64_t n = from[sign * bins + b];
-            into[sign * into_bins + at] += n;
-            into[(2 + sign) * into_bins + at] += from[(2 + sign) * bins + b] + n * offset;
-        }
-    }
+static int bins_of(PyObject *object, int top, int first, Py_buffer *view, Bins *bins) {
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) return 0;
+    *bins = (Bins){view->buf, (view->len / 8 - SPARE) / 2, top, first};
+    if (view->itemsize == 8 && view->len / 8 >= SPARE) return 1;
+    PyBuffer_Release(view);
+    PyErr_SetString(PyExc_ValueError, "there are too few counters, or they are not uint64");
+    return 0;
 }
 
-static PyObject *add(PyObject *self, PyObject *args) {
-    PyObject *into_rows, *rows;
-    Py_buffer into, from;
-    int into_first, into_top, first, top;
+static PyObject *gather(PyObject *self, PyObject *args) {
+    PyObject *values, *counts, *amaxes;
+    Py_buffer x, counters, peaks;
+    Py_ssize_t rows, room, tallied = 0;
+    int top, first, ready = 0;
+    Scan all = NOTHING;
+    double peak_total = 0;
+    long long filled = 0;
+    Bins bins;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OiiOii", &into_rows, &into_first, &into_top, &rows, &first, &top))
+    if (!PyArg_ParseTuple(args, "OnniiOO", &values, &rows, &room, &top, &first, &counts, &amaxes))
         return NULL;
-    if (PyObject_GetBuffer(into_rows, &into, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) return NULL;
-    if (PyObject_GetBuffer(rows, &from, PyBUF_C_CONTIGUOUS) < 0) {
-        PyBuffer_Release(&into);
-        return NULL;
+    if (!floats_of(values, &x)) return NULL;
+    if (bins_of(counts, top, first, &counters, &bins)) {
+        if (PyObject_GetBuffer(amaxes, &peaks, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) == 0) {
+            ready = rows > 0 && peaks.len == rows * 4;
+            if (ready) {
+                Py_BEGIN_ALLOW_THREADS
+                Py_ssize_t width = x.len / 4 / rows, open = 1;
+                for (Py_ssize_t r = 0; r < rows; r++) {
+                    const float *row = (const float *)x.buf + r * width;
+                    Scan s = NOTHING;
+                    for (Py_ssize_t i = 0; i < width; i += BLOCK) {
+                        Py_ssize_t n = width - i < BLOCK ? width - i : BLOCK;
+                        Scan b = scan_block(row + i, n);
+                        open = open && tallied + n <= room && covers(&bins, &b);
+                        if (open) tally(&bins, row + i, n), tallied += n;
+                        join(&s, &b);
+                    }
+                    float *peak = (float *)peaks.buf + r;
+                    memcpy(peak, &s.amax, 4);
+                    peak_total += *peak;
+                    filled += s.low <= s.high;
+                    join(&all, &s);
+                }
+                Py_END_ALLOW_THREADS
+            } else {
+                PyErr_SetString(PyExc_ValueError, "there must be a place for each row's peak");
+            }
+            PyBuffer_Release(&peaks);
+        }
+        PyBuffer_Release(&counters);
     }
-    add_bins(into.buf, into.len / 32, into_first, into_top, from.buf, from.len / 32, first, top);
-    PyBuffer_Release(&from);
-    PyBuffer_Release(&into);
+    PyBuffer_Release(&x);
+    if (!ready) return NULL;
+    return Py_BuildValue("ffLLLddIILdn", all.low, all.high, all.zeros, all.nans, all.infs, all.total,
+                         all.total_sq, all.amax, all.smallest + 1, filled, peak_total,
+                         tallied);
+}
+
+static PyObject *count(PyObject *self, PyObject *args) {
+    PyObject *values, *counts;
+    Py_buffer x, counters;
+    int top, first, ready;
+    Bins bins;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OiiO", &values, &top, &first, &counts)) return NULL;
+    if (!floats_of(values, &x)) return NULL;
+    ready = bins_of(counts, top, first, &counters, &bins);
+    if (ready) {
+        Py_BEGIN_ALLOW_THREADS
+        tally(&bins, x.buf, x.len / 4);
+        Py_END_ALLOW_THREADS
+        PyBuffer_Release(&counters);
+    }
+    PyBuffer_Release(&x);
+    if (!ready) return NULL;
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"add", add, METH_VARARGS,
-     "add(into, into_first, into_top, table, first, top): adds a table to one that covers it."},
-    {"scan", scan, METH_VARARGS, "scan(values, samples): see gather.Scan."},
+    {"gather", gather, METH_VARARGS,
+     "gather(values, rows, room, top, first, counters, peaks): see gather.gather."},
     {"count", count, METH_VARARGS,
-     "count(values, top, first, scratch, table): adds to the int64 [4, bins] table the bins from "
-     "number `first`, which must hold every finite value that is not 0. `scratch` is zeros."},
+     "count(values, top, first, counters): see gather.count; the counters must hold every value."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate import gather, layout
-from qdebug.types import Array
+from qdebug.calibrate import layout
 
 
 def _no_bins() -> npt.NDArray[np.int64]:
@@ -128,60 +127,8 @@ class TensorHistogram:
         return float(low + (high - low) * (rank - before + 0.5) / count)
 
 
-def histogram_of(values: Array, samples: int = 1) -> TensorHistogram:
-    """The histogram of an array of any floating type and shape; float64 is rounded to float32,
-    in which INT8 scales are kept, so that what lies beyond its range counts as Inf.
-
-    `samples` says how many samples the leading axis holds, one after the other. An axis that does
-    not split into so many belongs to a tensor without a batch axis, which counts as one sample.
-    """
-    with np.errstate(over="ignore"):
-        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
-    if flat.size == 0:
-        return TensorHistogram()
-    splits = samples > 0 and values.ndim > 0 and values.shape[0] % samples == 0
-    found = gather.scan(flat, samples if splits else 1)
-    top, first, table = _counted(flat, found)
-    return TensorHistogram(
-        low=found.low + 0.0,  # -0 becomes 0
-        high=found.high + 0.0,
-        count=flat.size - found.nan_count - found.inf_count,
-        zeros=found.zeros,
-        nan_count=found.nan_count,
-        inf_count=found.inf_count,
-        total=found.total,
-        total_sq=found.total_sq,
-        samples=found.samples,
-        sample_amax_total=found.sample_amax_total,
-        top=top,
-        first=first,
-        table=table,
-    )
-
-
-def sample_amax_of(values: Array, samples: int) -> npt.NDArray[np.float32]:
-    """The largest finite magnitude of each sample on the leading axis, float32 [samples]; 0 for one
-    without. A tensor without a batch axis (see histogram_of) gives its own for all."""
-    with np.errstate(over="ignore"):
-        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
-    splits = values.ndim > 0 and values.shape[0] % samples == 0
-    rows = flat.reshape(samples, -1) if splits else flat[None]
-    bits = [gather.scan(row, 1).amax_bits for row in rows]
-    return np.resize(np.array(bits, np.int32), samples).view(np.float32)
-
-
 _Bins = tuple[int, int, npt.NDArray[np.int64]]
 """top, first, table."""
-
-
-def _counted(flat: npt.NDArray[np.float32], found: gather.Scan) -> _Bins:
-    if found.amax_bits == 0:
-        return 0, 0, _no_bins()
-    top = layout.top_of(found.amax_bits)
-    first = layout.bin_number(found.smallest_bits, top)
-    table = np.zeros((4, layout.bin_number(found.amax_bits, top) - first + 1), np.int64)
-    gather.count(flat, top, first, table)
-    return top, first, table
 
 
 def _merged_bins(a: TensorHistogram, b: TensorHistogram) -> _Bins:
@@ -194,5 +141,6 @@ def _merged_bins(a: TensorHistogram, b: TensorHistogram) -> _Bins:
     first = min(starts)
     merged = np.zeros((4, max(ends) - first + 1), np.int64)
     for histogram in (a, b):
-        gather.add(merged, first, top, histogram.table, histogram.first, histogram.top)
+        table, start = layout.coarsen(histogram.table, histogram.first, histogram.top, top)
+        merged[:, start - first : start - first + table.shape[1]] += table
     return top, first, merged

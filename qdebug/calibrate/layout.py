@@ -24,7 +24,6 @@ LOW_BITS = 7
 MANTISSA_BITS = 23
 SMALLEST_TOP = 5  # below, the whole histogram is 7-bit: those tensors are denormal or nearly so
 LARGEST_BITS = 0x7F7FFFFF
-MAX_BINS = (254 - 4) * 128 + 4096 - 128
 
 _STEPS = TOP_BITS - LOW_BITS
 
@@ -63,6 +62,11 @@ def bin_number(bits: int, top: int) -> int:
     step = min(max(top - (bits >> MANTISSA_BITS), 0), _STEPS)
     above = bits - ((top - 1 - step) << MANTISSA_BITS)
     return (above >> (step + (MANTISSA_BITS - TOP_BITS))) + (top - _STEPS - 1) * 128
+
+
+def end_of(top: int) -> int:
+    """The number after that of the last bin in `top`'s octave."""
+    return (top - _STEPS - 1) * 128 + (2 << TOP_BITS)
 
 
 def lower_bits(first: int, count: int, top: int) -> Int32:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.histogram import histogram_of
+from qdebug.calibrate.accumulate import histogram_of
 from qdebug.calibrate.layout import Float64
 from qdebug.calibrate.mse import QMAX, QMIN, mse_amax
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from importlib.metadata import version
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.histogram import TensorHistogram, histogram_of, sample_amax_of
+from qdebug.calibrate.accumulate import Accumulator, Added
+from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import Calibrator
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
@@ -22,7 +25,7 @@ from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
 from qdebug.store.calibration import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
-from qdebug.types import Array, Progress
+from qdebug.types import Progress
 
 Float32 = npt.NDArray[np.float32]
 
@@ -121,38 +124,48 @@ def _run(context: Context, session: Session, portion: Portion, wanted: set[str] 
         samples = probe(session, samples, context.batch_size).samples
         batches = tuple(samples.batches())
 
-    def one(batch: Batch) -> dict[str, tuple[TensorHistogram, Float32]]:
+    idle: list[defaultdict[str, Accumulator]] = []  # one set for each execution in flight
+
+    def one(batch: Batch) -> dict[str, Added]:
         feeds = samples.feeds(batch.start, batch.count)
         tensors = {**feeds, **session.run(feeds)}
-        return {
-            name: _gather(array, batch.count)
+        try:
+            own = idle.pop()
+        except IndexError:
+            own = defaultdict(Accumulator)
+        added = {
+            name: own[name].add(array, batch.count)
             for name, array in tensors.items()
             if np.issubdtype(array.dtype, np.floating) and (wanted is None or name in wanted)
         }
+        idle.append(own)
+        return added
 
-    totals: dict[str, TensorHistogram] = {}
-    peaks: dict[str, list[Float32]] = {}
+    parts: defaultdict[str, list[Added]] = defaultdict(list)
     done = 0
     results = map_in_order(one, batches, context.parallel.workers)
     for batch, found in zip(batches, results, strict=True):
-        for name, (histogram, amax) in found.items():
-            known = totals.get(name)
-            totals[name] = histogram if known is None else known.merge(histogram)
-            peaks.setdefault(name, []).append(amax)
+        for name, added in found.items():
+            parts[name].append(added)
         done += batch.count
         context.progress(Progress("calibrate", done, portion.count))
-    sample_amax = {name: np.concatenate(parts) for name, parts in peaks.items()}
-    return Gathered(totals, sample_amax, np.array(portion.indices, np.int64))
+    histograms = {
+        name: _total([own.pop(name, None) for own in idle], parts[name]) for name in parts
+    }
+    sample_amax = {name: np.concatenate([a.peaks for a in parts[name]]) for name in parts}
+    return Gathered(histograms, sample_amax, np.array(portion.indices, np.int64))
 
 
-def _gather(array: Array, samples: int) -> tuple[TensorHistogram, Float32]:
-    """The histogram, and the largest magnitude of each sample; a tensor that does not split into
-    samples belongs to all of them."""
-    splits = array.ndim > 0 and array.shape[0] % samples == 0
-    histogram = histogram_of(array, samples if splits else 1)
-    if samples == 1 or not splits:
-        return histogram, np.full(samples, histogram.amax, np.float32)
-    return histogram, sample_amax_of(array, samples)
+def _total(shares: Iterable[Accumulator | None], added: Sequence[Added]) -> TensorHistogram:
+    """The histogram that a tensor's accumulators hold shares of. Which values went into which
+    depends on timing, and the last digits of their sums with it: those are added in order."""
+    merged = reduce(TensorHistogram.merge, [s.histogram() for s in shares if s is not None])
+    return replace(
+        merged,
+        total=sum(a.total for a in added),
+        total_sq=sum(a.total_sq for a in added),
+        sample_amax_total=sum(a.peak_total for a in added),
+    )
 
 
 def _key(graph: Graph, portion: Portion, tensors: Sequence[str] | None) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdebug.calibrate.histogram import TensorHistogram, histogram_of
+from qdebug.calibrate.accumulate import histogram_of
+from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import METHODS, parse_method
 from qdebug.errors import UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdebug.calibrate.histogram import histogram_of
+from qdebug.calibrate.accumulate import histogram_of
 from qdebug.calibrate.user import load_calibrator
 from qdebug.errors import UsageError
 

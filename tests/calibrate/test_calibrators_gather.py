@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrate import gather, layout
-from qdebug.calibrate.histogram import TensorHistogram, histogram_of, sample_amax_of
+from qdebug.calibrate import accumulate, gather, layout
+from qdebug.calibrate.accumulate import Accumulator, histogram_of
+from qdebug.calibrate.histogram import TensorHistogram
 
 ANY = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32))
 ORDINARY = hnp.arrays(
@@ -56,26 +57,47 @@ def test_numpy_and_compiled_agree_on_blocks_and_their_rests(size: int) -> None:
 
 
 @needs_native
-@settings(deadline=None, max_examples=200)
-@given(values=ORDINARY, shift=st.integers(-20, 20))
-def test_numpy_and_compiled_merge_alike(values: Any, shift: int) -> None:
-    a, b = histogram_of(values), histogram_of(np.ldexp(values, shift))
-    compiled = a.merge(b)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "native", None)
-        _assert_same(a.merge(b), compiled)
+def test_the_compiled_module_refuses_other_types_and_small_buffers() -> None:
+    values, counters, peaks = np.ones(32, np.float32), gather.new_counters(1), np.zeros(1, "f4")
+    with pytest.raises(ValueError, match="float32"):
+        gather.native.gather(values.astype(np.float64), 1, 0, 127, 1, counters, peaks)
+    with pytest.raises(ValueError, match="counters"):
+        gather.native.count(values, 127, 1, np.zeros(3, np.uint64))
+    with pytest.raises(ValueError, match="peak"):
+        gather.native.gather(values, 2, 0, 127, 1, counters, peaks)
+    with pytest.raises((BufferError, ValueError)):
+        gather.native.count(values[::2], 127, 1, counters)
 
 
 @needs_native
-def test_the_compiled_module_refuses_other_types_and_small_buffers() -> None:
-    values = np.ones(32, np.float32)
-    table = np.zeros((4, 1), np.int64)
-    with pytest.raises(ValueError, match="float32"):
-        gather.native.scan(values.astype(np.float64), 1)
-    with pytest.raises(ValueError, match="too small"):
-        gather.native.count(values, 127, 1, np.zeros(3, np.uint64), table)
-    with pytest.raises((BufferError, ValueError)):
-        gather.native.scan(values[::2], 1)
+def test_the_compiled_module_drops_what_has_no_bin_instead_of_writing_beyond() -> None:
+    values = np.array([1e-30, 1.0, 1e30, np.nan, np.inf, -np.inf, 0.0, -1.0], np.float32)
+    counters = gather.new_counters(4096)
+    gather.native.count(values, 127, layout.bin_number(126 << 23, 127), counters)
+    assert gather.emptied(counters)[:2].sum() == 2
+
+
+Arrays = st.lists(st.tuples(ORDINARY, st.integers(-30, 30)), max_size=6)
+
+
+@settings(deadline=None, max_examples=300)
+@given(arrays=Arrays, compiled=st.booleans(), room=st.sampled_from([7, 40, gather.ROOM]))
+def test_an_accumulator_holds_what_its_arrays_hold_merged(
+    arrays: Any, compiled: bool, room: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accumulate, "ROOM", room)  # the counters are emptied on the way
+        if not compiled:
+            patch.setattr(gather, "native", None)
+        scaled = [np.ldexp(values, shift) for values, shift in arrays]
+        accumulator = Accumulator()
+        added = [accumulator.add(values) for values in scaled]
+        expected = reduce(TensorHistogram.merge, map(histogram_of, scaled), TensorHistogram())
+        _assert_same(accumulator.histogram(), expected)
+        assert sum(a.peak_total for a in added) == pytest.approx(expected.sample_amax_total)
+        accumulator.add(np.float32([3e38]))  # and goes on after it was asked
+        expected = expected.merge(histogram_of(np.float32([3e38])))
+        _assert_same(accumulator.histogram(), expected)
 
 
 @settings(deadline=None, max_examples=300)
@@ -125,6 +147,10 @@ def test_bins_of_a_larger_range_are_unions(top: int, offset: int) -> None:
     assert np.all((np.diff(coarse) == 0) | (np.diff(coarse) == 1))
 
 
+def _peaks(values: Any, samples: int) -> Any:
+    return Accumulator().add(values, samples).peaks
+
+
 SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.integers(1, 5))
 
 
@@ -135,7 +161,7 @@ def test_sample_maxima_do_not_depend_on_the_batch_size(shape: Any, data: Any) ->
     single = reduce(TensorHistogram.merge, [histogram_of(row[None]) for row in values])
     _assert_same(histogram_of(values, samples=len(values)), single)
     finite = np.where(np.isfinite(values), np.abs(values), 0)
-    np.testing.assert_array_equal(sample_amax_of(values, len(values)), finite.max(axis=1))
+    np.testing.assert_array_equal(_peaks(values, len(values)), finite.max(axis=1))
 
 
 def test_samples_of_several_rows_and_of_none() -> None:
@@ -146,6 +172,6 @@ def test_samples_of_several_rows_and_of_none() -> None:
     assert (four.samples, four.sample_amax_total) == (3, 10.0)  # the third has no finite value
     for axisless in (histogram_of(values, samples=3), histogram_of(np.array(5.0), samples=2)):
         assert (axisless.samples, axisless.sample_amax_total) == (1, 5.0)
-    assert sample_amax_of(values, 3).tolist() == [5, 5, 5]
-    assert sample_amax_of(values, 2).tolist() == [3, 5]
+    assert _peaks(values, 3).tolist() == [5, 5, 5]
+    assert _peaks(values, 2).tolist() == [3, 5]
     assert histogram_of(np.zeros((0, 4), np.float32), 3).samples == 0

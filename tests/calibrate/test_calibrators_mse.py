@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrate.histogram import TensorHistogram, histogram_of
+from qdebug.calibrate.accumulate import histogram_of
+from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import parse_method
 from qdebug.calibrate.mse import mse_amax, squared_error
 from qdebug.plan.quantize import fake_quantize, scale_of

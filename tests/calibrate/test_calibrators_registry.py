@@ -20,7 +20,8 @@ from onnxruntime.quantization.calibrate import (
 )
 
 import qdebug.calibrate
-from qdebug.calibrate.histogram import TensorHistogram, histogram_of
+from qdebug.calibrate.accumulate import histogram_of
+from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.mean_max import mean_max_amax
 from qdebug.calibrate.methods import METHODS, parse_method
 
