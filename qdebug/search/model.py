@@ -21,6 +21,8 @@ KNOWN_STD, UNKNOWN_STD = 1.2, 2.5
 """Standard deviation of ln(x_i) around an estimate, and where there is none."""
 MEASURED_STD = 0.02
 """Of ln(noise): how far noise is from additive at best."""
+_KEPT = 300
+"""Measurements; older ones are forgotten, so that a fit takes milliseconds."""
 _STEPS = 12
 _LONGEST_STEP = 2.0
 _TINY = 1e-9
@@ -68,6 +70,7 @@ class NoiseModel:
             return
         self._left_out.append(~raised)
         self._noise.append(max(noise, self._floor))
+        del self._left_out[:-_KEPT], self._noise[:-_KEPT]
         self._fit()
 
     def predict(self, raised: Mask) -> Floats:

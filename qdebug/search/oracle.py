@@ -103,7 +103,9 @@ class Oracle:
             if pins in recorded:
                 self._remember(Evaluation(pins, recorded[pins], replayed=True))
                 continue
-            measurement = next(results)
+            measurement = next(results, None)
+            if measurement is None:
+                raise RuntimeError("an evaluation gave fewer results than it was asked for")
             if self._journal:
                 self._journal.append(pins, measurement)
             self._remember(Evaluation(pins, measurement))

@@ -43,7 +43,7 @@ class Item:
         costs: what raising it costs, for every precision it can be raised to (FP16, FP32 or both);
             ≥ 0, one unit for the whole problem.
         noise: an estimate, before any evaluation, of what it adds to the output's noise-to-signal
-            energy ratio while it is not raised; 0 where nothing is known.
+            energy ratio while it is not raised; 0 where nothing is known, +inf where it ruins it.
     """
 
     name: str
@@ -110,6 +110,8 @@ class Problem:
         for item in self.items:
             if not item.costs or any(not 0 <= c < math.inf for c in item.costs.values()):
                 raise ValueError(f"{item.name}: needs finite costs that are not negative")
+            if not item.noise >= 0:
+                raise ValueError(f"{item.name}: its noise is not a number from 0")
             if self.pin_to is not PinTo.AUTO and Precision(self.pin_to) not in item.costs:
                 raise ValueError(f"{item.name}: has no cost in {self.pin_to}")
 

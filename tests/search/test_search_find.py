@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic import FP16, FP32, Predicate, additive, layers, names_of, needing, problem, search
 
 from qdebug.search.find import Outcome, find
@@ -169,3 +172,39 @@ def test_what_the_evaluation_raises_ends_the_search_and_the_journal_goes_on(tmp_
     assert (resumed.pins, resumed.evaluations) == (complete.pins, complete.evaluations)
     assert [e.pins for e in resumed.history] == [e.pins for e in complete.history] == calls
     assert [e.replayed for e in resumed.history].count(True) == 6
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10**6), st.floats(0.05, 0.9), st.sampled_from(["auto", "ddmin", "rank"]))
+def test_whatever_the_predicate_what_is_said_of_two_precisions_is_true(
+    seed: int, share: float, strategy: str
+) -> None:
+    """Verdicts at random for every assignment of INT8, FP16 and FP32 to four layers."""
+    names = layers(4)
+
+    def judge(pins: Pins) -> bool:
+        if pins == pins_of(dict.fromkeys(names, FP32)):
+            return True
+        return bool(pins) and random.Random(repr((seed, sorted(pins)))).random() < share
+
+    def evaluate(sets: Sequence[Pins]) -> list[Measurement]:
+        return [Measurement(None, judge(pins)) for pins in sets]
+
+    of = problem(names, pin_to=PinTo.AUTO)
+    result = find(of, Oracle(evaluate), STRATEGIES[strategy])
+    assert result.outcome is Outcome.FOUND
+    assert judge(result.pins)
+    neighbours = [result.pins - {pin} for pin in result.pins]
+    neighbours += [result.pins - {(n, FP32)} | {(n, FP16)} for n, p in result.pins if p is FP32]
+    evaluated = {e.pins: e.measurement.passed for e in result.history}
+    shown = [n in evaluated and not evaluated[n] for n in neighbours]
+    assert result.minimal == all(shown)
+    assert result.minimal or strategy == "rank"
+
+
+def test_an_infinite_estimate_is_the_first_to_be_suspected() -> None:
+    estimates = [float("inf") if i == 7 else 0.01 for i in range(len(LAYERS))]
+    contributions = {n: 5.0 if i == 7 else 0.01 for i, n in enumerate(LAYERS)}
+    result = search(additive(contributions, 0.5), problem(LAYERS, estimates=estimates))
+    assert names_of(result.pins) == {LAYERS[7]}
+    assert result.evaluations <= 5

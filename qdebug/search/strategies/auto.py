@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qdebug.search.strategies import small
 from qdebug.search.strategies.base import Ask, Choice, Chosen, Found, everything
 from qdebug.search.strategies.belief import Belief
-from qdebug.search.strategies.shrink import shrink
+from qdebug.search.strategies.shrink import prove, shrink
 
 _PATIENCE = 4
 """Proposals of the model that may fail in a row; more where there are more layers to correct."""
@@ -35,9 +35,9 @@ def auto(choices: Sequence[Choice], ask: Ask) -> Found:
         before = best
         while (cheaper := _proposed(belief, best, _PATIENCE + len(choices) // 8)) != best:
             best = cheaper
+        best = prove(belief, best if best == before else shrink(belief, best))
         if best == before:
             break
-        best = shrink(belief, best)
     return Found(best)
 
 

@@ -36,7 +36,7 @@ class Belief:
         self._ask = ask
         self._errors: list[float] = []
         self._surprises: list[bool] = []
-        self._estimates: Floats = np.array([choice.noise for choice in choices], np.float64)
+        self._estimates = _finite(np.array([choice.noise for choice in choices], np.float64))
         self.risks = dict(zip(self.names, _risks(self._estimates).tolist(), strict=True))
         self.answers: dict[Chosen, Measurement] = {}
         self.link = Link()
@@ -137,6 +137,12 @@ class Belief:
 def _largest(sets: Sequence[Chosen]) -> list[Chosen]:
     """Without those that are part of another."""
     return [s for s in sets if not any(s < other for other in sets)]
+
+
+def _finite(estimates: Floats) -> Floats:
+    """Infinite estimates as 100 times the largest other one."""
+    finite = estimates[np.isfinite(estimates)]
+    return np.minimum(estimates, 100 * (finite.max(initial=0.0) or 1.0))
 
 
 def _risks(estimates: Floats) -> Floats:

@@ -21,8 +21,9 @@ _EXPECTED = 1.5
 
 
 def shrink(belief: Belief, passing: Chosen) -> Chosen:
-    """A part of `passing` that passes, and fails without any one of its layers."""
-    return prove(belief, _Shrinking(belief, passing).run())
+    """A part of `passing` that passes; each of its layers was needed when it was asked for, with
+    others that have gone since."""
+    return _Shrinking(belief, passing).run()
 
 
 def prove(belief: Belief, found: Chosen) -> Chosen:
