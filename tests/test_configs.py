@@ -19,6 +19,7 @@ from qdebug.errors import UsageError
 REPOSITORY = Path(__file__).parents[1]
 CONFIGS = sorted((REPOSITORY / "configs").glob("*.yaml"))
 ENDS = {  # exit code, last lines
+    "digits_cnn_bisect.yaml": (0, "PASSED: 3 layers pinned, each was shown to be needed."),
     "digits_cnn_int8.yaml": (1, "FAILS  metric>=0.95"),
     "digits_cnn_per_channel.yaml": (0, "PASSED: all 2 conditions hold."),
     "digits_encoder_fp16.yaml": (0, "PASSED: all 2 conditions hold."),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from qdebug import __version__
+from qdebug.cli.bisect import bisect_command
 from qdebug.cli.calibrate import calibrate_command
 from qdebug.cli.compare import compare_command
 from qdebug.cli.doctor import doctor_command
@@ -34,6 +35,7 @@ app.command("compare")(compare_command)
 app.command("calibrate")(calibrate_command)
 app.command("ranges")(ranges_command)
 app.command("inspect")(inspect_command)
+app.command("bisect")(bisect_command)
 app.command("export")(export_command)
 app.command("doctor")(doctor_command)
 

@@ -28,8 +28,8 @@ class BisectSettings(CandidateSettings):
             and FP32 where the base precision is FP16.
         pin, never_pin: layers, patterns or op:TYPE that are always, or never, pinned.
         profile: latency per layer (trtexec --exportProfile), for the cost.
+        profile_layers: layer information or build log of the engine that was profiled.
         max_evaluations, time_limit: when to stop with the best found; seconds.
-        seed: of everything that is drawn.
         journal: the file that remembers evaluations; None keeps one in the cache folder.
         literal: never use ONNX Runtime's INT8 kernels while searching.
         output: the plan to write; None writes none.
@@ -45,9 +45,9 @@ class BisectSettings(CandidateSettings):
     pin: tuple[str, ...] = ()
     never_pin: tuple[str, ...] = ()
     profile: str | None = None
+    profile_layers: str | None = None
     max_evaluations: Positive | None = None
     time_limit: Annotated[float, Field(gt=0)] | None = None
-    seed: int = 0
     journal: str | None = None
     literal: bool = False
     output: str | None = None

@@ -1,0 +1,263 @@
+"""`qdebug bisect`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qdebug.cli.options import (
+    GATE,
+    WHAT,
+    BatchSize,
+    CalibData,
+    Calibration,
+    CalibSamples,
+    CandidatePrecision,
+    Config,
+    Force,
+    Inputs,
+    Json,
+    Method,
+    Metric,
+    Model,
+    NoCache,
+    NoProgress,
+    NumSamples,
+    Plan,
+    Rest,
+    Verbose,
+    Weights,
+)
+
+_SEARCH = "Search"
+
+
+def bisect_command(
+    model: Model = None,
+    inputs: Inputs = None,
+    precision: CandidatePrecision = None,
+    rest: Rest = None,
+    weights: Weights = None,
+    calib_data: CalibData = None,
+    method: Method = None,
+    plan: Plan = None,
+    calibration: Calibration = None,
+    samples: NumSamples = None,
+    calib_samples: CalibSamples = None,
+    batch_size: BatchSize = None,
+    holdout: Annotated[
+        str | None,
+        typer.Option(
+            help="Samples to verify the answer on; without, a share of --inputs.",
+            metavar="DATA",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    holdout_share: Annotated[
+        float | None,
+        typer.Option(
+            help="The share of --inputs to hold out (default 0.3).",
+            min=0.01,
+            max=0.9,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help='What must hold, such as "output.cosine>=0.999" or "metric>=0.97".',
+            metavar="CONDITION",
+            rich_help_panel=GATE,
+        ),
+    ] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of --target: how far the metric may fall below FP32's.",
+            metavar="X",
+            rich_help_panel=GATE,
+        ),
+    ] = None,
+    metric: Metric = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="auto (default), rank, ddmin, prefix, suffix or exhaustive.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    pin_to: Annotated[
+        str | None,
+        typer.Option(
+            help="Precision of pinned layers: fp16, fp32, or auto, which takes fp16 where it "
+            "suffices (default).",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Always pin this layer: a name, a pattern with *, or op:TYPE; repeatable.",
+            metavar="NAME",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    never_pin: Annotated[
+        list[str] | None,
+        typer.Option(help="Never pin it; repeatable.", metavar="NAME", rich_help_panel=_SEARCH),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Count costs in milliseconds: the JSON of trtexec --exportProfile.",
+            metavar="FILE",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    profile_layers: Annotated[
+        str | None,
+        typer.Option(
+            help="What the profiled layers are: the JSON of trtexec --exportLayerInfo, or the "
+            "build log. Needed where their names do not tell.",
+            metavar="FILE",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    max_evaluations: Annotated[
+        int | None,
+        typer.Option(help="Stop after N candidates.", min=1, rich_help_panel=_SEARCH),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop searching after so many seconds.", min=0.001, rich_help_panel=_SEARCH
+        ),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            help="Remember evaluations here; a search that was killed goes on. Without, in the "
+            "cache folder.",
+            metavar="FILE",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    literal: Annotated[
+        bool,
+        typer.Option(
+            "--literal",
+            help="Search on literal Q/DQ too, not on ONNX Runtime's INT8 kernels.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", help="Write the plan that was found.", metavar="precision.yaml"
+        ),
+    ] = None,
+    force: Force = False,
+    json: Json = None,
+    config: Config = None,
+    no_cache: NoCache = False,
+    no_progress: NoProgress = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Find the cheapest layers to keep in higher precision, so that the target holds.
+
+    Example: qdebug bisect model.onnx --inputs samples.npz --metric top1 --max-drop 0.01
+    -o precision.yaml
+    """
+    flags = {
+        "model": model,
+        "inputs": inputs,
+        "precision": precision,
+        "rest": rest,
+        "weights": weights,
+        "calib_data": calib_data,
+        "method": method,
+        "plan": plan,
+        "calibration": calibration,
+        "samples": samples,
+        "calib_samples": calib_samples,
+        "batch_size": batch_size,
+        "holdout": holdout,
+        "holdout_share": holdout_share,
+        "target": target,
+        "max_drop": max_drop,
+        "metric": metric,
+        "strategy": strategy,
+        "pin_to": pin_to,
+        "pin": tuple(pin or ()),
+        "never_pin": tuple(never_pin or ()),
+        "profile": profile,
+        "profile_layers": profile_layers,
+        "max_evaluations": max_evaluations,
+        "time_limit": time_limit,
+        "journal": journal,
+        "literal": literal or None,
+        "output": output,
+        "force": force or None,
+        "cache": False if no_cache else None,
+    }
+    return _run(flags, config, json=json, no_progress=no_progress, verbose=verbose)
+
+
+def _run(
+    flags: Mapping[str, object],
+    config: Path | None,
+    *,
+    json: str | None,
+    no_progress: bool,
+    verbose: int,
+) -> int:
+    # Imported here: --help must not wait for the numeric packages.
+    from qdebug.cli.common import (
+        error_console,
+        output_console,
+        set_verbosity,
+        standard_output,
+        write_json,
+    )
+    from qdebug.config.bisect import BisectSettings
+    from qdebug.config.resolve import resolve
+    from qdebug.pipeline.bisect import bisect
+    from qdebug.report.bisect import plan_text, print_bisect
+    from qdebug.report.bisect_json import bisect_to_json
+    from qdebug.report.files import check_distinct, check_new, check_writable, write_text
+    from qdebug.report.progress import ProgressBars
+
+    set_verbosity(verbose)
+    settings = resolve(BisectSettings, "bisect", flags, config)
+    inputs = {
+        "MODEL": settings.model,
+        "--inputs": settings.inputs,
+        "--calib-data": settings.calib_data,
+        "--holdout": settings.holdout,
+        "--plan": settings.plan,
+        "--calibration": settings.calibration,
+        "--profile": settings.profile,
+        "--profile-layers": settings.profile_layers,
+        "--config": str(config) if config else None,
+    }
+    json_file = None if json == "-" else json
+    outputs = {"--output": settings.output, "--json": json_file, "--journal": settings.journal}
+    check_distinct(outputs, inputs)
+    if settings.output:
+        check_new(settings.output, "--output", force=settings.force)
+    if json_file:
+        check_writable(json_file, "--json")
+    with ProgressBars(error_console(), enabled=not no_progress) as progress:
+        result = bisect(settings, progress)
+    plan_file = settings.output if result.found else None
+    if plan_file:
+        write_text(plan_file, plan_text(result), "--output")
+    with standard_output():
+        if json:
+            write_json(bisect_to_json(result), json)
+        if json != "-":
+            print_bisect(output_console(), result, plan_file)
+    return 0 if result.passed else 1

@@ -1,0 +1,100 @@
+"""Everything that `qdebug bisect` has ready before it searches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.errors import UsageError
+from qdebug.measure.result import LayerResult
+from qdebug.measure.task import labels_of
+from qdebug.model.prepare import Model
+from qdebug.model.samples import Samples, open_samples
+from qdebug.pipeline.build import Planned, load_model, plan_from, plan_ranges
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.portion import Portion, split, whole
+from qdebug.pipeline.searchspace import Space, search_space
+from qdebug.pipeline.sizing import parallelism
+from qdebug.pipeline.subject import Subject, planned_subject
+from qdebug.pipeline.suspects import rate_layers
+from qdebug.pipeline.target import Target, read_target
+from qdebug.run.ort import OrtBackend
+from qdebug.types import Precision, ProgressCallback
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a search starts from.
+
+    Attributes:
+        planned: the base plan with all its ranges.
+        subject: the reference, and the model with nothing pinned.
+        searched, held_out: the samples to search on, and those to verify the answer on.
+        rated: the layers, worst first, with their own errors and causes.
+        space: what may be pinned.
+    """
+
+    settings: BisectSettings
+    context: Context
+    target: Target
+    model: Model
+    planned: Planned
+    subject: Subject
+    searched: Portion
+    held_out: Portion
+    rated: Mapping[str, LayerResult]
+    space: Space
+
+
+def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
+    """Read everything, calibrate, and rate the layers.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    target = read_target(settings)
+    plan = plan_from(settings)
+    if plan.precision is Precision.FP32:
+        raise UsageError(
+            "--precision: in FP32 there is nothing to pin", "Give --precision int8 or fp16."
+        )
+    model = load_model(settings.model, plan)
+    if model.quantized:
+        raise UsageError(
+            f"{settings.model} carries Q/DQ nodes: its layers cannot be unpinned",
+            "Give the FP32 model that it was made from, and its ranges with --calibration.",
+        )
+    searched, held_out = _portions(settings, model)
+    for portion in (searched, held_out):
+        if target.metric is not None and target.metric.needs_labels:
+            labels_of(portion.samples.extras)
+    parallel = parallelism()
+    context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
+    planned = plan_ranges(settings, context, plan, model, searched)
+    subject = planned_subject(model, planned.bound)
+    rated = rate_layers(context, subject, searched)
+    return Setup(
+        settings=settings,
+        context=context,
+        target=target,
+        model=model,
+        planned=planned,
+        subject=subject,
+        searched=searched,
+        held_out=held_out,
+        rated=rated,
+        space=search_space(settings, subject, searched.samples, rated),
+    )
+
+
+def _portions(settings: BisectSettings, model: Model) -> tuple[Portion, Portion]:
+    """The samples to search on, and those held out."""
+
+    def opened(data: str, limit: int | None) -> Samples:
+        return open_samples(data, model.graph.inputs, limit=limit, batch_size=settings.batch_size)
+
+    samples = opened(settings.inputs, settings.samples)
+    if settings.holdout is None:
+        return split(samples, settings.holdout_share)
+    return whole(samples), whole(opened(settings.holdout, None))

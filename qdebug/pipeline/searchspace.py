@@ -1,0 +1,132 @@
+"""What a search may pin: which layers, to what, at what cost, and how suspect each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.errors import UsageError
+from qdebug.measure.result import LayerResult
+from qdebug.model.macs import work_of
+from qdebug.model.samples import Samples
+from qdebug.pipeline.latency import profiled_costs
+from qdebug.pipeline.subject import Subject
+from qdebug.plan.select import select_layers
+from qdebug.search.cost import Costs, mac_costs
+from qdebug.search.problem import Item, Pins, PinTo, Problem, pins_of
+from qdebug.search.strategies.exhaustive import MOST
+from qdebug.types import Precision
+
+_ORDER = (Precision.INT8, Precision.FP16, Precision.FP32)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A problem, and what its costs are made of."""
+
+    problem: Problem
+    costs: Costs
+    base: Mapping[str, Precision]
+
+    def everything(self) -> Pins:
+        """Every item pinned as high as it may be."""
+        raised = {i.name: max(i.costs, key=_ORDER.index) for i in self.problem.items}
+        return self.problem.always | pins_of(raised)
+
+    def total(self, pins: Pins) -> float:
+        """The cost of the whole network with these pins."""
+        return self.costs.total({**self.base, **dict(pins)})
+
+
+def search_space(
+    settings: BisectSettings,
+    subject: Subject,
+    samples: Samples,
+    rated: Mapping[str, LayerResult],
+) -> Space:
+    """What the settings allow to pin.
+
+    Raises:
+        PlanError: --pin or --never-pin names no layer.
+        UsageError: they contradict each other, or leave nothing to pin.
+    """
+    pin_to = _pin_to(settings, subject)
+    base = subject.precisions
+    demanded = _demanded(settings, subject, pin_to)
+    never = _named(settings.never_pin, subject, "--never-pin")
+    both = [name for name in demanded if name in never]
+    if both:
+        raise UsageError(
+            f"layer '{both[0]}' is in --pin and in --never-pin", "Remove it from one of them."
+        )
+    costs = _costs(settings, subject, samples)
+    items = []
+    for layer in subject.layers:
+        levels = _levels(base[layer.name], pin_to)
+        if levels and layer.name not in never and layer.name not in demanded:
+            raising = {p: costs.raising(layer.name, base[layer.name], p) for p in levels}
+            items.append(Item(layer.name, raising, _noise(rated.get(layer.name))))
+    if not items and not demanded:
+        raise UsageError(
+            "there is no layer to pin: "
+            + ("--never-pin names all of them" if never else f"none runs below {pin_to}"),
+            "Allow some, or give another --precision or --pin-to.",
+        )
+    if settings.strategy == "exhaustive" and len(items) > MOST:
+        raise UsageError(
+            f"--strategy exhaustive tries every set: of {len(items)} layers that is too many",
+            f"It takes at most {MOST}. Use auto, or rule layers out with --never-pin.",
+        )
+    problem = Problem(tuple(items), pins_of(demanded), pin_to)
+    return Space(problem, costs, base)
+
+
+def _costs(settings: BisectSettings, subject: Subject, samples: Samples) -> Costs:
+    feeds = samples.feeds(0, min(1, samples.count))
+    work = mac_costs(work_of(subject.layers, {name: a.shape for name, a in feeds.items()}))
+    if settings.profile is None:
+        if settings.profile_layers is not None:
+            raise UsageError("--profile-layers is given without --profile", "Give both.")
+        return work
+    return profiled_costs(Path(settings.profile), settings.profile_layers, subject, work)
+
+
+def _pin_to(settings: BisectSettings, subject: Subject) -> PinTo:
+    if settings.pin_to is not None:
+        return PinTo(settings.pin_to)
+    has_int8 = Precision.INT8 in subject.precisions.values()
+    return PinTo.AUTO if has_int8 else PinTo.FP32
+
+
+def _levels(start: Precision, pin_to: PinTo) -> Sequence[Precision]:
+    """What a layer may be raised to."""
+    above = _ORDER[_ORDER.index(start) + 1 :]
+    if pin_to is PinTo.AUTO:
+        return above
+    return [p for p in above if p == Precision(pin_to)]
+
+
+def _demanded(settings: BisectSettings, subject: Subject, pin_to: PinTo) -> dict[str, Precision]:
+    """Layers of --pin with the highest precision that is allowed."""
+    highest = Precision.FP32 if pin_to is PinTo.AUTO else Precision(pin_to)
+    return {
+        name: highest
+        for name in _named(settings.pin, subject, "--pin")
+        if _ORDER.index(subject.precisions[name]) < _ORDER.index(highest)
+    }
+
+
+def _named(wanted: Sequence[str], subject: Subject, flag: str) -> list[str]:
+    return [x.name for x in select_layers(wanted, subject.model, subject.layers, flag)]
+
+
+def _noise(result: LayerResult | None) -> float:
+    """A layer's own Σerr²/Σref²: 0 where it is not known."""
+    if result is None or result.local_sqnr_db is None:
+        return 0.0
+    if math.isnan(result.local_sqnr_db):
+        return 1.0
+    return 10 ** (-result.local_sqnr_db / 10)

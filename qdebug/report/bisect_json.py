@@ -1,0 +1,110 @@
+"""The machine contract of `bisect`, schema qdebug.bisect/1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qdebug.report.jsonout import finite
+from qdebug.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer
+from qdebug.search.problem import Measurement, Pins
+
+BISECT_SCHEMA = "qdebug.bisect/1"
+
+
+def bisect_to_json(result: BisectResult) -> dict[str, Any]:
+    """`result` as JSON types. NaN and Inf become null, and "non_finite" names them."""
+    search, cost = result.search, result.cost
+    held_out = next((c for c in result.checks if c.on == HELD_OUT), None)
+    return {
+        "schema": BISECT_SCHEMA,
+        "model": {"path": result.model_path, "sha256": result.model_sha256},
+        "precision": str(result.precision),
+        "strategy": result.strategy,
+        "samples": result.samples,
+        "target": result.target,
+        "passed": result.passed,
+        **finite(
+            {
+                "achieved": search.achieved.value if search.achieved else None,
+                "baseline": search.baseline.value if search.baseline else None,
+                "ceiling": search.ceiling.value if search.ceiling else None,
+                "reference_metric": result.reference_metric,
+            }
+        ),
+        "pinned": [layer.name for layer in result.pinned],
+        "layers": [_layer(layer) for layer in result.pinned],
+        "candidates": result.candidates,
+        "evaluations": search.evaluations,
+        "minimal": search.minimal,
+        "explanation": result.explanation,
+        "cost": {
+            "unit": cost.unit,
+            "base": cost.base,
+            "plan": cost.plan,
+            "all_pinned": cost.all_pinned,
+            "pinned_share": cost.pinned_share,
+        },
+        "pareto": [
+            {
+                "pinned": _names(p.pins),
+                "cost": p.cost,
+                "knee": p.knee,
+                **finite({"noise": p.noise, "value": p.value}),
+                "passed": p.passed,
+            }
+            for p in search.pareto
+        ],
+        "history": [
+            {
+                "pinned": _names(e.pins),
+                "replayed": e.replayed,
+                **_measurement(e.measurement),
+            }
+            for e in search.history
+        ],
+        "verified_on": held_out and _check(held_out),
+        "checks": [_check(c) for c in result.checks],
+        "execution": result.fast,
+        "notes": list(result.notes),
+    }
+
+
+def _names(pins: Pins) -> list[str]:
+    return sorted(name for name, _ in pins)
+
+
+def _measurement(measured: Measurement) -> dict[str, Any]:
+    values = {
+        "value": measured.value,
+        "passed": measured.passed,
+        "seconds": measured.seconds,
+        "noise": measured.noise,
+        "verdict": str(measured.verdict),
+    }
+    return finite(values) | ({"failure": measured.failure} if measured.failure else {})
+
+
+def _layer(layer: PinnedLayer) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "op_type": layer.op_type,
+        "from": str(layer.start),
+        "to": str(layer.precision),
+        "demanded": layer.demanded,
+        **finite({"local_sqnr_db": layer.local_sqnr_db, "cost": layer.cost}),
+        "without": layer.without and _measurement(layer.without),
+        "causes": [
+            {"label": c.label, "share": c.share, "evidence": c.evidence, "remedy": c.remedy}
+            for c in layer.causes
+        ],
+    }
+
+
+def _check(check: Check) -> dict[str, Any]:
+    return {
+        "on": check.on,
+        "samples": check.samples,
+        **_measurement(check.answer),
+        "baseline": _measurement(check.baseline),
+        **finite({"reference_metric": check.reference_metric}),
+    }

@@ -1,0 +1,251 @@
+"""`qdebug bisect` as its users run it: contract, bad input, killed searches, the plan."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from qdebug.plan.planfile import read_plan
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+CNN = str(BUNDLED / "digits_cnn.onnx")
+DIGITS = [
+    CNN,
+    "--inputs",
+    str(BUNDLED / "digits_holdout.npz"),
+    "--calib-data",
+    str(BUNDLED / "digits_calib.npz"),
+    "--weights",
+    "per-tensor",
+    "--metric",
+    "top1",
+]
+SMALL = ["net.onnx", "--inputs", "data.npz", "--calib-data", "calib.npz"]
+TARGET = ["--target", "output.sqnr_db>=55"]
+KEYS = {
+    "schema", "model", "precision", "strategy", "samples", "target", "passed", "achieved",
+    "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
+    "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
+    "notes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def found(desk: Any) -> Any:
+    """The bundled network, whose INT8 with one scale per weight loses 21 points."""
+
+    def search(*flags: str) -> Any:
+        done = desk.run("bisect", *DIGITS, *flags, "--json", "-")
+        assert done.code in (0, 1), done.err
+        assert not done.err
+        return done.json
+
+    return search
+
+
+def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
+    result = found("--max-drop", "0.01", "-o", "precision.yaml")
+    assert set(result) - {"non_finite"} == KEYS
+    assert result["schema"] == "qdebug.bisect/1"
+    assert result["passed"] and result["minimal"]
+    assert result["baseline"] < 0.9 < result["achieved"]
+    assert result["evaluations"] == len(result["history"])
+    assert {frozenset(h) - {"non_finite", "failure"} for h in result["history"]} == {
+        frozenset({"pinned", "replayed", "value", "passed", "seconds", "noise", "verdict"})
+    }
+    assert 0 < len(result["pinned"]) < result["candidates"]
+    assert 0 < result["cost"]["pinned_share"] < 1
+    assert result["verified_on"]["passed"] and result["verified_on"]["samples"] == 150
+    # Proof: each layer, taken out of the set, was evaluated and fails.
+    failing = {tuple(h["pinned"]) for h in result["history"] if not h["passed"]}
+    for name in result["pinned"]:
+        assert tuple(sorted(set(result["pinned"]) - {name})) in failing
+    plan = read_plan("precision.yaml")
+    assert sorted(plan.layers) == sorted(result["pinned"])
+    text = Path("precision.yaml").read_text("utf-8")
+    assert "weight-range" in text and "without it" in text
+    again = desk.run("compare", *DIGITS[:3], "--plan", "precision.yaml", "--metric", "top1",
+                     "--fail-on", "metric>=0.97", "--json", "-")  # fmt: skip
+    assert again.code == 0, again.err
+
+
+def test_every_strategy_meets_the_target_and_auto_is_the_cheapest(found: Any) -> None:
+    target = ["--target", "metric>=0.97", "--pin-to", "fp32"]
+    results = {
+        name: found(*target, "--strategy", name)
+        for name in ("auto", "rank", "ddmin", "prefix", "suffix")
+    }
+    assert all(r["passed"] for r in results.values())
+    cheapest = results.pop("auto")
+    for name, result in results.items():
+        assert cheapest["cost"]["plan"] <= result["cost"]["plan"], name
+    assert cheapest["evaluations"] < results["ddmin"]["evaluations"]
+
+
+def test_what_is_said(desk: Any) -> None:
+    done = desk.run("bisect", *DIGITS, "--max-drop", "0.01")
+    assert done.code == 0
+    for words in ("Layers to keep in higher precision", "without it", "PASSED", "evaluations",
+                  "held-out samples", "knee", "weight-range"):  # fmt: skip
+        assert words in done.out
+    desk.run("bisect", *SMALL, "--target", "output.cosine>=0.5").out.endswith(
+        "holds with nothing pinned.\n"
+    )
+
+
+def test_pins_by_hand(desk: Any, found: Any) -> None:
+    free = found("--max-drop", "0.01", "--pin-to", "fp32")
+    without = found("--max-drop", "0.01", "--pin-to", "fp32", "--never-pin", free["pinned"][0])
+    assert free["pinned"][0] not in without["pinned"]
+    forced = found("--max-drop", "0.01", "--pin-to", "fp32", "--pin", "op:Gemm")
+    gemm = [x for x in forced["layers"] if x["op_type"] == "Gemm"]
+    assert gemm and all(x["demanded"] and x["to"] == "fp32" for x in gemm)
+    assert all({x["name"] for x in gemm} <= set(h["pinned"]) for h in forced["history"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], ["--target is missing", "--max-drop"]),
+        ([*TARGET, "--max-drop", "0.1"], ["--target and --max-drop"]),
+        (["--max-drop", "0.1"], ["--metric"]),
+        (["--target", "metric>=0.9"], ["--target", "--metric"]),
+        (["--target", "output.cosin>=0.9"], ["Did you mean 'cosine'"]),
+        (["--target", "layer.local_sqnr_db>=9"], ["local_sqnr_db"]),
+        ([*TARGET, "--pin", "conv"], ["--pin", "'conv", "nearest"]),
+        ([*TARGET, "--pin", "conv1", "--never-pin", "op:Conv"], ["--pin and in --never-pin"]),
+        ([*TARGET, "--never-pin", "*"], ["--never-pin"]),
+        ([*TARGET, "--precision", "fp32"], ["nothing to pin"]),
+        ([*TARGET, "--strategy", "fastest"], ["--strategy", "auto"]),
+        ([*TARGET, "--profile-layers", "x.json"], ["--profile-layers", "--profile"]),
+        ([*TARGET, "--pin-to", "int8"], ["--pin-to", "fp16"]),
+        ([*TARGET, "--holdout", "nothing.npz"], ["nothing.npz"]),
+        ([*TARGET, "--samples", "1"], ["--holdout"]),
+        ([*TARGET, "-o", "data.npz", "--force"], ["data.npz", "--inputs"]),
+        ([*TARGET, "--metric", "nothing.py:f"], ["nothing.py"]),
+    ],
+)
+def test_bad_input(desk: Any, flags: list[str], says: list[str]) -> None:
+    desk.refused("bisect", *SMALL, *flags, says=says)
+
+
+def test_an_existing_plan_is_kept(desk: Any) -> None:
+    desk.write("precision.yaml", "mine")
+    desk.refused("bisect", *SMALL, *TARGET, "-o", "precision.yaml", says=["--force"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--metric", "top1", "--target", "metric>=1.01"], "FP32 reference itself"),
+        (["--target", "output.sqnr_db>=55", "--never-pin", "fc"], "layers still run in int8"),
+        (["--precision", "fp16", "--target", "output.sqnr_db>=1000"], ""),
+    ],
+)
+def test_impossible_targets_are_explained(desk: Any, flags: list[str], says: str) -> None:
+    done = desk.run("bisect", *SMALL, *flags, "-o", "precision.yaml")
+    if not says:  # FP32 everywhere is exact
+        assert done.code == 0
+        return
+    assert done.code == 1
+    assert says in done.out
+    assert "NOT FOUND" in done.out
+    assert not Path("precision.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [("raise ValueError('no such class')", "no such class"), ("return float('nan')", "nan")],
+)
+def test_a_metric_that_fails_keeps_what_was_evaluated(desk: Any, body: str, says: str) -> None:
+    desk.write(
+        "mine.py",
+        "calls = 0\ndef metric(outputs):\n    global calls\n    calls += 1\n"
+        f"    if calls > 2:\n        {body}\n    return 0.5\n",
+    )
+    flags = ["--metric", "mine.py:metric", "--target", "metric>=0.9", "--literal",
+             "--journal", "j.jsonl"]  # fmt: skip
+    done = desk.run("bisect", *SMALL, *flags)
+    assert done.code == 2
+    assert says in done.err and "mine.py" in done.err
+    lines = Path("j.jsonl").read_text().splitlines()
+    assert len(lines) == 2  # the header, and the search before it failed
+    desk.write("mine.py", "def metric(outputs):\n    return 0.5\n")  # mended: another search
+    assert "metric" in desk.run("bisect", *SMALL, *flags).err
+
+
+def test_a_journal_of_another_search_is_refused(desk: Any) -> None:
+    flags = [*SMALL, *TARGET, "--journal", "j.jsonl"]
+    assert desk.run("bisect", *flags).code == 0
+    desk.data("data.npz", x=np.zeros((12, 3, 8, 8), np.float32))
+    desk.refused("bisect", *flags, says=["j.jsonl", "another search", "--force"])
+    desk.write("j.jsonl", "no journal\n")
+    desk.refused("bisect", *flags, says=["j.jsonl", "--force"])
+
+
+def test_a_second_run_evaluates_nothing_new(desk: Any) -> None:
+    first = desk.run("bisect", *SMALL, *TARGET, "--json", "-").json
+    second = desk.run("bisect", *SMALL, *TARGET, "--json", "-").json
+    assert not any(h["replayed"] for h in first["history"])
+    assert all(h["replayed"] for h in second["history"])
+    for each in (first, second):
+        for entry in each["history"]:
+            del entry["replayed"]
+    assert first["history"] == second["history"]
+    assert first["pinned"] == second["pinned"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_search_goes_on(desk: Any, how: signal.Signals) -> None:
+    desk.write(
+        "slow.py",
+        "import time\ndef metric(outputs, labels):\n    time.sleep(0.3)\n"
+        "    return float((outputs['out'].argmax(1) == labels['labels']).mean())\n",
+    )
+    flags = [*SMALL, "--metric", "slow.py:metric", "--target", "metric>=0.0",
+             "--strategy", "prefix", "--journal", "j.jsonl"]  # fmt: skip
+    flags[flags.index("metric>=0.0")] = "metric<=-1"  # never met: everything is tried
+    command = [sys.executable, "-m", "qdebug", "bisect", *flags]
+    running = subprocess.Popen(command, cwd=desk.folder, stderr=subprocess.PIPE, env=os.environ)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (desk.folder / "j.jsonl").exists():
+            lines = (desk.folder / "j.jsonl").read_bytes().count(b"\n")
+            if lines >= 2:
+                break
+        time.sleep(0.02)
+    running.send_signal(how)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == (130 if how == signal.SIGINT else -9)
+    if how == signal.SIGINT:
+        assert b"interrupted" in said
+    done = desk.run("bisect", *flags, "--json", "-")
+    assert done.code == 1
+    replayed = [h["replayed"] for h in done.json["history"]]
+    assert replayed[0] is True
+
+
+def test_budgets_end_with_the_best_so_far(desk: Any, found: Any) -> None:
+    result = found("--max-drop", "0.01", "--max-evaluations", "3")
+    assert result["evaluations"] <= 3
+    assert not result["minimal"]
+    assert "3 evaluations" in result["explanation"]
+
+
+def test_a_configuration_holds_it_all(desk: Any) -> None:
+    desk.write("run.yaml", yaml.safe_dump({
+        "command": "bisect", "model": "net.onnx", "inputs": "data.npz", "calib-data": "calib.npz",
+        "target": "output.sqnr_db>=55", "never-pin": ["fc"], "holdout-share": 0.5,
+    }))  # fmt: skip
+    result = desk.run("bisect", "--config", "run.yaml", "--json", "-").json
+    assert result["samples"] == 6
+    assert "fc" not in result["pinned"]

@@ -1,0 +1,84 @@
+"""Real networks, some of whose scales were spoilt: the search must name exactly those layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.pipeline.bisect import bisect
+from qdebug.pipeline.bisect_setup import prepare
+from qdebug.plan.plan import PrecisionPlan, TensorRange
+from qdebug.plan.planfile import plan_to_yaml
+from qdebug.search.outcome import BisectResult
+from qdebug.types import ignore_progress
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+NETWORKS = ("digits_cnn", "digits_encoder")
+
+
+def _settings(network: str, **changes: object) -> BisectSettings:
+    settings = BisectSettings(
+        model=str(BUNDLED / f"{network}.onnx"),
+        inputs=str(BUNDLED / "digits_calib.npz"),
+        holdout=str(BUNDLED / "digits_holdout.npz"),
+        target="output.sqnr_db>=0",
+        pin_to="fp32",
+        cache=False,
+    )
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def healthy() -> dict[str, tuple[PrecisionPlan, dict[str, str], float]]:
+    """By network: the calibrated plan, layer -> a tensor that it alone reads, and the SQNR."""
+    found = {}
+    for network in NETWORKS:
+        setup = prepare(_settings(network), ignore_progress)
+        bound = setup.planned.bound
+        readers: dict[str, list[str]] = {}
+        for layer in bound.layers:
+            for tensor in layer.quantized_inputs:
+                readers.setdefault(tensor, []).append(layer.name)
+        alone = {names[0]: t for t, names in readers.items() if len(names) == 1}
+        result = bisect(_settings(network))
+        assert result.search.baseline is not None and result.search.baseline.value is not None
+        found[network] = (bound.plan, alone, result.search.baseline.value)
+    return found
+
+
+def _search(
+    folder: Path, network: str, plan: PrecisionPlan, spoilt: list[str], target: float
+) -> BisectResult:
+    # 64 times too wide: what is left of a tensor is one or two steps.
+    ranges = {t: TensorRange(float(np.max(plan.tensors[t].amax)) * 64) for t in spoilt}
+    path = folder / "spoilt.yaml"
+    path.write_text(plan_to_yaml(replace(plan, tensors={**plan.tensors, **ranges})), "utf-8")
+    return bisect(_settings(network, plan=str(path), target=f"output.sqnr_db>={target}"))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_planted_culprits(
+    tmp_path: Path,
+    healthy: dict[str, tuple[PrecisionPlan, dict[str, str], float]],
+    network: str,
+    count: int,
+) -> None:
+    plan, alone, sqnr = healthy[network]
+    rng = np.random.default_rng(count)
+    evaluations = []
+    for _ in range(3):
+        layers = sorted(rng.choice(sorted(alone), size=count, replace=False).tolist())
+        tensors = [alone[name] for name in layers]
+        result = _search(tmp_path, network, plan, tensors, sqnr - 1)
+        assert result.found and result.search.minimal
+        assert sorted(layer.name for layer in result.pinned) == layers
+        evaluations.append(result.search.evaluations)
+    n = result.candidates
+    bound = 2 * count * math.log2(n / count) + 2 * count + 10
+    assert np.mean(evaluations) <= bound, (evaluations, bound)
