@@ -5,13 +5,18 @@ that qdebug compares as outputs; the faster of the default number of threads and
 take turns in one process, and the fastest round of each counts. The plan is given, so neither
 side calibrates. Peak memory is that of a fresh process.
 
+Where activations are kept, as many bytes are also written to the same disk by themselves: as they
+come, and with the page cache emptied meanwhile; the faster of the two is what the disk can do.
+
     python scripts/bench/bench_compare.py [--nets W1 W2 W3] [--samples 64] [--memory]
+        [--keep none all all/float16] [--directory DIR]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -36,6 +41,7 @@ from qdebug.pipeline.subject import planned_subject
 from qdebug.plan.plan import bind_plan
 
 ROUNDS = 3
+_RELEASE_BYTES = 32 << 20
 
 
 def main() -> None:
@@ -44,14 +50,15 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=list(NETS), help="W1 W2 W3, or ONNX files")
     parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
     parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--keep", nargs="+", default=["none", "worst:2", "all"])
+    parser.add_argument("--keep", nargs="+", default=["none", "worst:2", "all", "all/float16"])
     parser.add_argument("--memory", action="store_true", help="also peak memory at 16 and 256")
+    parser.add_argument("--directory", help="on the disk to write to")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         print(_child(json.loads(arguments.child)))
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
         for net in arguments.nets:
             _bench(net, arguments, Path(folder))
 
@@ -64,19 +71,32 @@ def _bench(net: str, arguments: argparse.Namespace, folder: Path) -> None:
     }
     for keep in arguments.keep:
         ways[f"compare --keep {keep}"] = partial(case.compare, keep)
+        if keep.startswith("all"):
+            ways[f"write {keep}, released"] = partial(case.write, keep, release=True)
+            ways[f"write {keep}"] = partial(case.write, keep, release=False)
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, way in ways.items():
+            case.clean()
             started = time.perf_counter()
             way()
             best[name] = min(best[name], time.perf_counter() - started)
     floor = min(best["floor, default threads"], best["floor, one thread"])
     print(f"{Path(net).name}: {case.count} samples, {case.megabytes:.0f} MB of FP32 per sample")
     for name, seconds in best.items():
-        print(f"  {name:24} {seconds:7.2f} s   {seconds / floor:5.2f} × floor")
+        line = f"  {name:26} {seconds:7.2f} s   {seconds / floor:5.2f} × floor"
+        keep = name.rpartition(" ")[2]
+        if name.startswith("compare") and keep in case.written:
+            disk = min(best[f"write {keep}"], best[f"write {keep}, released"])
+            gigabytes = case.written[keep] / 1e9
+            line += f"   {seconds / (floor + disk):5.2f} × (floor + disk), {gigabytes:.2f} GB"
+        print(line)
     if arguments.memory:
-        peaks = {n: case.peak_memory(n) for n in (16, 256)}
-        print(f"  peak memory: {peaks[16]} MB at 16 samples, {peaks[256]} MB at 256")
+        for keep in arguments.keep:
+            peaks = {n: case.peak_memory(n, keep) for n in (16, 256)}
+            print(
+                f"  peak memory, --keep {keep}: {peaks[16]} MB at 16 samples, {peaks[256]} at 256"
+            )
 
 
 class _Case:
@@ -84,6 +104,9 @@ class _Case:
 
     def __init__(self, net: str, inputs: str | None, count: int, folder: Path) -> None:
         self.folder = folder
+        self.output = folder / "run.h5"
+        self.written: dict[str, int] = {}
+        self.block = memoryview(np.random.default_rng(0).bytes(8 << 20))
         self.path = folder / f"{net}.onnx" if net in NETS else Path(net)
         if net in NETS:
             onnx.save(NETS[net](), self.path)
@@ -126,15 +149,40 @@ class _Case:
 
     def compare(self, keep: str) -> None:
         compare(self._keeping(keep, self.count))
+        if keep.startswith("all"):
+            self.written[keep] = self.output.stat().st_size
+
+    def clean(self) -> None:
+        """No reference to reuse, and no writing left over from another way."""
+        self.output.unlink(missing_ok=True)
+        os.sync()
+
+    def write(self, keep: str, *, release: bool) -> None:
+        """As many bytes as the run file of `keep` has, on the same disk."""
+        left, since = self.written[keep], 0
+        with self.output.open("wb", buffering=0) as file:
+            while left > 0:
+                written = file.write(self.block[:left])
+                left -= written
+                since += written
+                if release and since >= _RELEASE_BYTES:
+                    since = 0
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            os.fsync(file.fileno())
 
     def _keeping(self, keep: str, count: int) -> CompareSettings:
-        output = self.folder / "run.h5"
-        output.unlink(missing_ok=True)  # so that no reference is reused
-        file = None if keep == "none" else str(output)
-        return replace(self.settings, keep=keep, output=file, samples=count)
+        kind, _, dtype = keep.partition("/")
+        return replace(
+            self.settings,
+            keep=kind,
+            keep_dtype="float16" if dtype == "float16" else "float32",
+            output=None if kind == "none" else str(self.output),
+            samples=count,
+        )
 
-    def peak_memory(self, count: int) -> int:
-        settings = json.dumps({**vars(self.settings), "keep": "none", "samples": count})
+    def peak_memory(self, count: int, keep: str) -> int:
+        self.clean()
+        settings = json.dumps(vars(self._keeping(keep, count)))
         command = [sys.executable, __file__, "--child", settings]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return int(done.stdout.strip())
