@@ -1,8 +1,7 @@
 /* The inner loops of the histograms, compiled: see gather.py, which does the same with numpy where
  * no C compiler was at hand at installation, and layout.py for the bins.
  */
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
+#include "../native.h"
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,12 +12,6 @@
 #define INF_BITS 0x7F800000
 #define SPARE 64           /* counters behind the table, for what has no bin */
 #define COUNT_SHIFT 40     /* a count above, the sum of dropped bits below */
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
-#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLONES
-#endif
 
 typedef struct {
     double total, total_sq;
@@ -96,14 +89,6 @@ static Scan scan_block(const float *x, Py_ssize_t n) {
     return s;
 }
 
-static int floats_of(PyObject *object, Py_buffer *view) {
-    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS) < 0) return 0;
-    if (view->itemsize == 4) return 1;
-    PyBuffer_Release(view);
-    PyErr_SetString(PyExc_ValueError, "a contiguous float32 array is needed");
-    return 0;
-}
-
 typedef struct {
     uint64_t *counters; /* of positive values by bin, of negative ones, and the spare */
     Py_ssize_t bins;
@@ -166,82 +151,94 @@ static int covers(const Bins *b, const Scan *s) {
            bin_of(s->amax, b->top) - b->first < b->bins;
 }
 
-static int bins_of(PyObject *object, int top, int first, Py_buffer *view, Bins *bins) {
-    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) return 0;
-    *bins = (Bins){view->buf, (view->len / 8 - SPARE) / 2, top, first};
-    if (view->itemsize == 8 && view->len / 8 >= SPARE) return 1;
-    PyBuffer_Release(view);
-    PyErr_SetString(PyExc_ValueError, "there are too few counters, or they are not uint64");
+/* Whether the arrays are of the types that are needed; ValueError where not. */
+static int fit(const Py_buffer *values, const Py_buffer *counters) {
+    if (values->itemsize != 4)
+        PyErr_SetString(PyExc_ValueError, "a contiguous float32 array is needed");
+    else if (counters->itemsize != 8 || counters->len / 8 < SPARE)
+        PyErr_SetString(PyExc_ValueError, "there are too few counters, or they are not uint64");
+    else
+        return 1;
     return 0;
 }
 
-static PyObject *gather(PyObject *self, PyObject *args) {
-    PyObject *values, *counts, *amaxes;
-    Py_buffer x, counters, peaks;
-    Py_ssize_t rows, room, tallied = 0;
-    int top, first, ready = 0;
-    Scan all = NOTHING;
-    double peak_total = 0;
-    long long filled = 0;
-    Bins bins;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OnniiOO", &values, &rows, &room, &top, &first, &counts, &amaxes))
-        return NULL;
-    if (!floats_of(values, &x)) return NULL;
-    if (bins_of(counts, top, first, &counters, &bins)) {
-        if (PyObject_GetBuffer(amaxes, &peaks, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) == 0) {
-            ready = rows > 0 && peaks.len == rows * 4;
-            if (ready) {
-                Py_BEGIN_ALLOW_THREADS
-                Py_ssize_t width = x.len / 4 / rows, open = 1;
-                for (Py_ssize_t r = 0; r < rows; r++) {
-                    const float *row = (const float *)x.buf + r * width;
-                    Scan s = NOTHING;
-                    for (Py_ssize_t i = 0; i < width; i += BLOCK) {
-                        Py_ssize_t n = width - i < BLOCK ? width - i : BLOCK;
-                        Scan b = scan_block(row + i, n);
-                        open = open && tallied + n <= room && covers(&bins, &b);
-                        if (open) tally(&bins, row + i, n), tallied += n;
-                        join(&s, &b);
-                    }
-                    float *peak = (float *)peaks.buf + r;
-                    memcpy(peak, &s.amax, 4);
-                    peak_total += *peak;
-                    filled += s.low <= s.high;
-                    join(&all, &s);
-                }
-                Py_END_ALLOW_THREADS
-            } else {
-                PyErr_SetString(PyExc_ValueError, "there must be a place for each row's peak");
-            }
-            PyBuffer_Release(&peaks);
+static Bins bins_of(const Py_buffer *counters, int top, int first) {
+    return (Bins){counters->buf, (counters->len / 8 - SPARE) / 2, top, first};
+}
+
+typedef struct {
+    Scan all;
+    double peak_total;
+    long long filled;
+    Py_ssize_t tallied;
+} Gathered;
+
+static Gathered gather_rows(const float *x, Py_ssize_t rows, Py_ssize_t width, Py_ssize_t room,
+                            const Bins *bins, float *peaks) {
+    Gathered g = {NOTHING, 0, 0, 0};
+    int open = 1;
+    for (Py_ssize_t r = 0; r < rows; r++) {
+        const float *row = x + r * width;
+        Scan s = NOTHING;
+        for (Py_ssize_t i = 0; i < width; i += BLOCK) {
+            Py_ssize_t n = width - i < BLOCK ? width - i : BLOCK;
+            Scan b = scan_block(row + i, n);
+            open = open && g.tallied + n <= room && covers(bins, &b);
+            if (open) tally(bins, row + i, n), g.tallied += n;
+            join(&s, &b);
         }
-        PyBuffer_Release(&counters);
+        memcpy(peaks + r, &s.amax, 4);
+        g.peak_total += peaks[r];
+        g.filled += s.low <= s.high;
+        join(&g.all, &s);
     }
-    PyBuffer_Release(&x);
-    if (!ready) return NULL;
-    return Py_BuildValue("ffLLLddIILdn", all.low, all.high, all.zeros, all.nans, all.infs, all.total,
-                         all.total_sq, all.amax, all.smallest + 1, filled, peak_total,
-                         tallied);
+    return g;
+}
+
+static PyObject *gather(PyObject *self, PyObject *args) {
+    PyObject *arrays[3], *result = NULL;
+    Py_buffer b[3]; /* the values, the counters and each row's peak */
+    Py_ssize_t rows, room;
+    int top, first;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OnniiOO", &arrays[0], &rows, &room, &top, &first, &arrays[1],
+                          &arrays[2]))
+        return NULL;
+    if (!take(arrays, b, 3, 2)) return NULL;
+    if (fit(&b[0], &b[1])) {
+        if (rows > 0 && b[2].len == rows * 4) {
+            Bins bins = bins_of(&b[1], top, first);
+            Gathered g;
+            Py_BEGIN_ALLOW_THREADS
+            g = gather_rows(b[0].buf, rows, b[0].len / 4 / rows, room, &bins, b[2].buf);
+            Py_END_ALLOW_THREADS
+            result = Py_BuildValue("ffLLLddIILdn", g.all.low, g.all.high, g.all.zeros, g.all.nans,
+                                   g.all.infs, g.all.total, g.all.total_sq, g.all.amax,
+                                   g.all.smallest + 1, g.filled, g.peak_total, g.tallied);
+        } else {
+            PyErr_SetString(PyExc_ValueError, "there must be a place for each row's peak");
+        }
+    }
+    drop(b, 3);
+    return result;
 }
 
 static PyObject *count(PyObject *self, PyObject *args) {
-    PyObject *values, *counts;
-    Py_buffer x, counters;
-    int top, first, ready;
-    Bins bins;
+    PyObject *arrays[2];
+    Py_buffer b[2];
+    int top, first, fits;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OiiO", &values, &top, &first, &counts)) return NULL;
-    if (!floats_of(values, &x)) return NULL;
-    ready = bins_of(counts, top, first, &counters, &bins);
-    if (ready) {
+    if (!PyArg_ParseTuple(args, "OiiO", &arrays[0], &top, &first, &arrays[1])) return NULL;
+    if (!take(arrays, b, 2, 1)) return NULL;
+    fits = fit(&b[0], &b[1]);
+    if (fits) {
+        Bins bins = bins_of(&b[1], top, first);
         Py_BEGIN_ALLOW_THREADS
-        tally(&bins, x.buf, x.len / 4);
+        tally(&bins, b[0].buf, b[0].len / 4);
         Py_END_ALLOW_THREADS
-        PyBuffer_Release(&counters);
     }
-    PyBuffer_Release(&x);
-    if (!ready) return NULL;
+    drop(b, 2);
+    if (!fits) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -253,7 +250,4 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods,
-                                    NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
+MODULE(methods)
