@@ -66,7 +66,13 @@ def _explained(setup: Setup, chosen: dict[str, Precision]) -> tuple[LayerResult,
     worst_first = [r for r in setup.rated.values() if r.name in chosen]
     portion = setup.searched
     return diagnosed(
-        setup.context, setup.subject, portion.samples, portion.batches, worst_first, ()
+        setup.context,
+        setup.subject,
+        portion.samples,
+        portion.batches,
+        worst_first,
+        (),
+        len(worst_first),
     )
 
 

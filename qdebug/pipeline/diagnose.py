@@ -33,13 +33,14 @@ def diagnosed(
     batches: Sequence[Batch],
     layers: Sequence[LayerResult],
     tensors: Sequence[TensorResult],
+    most: int = MOST_LAYERS,
 ) -> tuple[LayerResult, ...]:
     """`layers`, worst first, with the causes of their errors.
 
-    The worst ones are run alone on a few samples, fed with reference activations, with and without
-    each Q/DQ pair.
+    The `most` worst ones are run alone on a few samples, fed with reference activations, with and
+    without each Q/DQ pair.
     """
-    wanted = [subject.layers.by_name[r.name] for r in layers if _needs_reason(r)][:MOST_LAYERS]
+    wanted = [subject.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
     chosen = batches[:: max(1, len(batches) // few)][:few]
     own = _own_causes(context, subject, samples, chosen, wanted) if wanted else {}
