@@ -11,15 +11,37 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.errors import BackendError, ModelError
+from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.run.base import Backend
 from qdebug.run.fake import FakeBackend
 from qdebug.run.ort import OrtBackend
+from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.cuda import open_cuda
+from qdebug.run.tensorrt.fake import fake_maker
+from qdebug.run.tensorrt.library import load_library
+from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+
+UP_TO_8 = BuildSettings(profile={"x": ShapeRange((1, 4), (2, 4), (8, 4))})
+
+
+def on_gpu() -> Backend:
+    """TensorRT for RTX, or a skip that says what is missing."""
+    try:
+        return TensorRTBackend(EngineMaker(load_library("tensorrt-rtx"), UP_TO_8, cuda=open_cuda()))
+    except QdebugError as error:
+        pytest.skip(f"needs a GPU and TensorRT for RTX: {error.message}")
+
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
     "ort": lambda: OrtBackend(threads=1),
     "fake": FakeBackend,
+    "fake engine": lambda: TensorRTBackend(fake_maker(UP_TO_8)),
+    "tensorrt-rtx": on_gpu,
 }
+
+NEAR = {"rtol": 2e-3, "atol": 1e-3}
+"""TensorRT for RTX multiplies FP32 with the ten bits of TF32."""
 
 X = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
@@ -61,7 +83,7 @@ def test_outputs_have_their_declared_types(backend: Backend) -> None:
     assert session.skipped == ()
     assert {n: a.dtype for n, a in found.items()} == dict(session.dtypes)
     assert session.dtypes["shape"] == np.int64
-    np.testing.assert_allclose(found["y"], -np.maximum(X @ W, 0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["y"], -np.maximum(X @ W, 0), **NEAR)
     assert all(isinstance(a, np.ndarray) for a in found.values())
 
 
@@ -72,7 +94,7 @@ def test_captured_tensors_are_returned(backend: Backend) -> None:
     assert set(session.dtypes) == set(found) == {"y", "shape", *capture}
     assert {n: a.dtype for n, a in found.items()} == dict(session.dtypes)
     assert session.dtypes["positive"] == np.bool_
-    np.testing.assert_allclose(found["m"], X @ W, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["m"], X @ W, **NEAR)
     np.testing.assert_array_equal(found["层:relu;0"], np.maximum(found["m"], 0))
     np.testing.assert_array_equal(found["positive"], found["m"] > 0)
 
@@ -172,7 +194,8 @@ def broken(kind: str) -> onnx.ModelProto:
 def test_a_bad_model(backend: Backend, kind: str) -> None:
     with pytest.raises(ModelError) as caught:
         backend.open(broken(kind), ["m"])
-    assert backend.name in caught.value.message.lower().replace("onnx runtime", "ort")
+    message = caught.value.message.lower().replace("onnx runtime", "ort")
+    assert backend.name in message.replace("tensorrt for rtx", "tensorrt-rtx")
     assert "\n" not in caught.value.message
 
 

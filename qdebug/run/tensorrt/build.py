@@ -32,6 +32,7 @@ from qdebug.run.tensorrt.network import observe
 from qdebug.run.tensorrt.parse_messages import parse_failure
 from qdebug.run.tensorrt.progress import BuildProgress, interruptible, make_monitor
 from qdebug.run.tensorrt.settings import BuildSettings
+from qdebug.run.tensorrt.tf32 import tf32_allowed
 from qdebug.types import ProgressCallback, ignore_progress
 
 
@@ -89,7 +90,7 @@ def build_engine(
     if kept is not None:
         return kept
     started = time.perf_counter()
-    with _quiet(library) as messages:
+    with _quiet(library) as messages, tf32_allowed(library, settings.tf32):
         build = _Build(library, job, messages, BuildProgress(progress))
         with interruptible(build.progress):
             network = build.parse(model)

@@ -1,0 +1,143 @@
+"""A lowered model on a real engine, side by side with FP32 and the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from qdebug.measure.attribution import Agreement, Attribution, agreement, attribute
+from qdebug.measure.observation import CaptureCheck, add_errors
+from qdebug.measure.sums import ErrorSums
+from qdebug.model.graph import Graph
+from qdebug.model.samples import Batch
+from qdebug.pipeline.engine_observe import EngineJob, Observed, observe_engine, opened
+from qdebug.run.base import Session
+from qdebug.run.stream import map_in_order
+from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.types import Progress, Skipped, Tensors
+
+
+@dataclass(frozen=True)
+class EngineFindings:
+    """What an engine does, next to FP32 and the simulation.
+
+    Attributes:
+        attributions: of the tensors that were observed, by name in the reference, in the order
+            of execution.
+        clean: of the model's outputs, in the clean engine.
+        agreement: of the simulation with the engine.
+        way, checks: see Observed.
+        skipped: tensors that were not observed, by name in the reference.
+    """
+
+    attributions: tuple[Attribution, ...]
+    clean: tuple[Attribution, ...]
+    agreement: Agreement
+    way: CaptureWay
+    checks: tuple[CaptureCheck, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def attribute_engine(
+    job: EngineJob,
+    reference: Graph,
+    candidate: Graph,
+    tensors: Mapping[str, str],
+    *,
+    mismatch: bool = False,
+) -> EngineFindings:
+    """Run FP32, the simulation and the engine over all batches and split the engine's error.
+
+    Args:
+        tensors: reference tensor -> tensor of `candidate` that stands for it.
+        mismatch: run an FP32 engine as well, to tell a reference mismatch tensor by tensor.
+
+    Raises:
+        QdebugError: a model that cannot be built or run.
+    """
+    inner = [t for t in tensors if t in reference.producers]
+    stand_ins = [tensors[t] for t in inner]
+    with ExitStack() as stack:
+        cpu = opened(stack, job.simulation.open(reference.proto, inner))
+        simulation = opened(stack, job.simulation.open(candidate.proto, stand_ins))
+        observed = observe_engine(job, cpu, candidate, stand_ins)
+        stack.callback(observed.clean.close)
+        stack.callback(observed.session.close)
+        plain = None
+        if mismatch:
+            backend = TensorRTBackend(job.maker, group_bytes=job.group_bytes)
+            plain = opened(stack, backend.open(reference.proto, inner))
+        sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors)
+    attributions = tuple(sums.attributions(tensors))
+    names = {tensors[t]: t for t in inner}
+    return EngineFindings(
+        attributions,
+        tuple(clean.attributions(tensors)),
+        agreement(attributions),
+        observed.way,
+        observed.checks,
+        tuple(replace(s, tensor=names.get(s.tensor, s.tensor)) for s in observed.session.skipped),
+    )
+
+
+@dataclass
+class _Sums:
+    quantization: dict[str, ErrorSums] = field(default_factory=dict)
+    kernel: dict[str, ErrorSums] = field(default_factory=dict)
+    total: dict[str, ErrorSums] = field(default_factory=dict)
+    reference: dict[str, ErrorSums] = field(default_factory=dict)
+
+    def add(self, cpu: Tensors, simulated: Tensors, engine: Tensors, plain: Tensors) -> None:
+        """One execution; all by the reference's names."""
+        add_errors(self.quantization, cpu, simulated)
+        add_errors(self.kernel, simulated, engine)
+        add_errors(self.total, cpu, engine)
+        add_errors(self.reference, cpu, plain)
+
+    def attributions(self, tensors: Iterable[str]) -> Iterator[Attribution]:
+        """Of those of `tensors` that every run gave, in their order."""
+        for name in tensors:
+            if name in self.quantization and name in self.kernel and name in self.total:
+                yield attribute(
+                    name,
+                    self.quantization[name],
+                    self.kernel[name],
+                    self.total[name],
+                    self.reference.get(name),
+                )
+
+
+@dataclass(frozen=True)
+class _Runs:
+    cpu: Session
+    simulation: Session
+    observed: Observed
+    plain: Session | None
+
+
+def _run(job: EngineJob, runs: _Runs, tensors: Mapping[str, str]) -> tuple[_Sums, _Sums]:
+    """The sums of the observed tensors, and of the outputs of the clean engine."""
+
+    def one(batch: Batch) -> tuple[Tensors, Tensors, Tensors, Tensors, Tensors]:
+        feeds = job.feeds(batch)
+        return (
+            runs.cpu.run(feeds),
+            _renamed(runs.simulation.run(feeds), tensors),
+            _renamed(runs.observed.session.run(feeds), tensors),
+            _renamed(runs.observed.clean.run(feeds), tensors),
+            runs.plain.run(feeds) if runs.plain else {},
+        )
+
+    sums, clean = _Sums(), _Sums()
+    results = map_in_order(one, job.batches, job.workers)
+    for k, (cpu, simulated, engine, outputs, plain) in enumerate(results, 1):
+        sums.add(cpu, simulated, engine, plain)
+        clean.add(cpu, simulated, outputs, plain)
+        job.progress(Progress("engine", k, len(job.batches)))
+    return sums, clean
+
+
+def _renamed(found: Tensors, tensors: Mapping[str, str]) -> Tensors:
+    return {t: found[stand_in] for t, stand_in in tensors.items() if stand_in in found}

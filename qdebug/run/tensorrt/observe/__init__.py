@@ -1,0 +1,1 @@
+"""Three ways to see the tensors inside an engine while it runs."""

@@ -1,0 +1,216 @@
+"""FP32, TF32, FP16 and INT8 engines against ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.errors import BackendError
+from qdebug.measure.observation import add_errors, sqnr
+from qdebug.measure.sums import ErrorSums
+from qdebug.pipeline.engine_observe import preflight
+from qdebug.run.ort import OrtBackend
+from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.cuda import DeviceMemoryError, PyCuda
+from qdebug.run.tensorrt.library import Library
+from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.runtime import load_engine
+from qdebug.run.tensorrt.session import EngineSession
+from qdebug.run.tensorrt.settings import BuildSettings
+
+DATA = Path(__file__).parents[2] / "calib_data"
+AT_LEAST_DB = {"fp32": 90, "fp16": 50, "int8": 45}
+"""Against the simulation of the same precision."""
+
+
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
+def test_an_engine_computes_what_the_simulation_does(
+    case: Callable[..., Any], figures: dict[str, Any], net: str, kind: str
+) -> None:
+    if (net, kind) == ("digits_cnn", "int8"):
+        pytest.skip("TensorRT for RTX 1.6 has no INT8 convolution on compute capability 9.0")
+    one = case(net, kind)
+    proto = one.lowered.graph.proto
+    simulation = OrtBackend().open(proto, [])
+    errors: dict[str, ErrorSums] = {}
+    with EngineSession(one.job.maker.make(proto).engine) as session:
+        for batch in one.job.batches:
+            feeds = one.job.feeds(batch)
+            add_errors(errors, simulation.run(feeds), session.run(feeds))
+        latency = session.latency_ms(feeds)
+        times = session.layer_times(feeds)
+        copied = session.times
+    found = sqnr(errors["logits"])
+    figures[f"{net} {kind}"] = {
+        "engine_vs_simulation_db": round(found, 2),
+        "latency_ms": round(latency, 4),
+        "layers": len(times),
+        "sum_of_layers_ms": round(sum(t.median_ms for t in times), 4),
+        "copies_ms": [round(copied.upload_ms, 3), round(copied.download_ms, 3)],
+    }
+    assert found >= AT_LEAST_DB[kind]
+    assert latency > 0 and copied.runs >= len(one.job.batches)
+    assert len(times) > 5 and all(t.name and t.median_ms >= 0 for t in times)
+
+
+@pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
+def test_tf32_is_less_exact(case: Callable[..., Any], figures: dict[str, Any], net: str) -> None:
+    """In a process of its own: one process executes with TF32 or without."""
+    one = case(net, "fp32")
+    with pytest.raises(BackendError, match="without TF32 already"):
+        replace(one.job.maker, settings=BuildSettings(tf32=True)).make(small())
+    code = TF32.format(model=DATA / f"{net}.onnx", data=DATA / "digits_holdout.npz")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    figures[f"{net} tf32"] = {"engine_vs_simulation_db": round(float(done.stdout), 2)}
+    assert AT_LEAST_DB["fp16"] < float(done.stdout) < AT_LEAST_DB["fp32"]
+
+
+TF32 = """
+import numpy as np
+from qdebug.measure.metrics import sqnr_db
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
+from qdebug.run.ort import OrtBackend
+from qdebug.run.tensorrt.library import load_library
+from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.run.tensorrt.session import EngineSession
+from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+x = np.load(r"{data}")["input"][:16]
+proto = prepare_model(read_model(r"{model}")).graph.proto
+settings = BuildSettings(tf32=True, profile={{"input": ShapeRange(x.shape, x.shape, x.shape)}})
+want = OrtBackend().open(proto, []).run({{"input": x}})["logits"].astype(float)
+with EngineSession(EngineMaker(load_library("tensorrt-rtx"), settings).make(proto).engine) as s:
+    found = s.run({{"input": x}})["logits"].astype(float)
+print(sqnr_db((want**2).sum(), ((want - found) ** 2).sum()))
+"""
+
+
+@pytest.mark.parametrize(("net", "kind"), [("digits_encoder", "int8"), ("digits_cnn", "fp16")])
+def test_preflight(case: Callable[..., Any], figures: dict[str, Any], net: str, kind: str) -> None:
+    one = case(net, kind)
+    found = preflight(one.job, one.reference, one.lowered.graph)
+    figures[f"preflight {net} {kind}"] = {
+        "fp32_db": {n: round(db, 2) for n, db in found.fp32_db.items()},
+        "repeat_db": dict(found.repeat_db),
+        "repeatable": found.repeatable,
+    }
+    assert found.reference_mismatch == () and set(found.fp32_db) == {"logits"}
+    assert found.fp32_db["logits"] > 90 and found.repeat_db["logits"] > 100
+
+
+def test_dynamic_shapes(case: Callable[..., Any]) -> None:
+    one = case("digits_encoder", "fp16")
+    proto = one.lowered.graph.proto
+    simulation = OrtBackend().open(proto, [])
+    images = np.random.default_rng(0).normal(size=(16, 1, 8, 8)).astype(np.float32)
+    with EngineSession(one.job.maker.make(proto).engine) as session:
+        with pytest.raises(BackendError, match="was built for"):
+            session.run({"input": images[:3]})  # all batches have 16: the profile admits no other
+        np.testing.assert_allclose(
+            session.run({"input": images})["logits"],
+            simulation.run({"input": images})["logits"],
+            rtol=0.05,
+            atol=0.05,
+        )
+
+
+def test_an_engine_that_is_none(library: Library, cuda: PyCuda, case: Callable[..., Any]) -> None:
+    with pytest.raises(BackendError, match="no engine"):
+        load_engine(library, b"nothing of the kind" * 100, cuda)
+    one = case("digits_cnn", "fp32")
+    whole = build_engine(library, one.reference.proto, one.job.maker.settings).engine
+    with pytest.raises(BackendError, match="cut off"):
+        load_engine(library, whole[:-1000], cuda)
+
+
+def big(megabytes: int) -> onnx.ModelProto:
+    """x → Relu → y, of so many megabytes each."""
+    shape = [megabytes, 1024, 256]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], "relu")],
+        "big",
+        [value("x", TensorProto.FLOAT, shape)],
+        [value("y", TensorProto.FLOAT, shape)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_out_of_memory_is_said_and_nothing_is_lost(library: Library, cuda: PyCuda) -> None:
+    made = EngineMaker(library, BuildSettings(), cuda=cuda).make(big(64))
+    x = np.ones((64, 1024, 256), np.float32)
+    session = EngineSession(made.engine)
+    del made
+    with cuda.current():
+        hog = cuda.allocate(cuda.free_bytes() - 2**27)
+    try:
+        with pytest.raises(DeviceMemoryError, match="no memory") as caught:
+            for _ in range(2):
+                session.run({"x": x * 2})
+                session.run({"x": x * 3})
+                pytest.skip("the engine fitted in what was left")
+        assert caught.value.hint
+    finally:
+        hog.free()
+    np.testing.assert_array_equal(session.run({"x": x})["y"], x)
+    session.close()
+    gc.collect()
+
+
+def small() -> onnx.ModelProto:
+    """x → MatMul → Relu → y."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"], "mm"),
+            helper.make_node("Relu", ["m"], ["r"], "relu"),
+            helper.make_node("MatMul", ["r", "w"], ["y"], "mm2"),
+        ],
+        "small",
+        [value("x", TensorProto.FLOAT, [256, 1024])],
+        [value("y", TensorProto.FLOAT, [256, 1024])],
+        [numpy_helper.from_array(np.eye(1024, dtype=np.float32), "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_memory_is_freed(library: Library, cuda: PyCuda, figures: dict[str, Any]) -> None:
+    maker = EngineMaker(library, BuildSettings(), cuda=cuda)
+    feeds = {"x": np.ones((256, 1024), np.float32)}
+
+    def use_all() -> int:
+        for way in CaptureWay:
+            session = TensorRTBackend(maker, way).open(small(), ["m", "r"])
+            session.run(feeds)
+            session.close()
+        forgotten = EngineSession(maker.make(small()).engine)
+        forgotten.run(feeds)
+        del forgotten
+        with (
+            pytest.raises(BackendError, match="no feed"),
+            EngineSession(maker.make(small()).engine) as failing,
+        ):
+            failing.layer_times(feeds, rounds=1)
+            failing.run({})
+        with ThreadPoolExecutor(4) as pool, EngineSession(maker.make(small()).engine) as shared:
+            list(pool.map(shared.run, [feeds] * 8))
+        gc.collect()
+        return cuda.free_bytes()
+
+    left = [use_all() for _ in range(3)]  # the first loads libraries, which stay
+    figures["free bytes after each of three rounds"] = left
+    assert left[1] == left[2]
