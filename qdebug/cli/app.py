@@ -18,6 +18,7 @@ from qdebug.cli.doctor import doctor_command
 from qdebug.cli.export import export_command
 from qdebug.cli.inspect import inspect_command
 from qdebug.cli.ranges import ranges_command
+from qdebug.cli.sweep import sweep_command
 from qdebug.errors import BackendError, QdebugError
 
 INTERRUPTED = 130
@@ -36,6 +37,7 @@ app.command("calibrate")(calibrate_command)
 app.command("ranges")(ranges_command)
 app.command("inspect")(inspect_command)
 app.command("bisect")(bisect_command)
+app.command("sweep")(sweep_command)
 app.command("export")(export_command)
 app.command("doctor")(doctor_command)
 

@@ -92,10 +92,14 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """`value`, a flag's, as its type asks; files were checked while they were read."""
     for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        if get_origin(kind) is Literal:
-            _check_choice(name, value, get_args(kind))
         if kind == Bytes:
             return parse_bytes(str(value))
+        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        if get_origin(plain) is Literal:
+            _check_choice(name, value, get_args(plain))
+        if get_origin(plain) is tuple:
+            for each in value:
+                _checked(name, each, get_args(plain)[0])
     return value
 
 

@@ -106,12 +106,7 @@ def plan_ranges(
     notes: tuple[str, ...] = ()
     if settings.calibration:
         plan, notes = _with_calibration(plan, settings.calibration, model)
-    try:
-        bound = _bind(plan, model)
-    except PlanError as error:
-        if settings.plan is None:
-            raise
-        raise PlanError(f"{settings.plan}: {error.message}", error.hint) from error
+    bound = bind_user_plan(plan, model, settings.plan)
     # Bound: whatever is saved of it from here on is for this model.
     plan = replace(plan, model_sha256=model.file.sha256)
     missing = bound.missing_ranges()
@@ -130,6 +125,20 @@ def plan_ranges(
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
     bound = _bind(plan.with_ranges(ranges, where), model)
     return Planned(bound, gathered, (*notes, *_notes(data, gathered, missing)))
+
+
+def bind_user_plan(plan: PrecisionPlan, model: Model, path: str | None) -> BoundPlan:
+    """`plan`, which was read from `path` if it was read, bound to `model`.
+
+    Raises:
+        PlanError: it does not fit.
+    """
+    try:
+        return _bind(plan, model)
+    except PlanError as error:
+        if path is None:
+            raise
+        raise PlanError(f"{path}: {error.message}", error.hint) from error
 
 
 def names_model(reference: str | None) -> bool:

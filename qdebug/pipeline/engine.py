@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qdebug.config.engine import EngineSettings
 from qdebug.measure.engine import EngineReport
+from qdebug.model.graph import Graph
 from qdebug.model.samples import Samples
 from qdebug.pipeline.subject import Subject
 from qdebug.run.tensorrt.build import build_engine
@@ -119,16 +120,19 @@ def engine_of(
     *,
     not_run: str,
 ) -> Engine:
-    """Build the candidate of `subject` for the shapes of `samples`, and audit it.
+    """Build the candidate of `subject` for the shapes of `samples`, or for those that `target`
+    is `fitted` to, and audit it.
 
     Raises:
         QdebugError: the library cannot parse or build it.
     """
     graph = subject.candidate
+    if target.settings.profile is None:
+        target = fitted(target, graph, samples)
     built = build_engine(
         target.library,
         graph.proto,
-        replace(target.settings, profile=profile_for(graph.inputs, _shapes(samples))),
+        target.settings,
         cache=target.cache,
         progress=progress,
     )
@@ -149,6 +153,12 @@ def engine_of(
             audit=audit,
         ),
     )
+
+
+def fitted(target: Target, graph: Graph, samples: Samples) -> Target:
+    """`target` with the profile that `samples` ask for; reads them all where an axis is dynamic."""
+    profile = profile_for(graph.inputs, _shapes(samples))
+    return replace(target, settings=replace(target.settings, profile=profile))
 
 
 def _shapes(samples: Samples) -> Iterator[dict[str, tuple[int, ...]]]:

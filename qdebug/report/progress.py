@@ -29,6 +29,7 @@ _LABELS = {
     "rate layers": "Rating layers",
     "reference": "Running FP32",
     "search": "Searching",
+    "sweep": "Combinations",
 }
 _SAMPLES = ("calibrate", "compare", "evaluate", "reference")
 """Stages that count samples."""

@@ -109,9 +109,17 @@ def build_engine(
     return built
 
 
-def engine_key(library: Library, job: BuildJob, model: bytes) -> str:
+def engine_key(library: Library, job: BuildJob, model: bytes | None = None) -> str:
     """A SHA-256 of the model, the settings, the contents of plugins, the library, and of the GPU
-    where the engine is for the one that is present. The timing cache does not count."""
+    where the engine is for the one that is present. The timing cache does not count.
+
+    Args:
+        model: that of the job as it is handed to the library, where it is known.
+
+    Raises:
+        BackendError: the model is too large to be handed over.
+    """
+    model = model or _serialized(library, job.proto)
     settings, constraints = job.settings, job.constraints
     facts = asdict(settings) | {
         "timing_cache": None,

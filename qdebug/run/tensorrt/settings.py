@@ -86,15 +86,15 @@ def profile_for(
     Args:
         inputs: of the model; only those with dynamic axes get an entry.
         shapes: shape by input name, one mapping per execution; others than inputs are ignored.
+            Not asked for where no input has dynamic axes.
 
     Raises:
         UsageError: no shapes for an input with dynamic axes.
     """
-    seen = list(shapes)
+    dynamic = [s for s in inputs if not all(isinstance(axis, int) for axis in s.shape)]
+    seen = list(shapes) if dynamic else []
     profile = {}
-    for spec in inputs:
-        if all(isinstance(axis, int) for axis in spec.shape):
-            continue
+    for spec in dynamic:
         found = [tuple(s[spec.name]) for s in seen if spec.name in s]
         if not found:
             raise UsageError(

@@ -1,0 +1,237 @@
+"""What a sweep found: plain records, from which every report is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from qdebug.measure.conditions import Checked, Condition, check_condition
+from qdebug.measure.metrics import Metrics
+from qdebug.run.tensorrt.inspect.summary import GATE_NAMES
+
+ENGINE_VALUES: tuple[str, ...] = (
+    *("build_s", "size_bytes", "latency_ms"),
+    # Times of layers are not known here.
+    *(n for n in GATE_NAMES if not n.endswith(("_time_share", "_ms"))),
+)
+"""What a condition may ask of an engine, beside its outputs and the metric."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One point of a sweep, every value as the user writes it.
+
+    Attributes:
+        precision: "int8+fp16" and so on, a plan's file, or "Q/DQ" of a model that carries them.
+        weights: "" where no layer runs in INT8, or the model carries Q/DQ.
+        compute_capability: "" for the GPU that is present.
+        optimization_level, tactic_sources: "default" is the library's choice.
+        tf32, sparsity: "on" or "off".
+    """
+
+    precision: str
+    weights: str
+    compute_capability: str
+    optimization_level: str
+    tactic_sources: str
+    tf32: str
+    sparsity: str
+
+    @property
+    def values(self) -> dict[str, str]:
+        """By axis, in order."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """How far outputs are from FP32, over all samples.
+
+    Attributes:
+        outputs: of every float output.
+        task: the end-to-end metric, None without one.
+        reference_task: that of FP32.
+        failure: why it did not run; then the rest is empty.
+    """
+
+    outputs: Mapping[str, Metrics]
+    task: float | None
+    reference_task: float | None
+    failure: str = ""
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Of the worst output; NaN where one is broken, None where there is none."""
+        return _worst([m.sqnr_db for m in self.outputs.values()])
+
+    @property
+    def cosine(self) -> float | None:
+        """As `sqnr_db`."""
+        return _worst([m.cosine for m in self.outputs.values()])
+
+
+@dataclass(frozen=True)
+class Misbuilt:
+    """A layer that was built in another precision than planned."""
+
+    layer: str
+    asked: str
+    built: str
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """An engine as a sweep keeps it.
+
+    Attributes:
+        built_for: a GPU's name, or compute capabilities.
+        seconds: wall time of the build; `cached` engines were built earlier.
+        layers: how many it has.
+        values: by name, of `inspect`'s GATE_NAMES; None for what is not told.
+        mismatches: layers that were not built as planned.
+        unknown: layers of which nothing is told.
+        warnings: the builder's, each once.
+    """
+
+    built_for: str
+    seconds: float
+    size_bytes: int
+    layers: int
+    values: Mapping[str, float | None]
+    mismatches: tuple[Misbuilt, ...]
+    unknown: tuple[str, ...]
+    warnings: tuple[str, ...]
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no engine.
+
+    Attributes:
+        details: what the library said at length.
+    """
+
+    message: str
+    hint: str = ""
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One combination.
+
+    Attributes:
+        simulation: its outputs on ONNX Runtime.
+        engine: None where it could not be built; `failure` says why.
+        execution: the engine's own outputs, where it was executed.
+        not_run: why the engine was not executed; "" where it was.
+        latency_ms: median GPU time of one execution, where it was measured.
+        conditions: of the gate.
+    """
+
+    combination: Combination
+    simulation: OutputErrors
+    not_run: str
+    engine: EngineFacts | None = None
+    failure: Failure | None = None
+    execution: OutputErrors | None = None
+    latency_ms: float | None = None
+    conditions: tuple[Checked, ...] = ()
+
+    @property
+    def errors(self) -> OutputErrors:
+        """The engine's own where it was executed, else the simulation's."""
+        return self.execution or self.simulation
+
+    @property
+    def passed(self) -> bool:
+        """It was built, as planned, and every condition holds."""
+        built = self.engine is not None and not self.engine.mismatches
+        return built and all(c.passed for c in self.conditions)
+
+    def judged(self, conditions: Sequence[Condition]) -> SweepRow:
+        """With every condition checked."""
+        return replace(self, conditions=tuple(self._check(c) for c in conditions))
+
+    def _check(self, condition: Condition) -> Checked:
+        if condition.scope == "metric":
+            return check_condition(condition, [self.errors.task])
+        if condition.scope == "output":
+            metrics = self.errors.outputs.values()
+            return check_condition(condition, [getattr(m, condition.name) for m in metrics])
+        return check_condition(condition, [self.engine_value(condition.name)])
+
+    def engine_value(self, name: str) -> float | None:
+        """One of ENGINE_VALUES; None where it is not known."""
+        if self.engine is None:
+            return None
+        own = {
+            "build_s": self.engine.seconds,
+            "size_bytes": self.engine.size_bytes,
+            "latency_ms": self.latency_ms,
+        }
+        return own[name] if name in own else self.engine.values.get(name)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Everything `qdebug sweep` measured.
+
+    Attributes:
+        library: such as "TensorRT for RTX 1.7.1.116".
+        metric: its name, "" without one.
+    """
+
+    model_path: str
+    model_sha256: str
+    backend: str
+    library: str
+    samples: int
+    metric: str
+    rows: tuple[SweepRow, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def reference_task(self) -> float | None:
+        """The metric of FP32."""
+        return next((r.simulation.reference_task for r in self.rows), None)
+
+    @property
+    def gated(self) -> bool:
+        """Whether there was anything to hold."""
+        return any(row.conditions for row in self.rows)
+
+    @property
+    def built(self) -> int:
+        """How many engines there are."""
+        return sum(row.engine is not None for row in self.rows)
+
+    @property
+    def kept(self) -> int:
+        """How many of them were built earlier."""
+        return sum(row.engine is not None and row.engine.cached for row in self.rows)
+
+    @property
+    def passed(self) -> bool:
+        """A combination meets the gate, if there is one."""
+        return not self.gated or any(row.passed for row in self.rows)
+
+    @property
+    def best(self) -> int | None:
+        """The number (from 0) of the fastest combination that meets the gate and is as planned;
+        None where none does or none was timed: nothing else orders them all."""
+        timed = [
+            (row.latency_ms, number)
+            for number, row in enumerate(self.rows)
+            if row.passed and row.latency_ms is not None
+        ]
+        return min(timed)[1] if timed else None
+
+
+def _worst(values: Sequence[float]) -> float | None:
+    if any(map(math.isnan, values)):
+        return math.nan
+    return min(values, default=None)

@@ -1,0 +1,173 @@
+"""`qdebug sweep`, whole: every combination simulated, built, audited and judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.calibrate.methods import parse_method
+from qdebug.config.sweep import SweepSettings
+from qdebug.measure.conditions import Condition
+from qdebug.measure.sweep import Failure, OutputErrors, SweepResult, SweepRow
+from qdebug.measure.task import labels_of, load_metric
+from qdebug.model.prepare import Model
+from qdebug.model.samples import Samples, open_samples
+from qdebug.pipeline.build import (
+    bind_user_plan,
+    build_subject,
+    load_model,
+    plan_from,
+    ranges_for,
+)
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.engine import fitted, why_not_run
+from qdebug.pipeline.sizing import parallelism
+from qdebug.pipeline.subject import Subject
+from qdebug.pipeline.sweep_axes import (
+    BuilderPoint,
+    Variant,
+    builder_points,
+    read_conditions,
+    variants_of,
+)
+from qdebug.pipeline.sweep_engine import facts_of
+from qdebug.pipeline.sweep_errors import OutputJudge
+from qdebug.plan.lower import required_opset
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.report.files import check_new
+from qdebug.run.ort import OrtBackend
+from qdebug.types import Progress, ProgressCallback, ignore_progress
+
+
+def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress) -> SweepResult:
+    """Try every combination of what `settings` names.
+
+    A combination that cannot be built is a row that says why. What is built and measured is kept
+    as it is found, so that a sweep that was ended goes on where it was.
+
+    Raises:
+        QdebugError: bad input (nothing was built), or a reference that does not run.
+    """
+    started = time.perf_counter()
+    conditions = read_conditions(settings)
+    metric = load_metric(settings.metric) if settings.metric else None
+    if settings.output:
+        check_new(settings.output, "--output", force=settings.force)
+    points = builder_points(settings)
+    variants = variants_of(settings)
+    models = _Models(settings.model, {})
+    plans = [models.checked(variant) for variant in variants]
+    samples = _samples(settings, models.of(plans[0]))
+    if metric is not None and metric.needs_labels:
+        labels_of(samples.extras)
+    fit = _fitted(points, models.of(plans[0]), samples)
+    parallel = parallelism()
+    context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
+    judge = OutputJudge(context, samples, metric, cached=settings.cache)
+    work = _Work(context, samples, judge, fit, conditions, len(variants) * len(fit))
+    rows: list[SweepRow] = []
+    notes: dict[str, list[str]] = {}
+    for variant, plan in zip(variants, plans, strict=True):
+        model = models.of(plan)
+        subject = build_subject(variant.settings, context, plan, model, samples).subject
+        rows += work.rows(variant, subject, len(rows))
+        for note in subject.notes:
+            notes.setdefault(note, []).append(variant.name)
+    return SweepResult(
+        model_path=settings.model,
+        model_sha256=model.file.sha256,
+        backend=settings.backend,
+        library=points[0].target.library.name,
+        samples=samples.count,
+        metric=metric.name if metric else "",
+        rows=tuple(rows),
+        notes=tuple(_note(text, names, len(variants)) for text, names in notes.items()),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _note(text: str, variants: Sequence[str], total: int) -> str:
+    """Says of which variants it is true, where that is not all."""
+    return text if len(variants) == total else f"{', '.join(dict.fromkeys(variants))}: {text}"
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The user's model, prepared once for each opset that a plan needs."""
+
+    path: str
+    _known: dict[int, Model]
+
+    def of(self, plan: PrecisionPlan) -> Model:
+        opset = required_opset(plan)
+        if opset not in self._known:
+            self._known[opset] = load_model(self.path, plan)
+        return self._known[opset]
+
+    def checked(self, variant: Variant) -> PrecisionPlan:
+        """The plan of a variant, which fits the model: found out before anything is built."""
+        plan = plan_from(variant.settings)
+        model = self.of(plan)
+        if not model.quantized:
+            bind_user_plan(plan, model, variant.settings.plan)
+        return plan
+
+
+def _samples(settings: SweepSettings, model: Model) -> Samples:
+    """The samples to run; that those to calibrate on are there is found out too."""
+    inputs = model.graph.inputs
+    if settings.calib_data:
+        open_samples(settings.calib_data, inputs, limit=settings.calib_samples)
+    if settings.calibration and not model.quantized:
+        ranges_for(settings.calibration, model)
+    parse_method(settings.method)
+    return open_samples(
+        settings.inputs, inputs, limit=settings.samples, batch_size=settings.batch_size
+    )
+
+
+def _fitted(
+    points: Sequence[BuilderPoint], model: Model, samples: Samples
+) -> tuple[BuilderPoint, ...]:
+    """All with the profile of the samples, which may have to be read for it, once."""
+    profile = fitted(points[0].target, model.graph, samples).settings.profile
+    return tuple(
+        replace(p, target=replace(p.target, settings=replace(p.target.settings, profile=profile)))
+        for p in points
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What all combinations share."""
+
+    context: Context
+    samples: Samples
+    judge: OutputJudge
+    points: Sequence[BuilderPoint]
+    conditions: Sequence[Condition]
+    total: int
+
+    def rows(self, variant: Variant, subject: Subject, done: int) -> Iterator[SweepRow]:
+        """Those of one variant; `done` are before them."""
+        self._tell(done, f"{variant.name}, simulated")
+        simulation = self.judge.simulated(subject)
+        for number, point in enumerate(self.points, start=done):
+            text = ", ".join(v for v in point.values if v not in ("default", "off"))
+            self._tell(number, f"{variant.name}, {text}")
+            yield self._row(variant, subject, point, simulation).judged(self.conditions)
+        self._tell(done + len(self.points), variant.name)
+
+    def _row(
+        self, variant: Variant, subject: Subject, point: BuilderPoint, simulation: OutputErrors
+    ) -> SweepRow:
+        not_run, progress = why_not_run(point.target), self.context.progress
+        found = facts_of(point.target, subject, self.samples, progress, not_run=not_run)
+        row = SweepRow(point.combination(variant, subject), simulation, not_run)
+        if isinstance(found, Failure):
+            return replace(row, failure=found)
+        return replace(row, engine=found)
+
+    def _tell(self, done: int, what: str) -> None:
+        self.context.progress(Progress("sweep", done, self.total, what))

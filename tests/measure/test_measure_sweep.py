@@ -1,0 +1,92 @@
+"""Which combination of a sweep passes, and which one is the best."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qdebug.measure.conditions import parse_condition, parse_value_condition
+from qdebug.measure.metrics import METRIC_NAMES, Metrics
+from qdebug.measure.sweep import (
+    ENGINE_VALUES,
+    Combination,
+    EngineFacts,
+    Failure,
+    Misbuilt,
+    OutputErrors,
+    SweepResult,
+    SweepRow,
+)
+
+VALUES = {"int8_share": 0.75, "mismatch_count": 0.0, "sparse_share": None}
+ENGINE = EngineFacts("8.9", 1.5, 2_000_000, 12, VALUES, (), (), ())
+POINT = Combination("int8", "per-channel", "8.9", "default", "default", "off", "off")
+
+
+def errors(*sqnr_db: float, task: float | None = None) -> OutputErrors:
+    blank: dict[str, Any] = dict.fromkeys(METRIC_NAMES, 0)
+    return OutputErrors(
+        {f"y{k}": Metrics(**{**blank, "sqnr_db": v}) for k, v in enumerate(sqnr_db)}, task, 1.0
+    )
+
+
+def row(**changes: Any) -> SweepRow:
+    return replace(SweepRow(POINT, errors(30.0), "no GPU", ENGINE), **changes)
+
+
+def swept(*rows: SweepRow) -> SweepResult:
+    return SweepResult("m.onnx", "", "tensorrt-rtx", "TensorRT", 4, "", rows)
+
+
+def sqnr(bound: float) -> Any:
+    return parse_condition(f"output.sqnr_db>={bound}", {"output": ("sqnr_db",)})
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        ("int8_share>=0.75", True),
+        ("int8_share>0.75", False),
+        ("build_s<=2", True),
+        ("size_bytes<1e6", False),
+        ("latency_ms<=100", False),  # not measured
+        ("sparse_share>=0", False),  # not told
+    ],
+)
+def test_conditions_on_the_engine(text: str, passed: bool) -> None:
+    condition = parse_value_condition(text, ENGINE_VALUES)
+    assert row().judged([condition]).passed is passed
+    assert not row(engine=None).judged([condition]).passed
+
+
+def test_the_engines_own_errors_count_where_it_ran() -> None:
+    assert row(simulation=errors(30.0, 12.0)).judged([sqnr(12)]).passed
+    executed = row(execution=errors(10.0), latency_ms=1.0)
+    assert not executed.judged([sqnr(12)]).passed
+    assert executed.errors.sqnr_db == 10
+    broken = row(simulation=errors(30.0, math.nan))
+    assert math.isnan(broken.errors.sqnr_db or 0) and not broken.judged([sqnr(-99)]).passed
+    assert errors().sqnr_db is None
+
+
+def test_the_best_is_the_fastest_that_passes_as_planned() -> None:
+    wrong = replace(ENGINE, mismatches=(Misbuilt("conv", "int8", "fp32"),))
+    rows = [
+        row(latency_ms=3.0),
+        row(latency_ms=2.0),
+        row(latency_ms=1.0, engine=wrong),
+        row(latency_ms=0.5, simulation=errors(5.0)),
+        row(engine=None, failure=Failure("no kernel")),
+    ]
+    assert swept(*rows).best == 3  # nothing is asked of its errors
+    assert swept(*(r.judged([sqnr(20)]) for r in rows)).best == 1
+    none = swept(*(r.judged([sqnr(40)]) for r in rows))
+    assert none.best is None and not none.passed
+
+
+def test_without_a_latency_nothing_is_best() -> None:
+    found = swept(row(), row(simulation=errors(60.0)))
+    assert found.best is None and found.passed and not found.gated

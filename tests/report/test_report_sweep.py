@@ -1,0 +1,97 @@
+"""How a sweep is shown: one table that fits a terminal, and a line of CSV per combination."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from qdebug.measure.conditions import Checked
+from qdebug.measure.metrics import METRIC_NAMES, Metrics
+from qdebug.measure.sweep import (
+    Combination,
+    EngineFacts,
+    Failure,
+    Misbuilt,
+    OutputErrors,
+    SweepResult,
+    SweepRow,
+)
+from qdebug.report.sweep import print_sweep
+from qdebug.report.sweep_json import sweep_to_csv, sweep_to_json
+
+VALUES = {"int8_share": 1.0, "fused_share": 0.5, "reformat_count": 12.0}
+METRICS = Metrics(**{**dict.fromkeys(METRIC_NAMES, 0), "sqnr_db": float("inf"), "cosine": 1.0})
+ENGINE = EngineFacts("8.9", 123.4, 1_234_567_890, 1234, VALUES, (), (), ())
+MISBUILT = tuple(Misbuilt(f"layer{k}", "int8", "fp32") for k in range(5))
+
+
+def result(*, gpu: bool) -> SweepResult:
+    rows = []
+    for precision in ("int8+fp16", "/plans/a-plan-with-a-rather-long-name.yaml"):
+        for level in ("default", "5"):
+            point = Combination(
+                precision, "per-channel", "8.6+8.9", level, "default", "off", "on" if level else ""
+            )
+            errors = OutputErrors({"y": METRICS}, 0.98, 0.99)
+            held = (Checked("metric>=0.9", 0.98, True),)
+            rows.append(SweepRow(point, errors, "" if gpu else "no GPU", ENGINE, conditions=held))
+    if gpu:
+        rows = [replace(r, latency_ms=1.25 + k, execution=r.simulation) for k, r in enumerate(rows)]
+    failure = Failure("no kernel for [bold]x[/]", "Build for another.", ("[E] much",))
+    rows[2] = replace(rows[2], engine=None, failure=failure, latency_ms=None)
+    rows[3] = replace(rows[3], engine=replace(ENGINE, mismatches=MISBUILT))
+    return SweepResult("/m/net.onnx", "", "tensorrt-rtx", "TensorRT for RTX 1.7", 500, "top1",
+                       tuple(rows), ("A note.",))  # fmt: skip
+
+
+def shown(found: SweepResult, width: int | None, *, detailed: bool = False) -> list[str]:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width or 4096, force_terminal=width is not None, color_system=None
+    )
+    print_sweep(console, found, detailed=detailed)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_it_fits_a_terminal(gpu: bool) -> None:
+    lines = shown(result(gpu=gpu), 80)
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "per-channel weights, compute capability 8.6+8.9" in text  # the same in all
+    assert "No room for" in text and "(--json, -o)" in text
+    assert "#3 failed: no kernel for [bold]x[/] Build for another." in text
+    assert "#4 not built as planned: layer0: asked int8, built fp32" in text
+    assert "and 2 more" in text and "much" not in text
+    assert ("Best: #1" in text) is gpu
+    assert ("no GPU" in text) is not gpu
+
+
+def test_elsewhere_nothing_is_cut() -> None:
+    lines = shown(result(gpu=True), None, detailed=True)
+    head = next(line for line in lines if line.lstrip().startswith("#"))
+    for column in ("precision", "level", "build s", "MB", "layers", "INT8", "fused", "reform.",
+                   "audit", "SQNR dB", "cosine", "top1", "ms", "gate"):  # fmt: skip
+        assert column in head
+    assert any("a-plan-with-a-rather-long-name.yaml" in line for line in lines)
+    assert "    [E] much" in lines and "    layer4: asked int8, built fp32" in lines
+
+
+def test_json_and_csv() -> None:
+    found = sweep_to_json(result(gpu=True))
+    text = json.dumps(found, allow_nan=False)
+    assert json.loads(text)["best"] == 1
+    rows = found["combinations"]
+    assert [r["passed"] for r in rows] == [True, True, False, False]
+    assert rows[0]["execution"]["sqnr_db"] is None and rows[0]["executed"]
+    assert rows[2]["engine"] is None and rows[2]["failure"]["message"].startswith("no kernel")
+    assert found["axes"]["optimization_level"] == ["default", "5"]
+    lines = list(csv.DictReader(io.StringIO(sweep_to_csv(result(gpu=False)))))
+    assert [line["number"] for line in lines] == ["1", "2", "3", "4"]
+    assert lines[0]["int8_share"] == "1.0" and lines[0]["latency_ms"] == ""
+    assert lines[0]["errors_of"] == "simulation" and lines[2]["size_bytes"] == ""
