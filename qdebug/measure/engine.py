@@ -4,8 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdebug.measure.attribution import Agreement, Attribution
+from qdebug.measure.observation import CaptureCheck, Preflight
 from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit
 from qdebug.run.tensorrt.messages import BuildWarning
+from qdebug.types import Skipped
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What an engine did on the GPU.
+
+    Attributes:
+        preflight: what holds before any quantization error can be told from others.
+        way, checks: how tensors were observed, and whether that changed the engine, for each way
+            that was tried.
+        tensors: the error of each observed tensor, in parts.
+        outputs: the same of the model's outputs, in the clean engine.
+        agreement: of the simulation with the engine.
+        latency_ms: median GPU time of one execution of `latency_samples` samples, copies not
+            counted.
+        skipped: how many tensors could not be observed.
+    """
+
+    preflight: Preflight
+    way: str
+    checks: tuple[CaptureCheck, ...]
+    tensors: tuple[Attribution, ...]
+    outputs: tuple[Attribution, ...]
+    agreement: Agreement
+    latency_ms: float
+    latency_samples: int
+    skipped: tuple[Skipped, ...]
 
 
 @dataclass(frozen=True)
@@ -19,6 +49,7 @@ class EngineReport:
         seconds: wall time of the build; `cached` engines were built earlier.
         layers: how many it has.
         audit: asked against built.
+        execution: None where it was not run.
     """
 
     library: str
@@ -30,6 +61,7 @@ class EngineReport:
     layers: int
     warnings: tuple[BuildWarning, ...]
     audit: PlanAudit
+    execution: Execution | None = None
 
     @property
     def passed(self) -> bool:

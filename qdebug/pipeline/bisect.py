@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.measure.conditions import Condition
@@ -14,11 +14,12 @@ from qdebug.pipeline.answer import (
     pinned_layers,
     plan_with,
 )
+from qdebug.pipeline.bisect_engine import engine_report, engines_of, in_milliseconds
 from qdebug.pipeline.bisect_setup import Setup, prepare
-from qdebug.pipeline.candidates import CandidateRunner
+from qdebug.pipeline.candidates import CandidateRunner, Engines
 from qdebug.pipeline.evaluation import evaluator, search_key
 from qdebug.pipeline.journals import open_journal
-from qdebug.pipeline.verify import SEARCHED, Verifier, holding_out
+from qdebug.pipeline.verify import ON_ENGINE, SEARCHED, Verifier, holding_out
 from qdebug.search.find import SearchResult, find
 from qdebug.search.oracle import Evaluation, Oracle
 from qdebug.search.outcome import BisectResult, Check
@@ -26,6 +27,10 @@ from qdebug.search.strategies import STRATEGIES
 from qdebug.types import Progress, ProgressCallback, ignore_progress
 
 _LOG = logging.getLogger(__name__)
+_ENGINE_DISAGREES = (
+    "The engine does not meet the target with the set that the simulation found: the search was "
+    "done again on engines."
+)
 _DISAGREE = (
     "ONNX Runtime's INT8 kernels and literal Q/DQ disagree about the set found: the search was "
     "done again on literal Q/DQ."
@@ -51,6 +56,9 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
     setup = prepare(settings, progress)
+    engines = engines_of(setup)
+    if engines is not None and setup.engine is not None and settings.profile is None:
+        setup = replace(setup, space=in_milliseconds(setup, setup.engine))
     searched = _search(setup, literal=settings.literal or None)
     notes = list(setup.planned.notes)
     checks: list[Check] = []
@@ -62,10 +70,19 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         else:
             notes.append(_DISAGREE)
             searched = _search(setup, literal=True)
+    if engines is not None and searched.result.achieved is not None:
+        with Verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
+            again = verifier.check(searched.result.pins)
+        if again.answer.passed:
+            checks.append(again)
+        else:
+            notes.append(_ENGINE_DISAGREES)
+            checks.clear()
+            searched = _search(setup, literal=True, engines=engines)
     search = searched.result
     found = search.achieved is not None
     if found:
-        search, check, note = holding_out(setup, search)
+        search, check, note = holding_out(setup, search, engines)
         checks.append(check)
         notes += [note] if note else []
     return BisectResult(
@@ -87,10 +104,11 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         checks=tuple(checks),
         fast=searched.how,
         notes=tuple(notes),
+        engine=engine_report(setup, plan_with(setup, search.pins)) if found else None,
     )
 
 
-def _search(setup: Setup, *, literal: bool | None) -> _Searched:
+def _search(setup: Setup, *, literal: bool | None, engines: Engines | None = None) -> _Searched:
     settings, target = setup.settings, setup.target
     layers = setup.subject.layers
     with ExitStack() as stack:
@@ -103,10 +121,14 @@ def _search(setup: Setup, *, literal: bool | None) -> _Searched:
                 metric=target.metric,
                 capture=target.captured(layers, setup.model.graph),
                 literal=literal,
+                engines=engines,
             )
         )
-        one = evaluator(runner, target, layers, setup.context.parallel.workers)
-        journal = open_journal(settings, search_key(setup.planned.bound, one, target.metric))
+        at_once = 1 if engines else setup.context.parallel.workers
+        one = evaluator(runner, target, layers, at_once)
+        # On engines nothing is kept but the engines themselves: they tell little of the machine.
+        key = search_key(setup.planned.bound, one, target.metric)
+        journal = open_journal(settings, key) if engines is None else None
         if journal:
             stack.enter_context(journal)
         oracle = Oracle(

@@ -13,6 +13,8 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.build import Planned, load_model, plan_from, plan_ranges
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.engine import Target as EngineTarget
+from qdebug.pipeline.engine import open_target
 from qdebug.pipeline.portion import Portion, split, whole
 from qdebug.pipeline.searchspace import Space, search_space
 from qdebug.pipeline.sizing import parallelism
@@ -33,6 +35,7 @@ class Setup:
         searched, held_out: the samples to search on, and those to verify the answer on.
         rated: the layers, worst first, with their own errors and causes.
         space: what may be pinned.
+        engine: what the answer is built with; None for the simulation alone.
     """
 
     settings: BisectSettings
@@ -45,6 +48,7 @@ class Setup:
     held_out: Portion
     rated: Mapping[str, LayerResult]
     space: Space
+    engine: EngineTarget | None
 
 
 def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
@@ -54,6 +58,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         QdebugError: bad input, or a runtime that failed.
     """
     target = read_target(settings)
+    engine = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
     plan = plan_from(settings)
     if plan.precision is Precision.FP32:
         raise UsageError(
@@ -85,6 +90,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         held_out=held_out,
         rated=rated,
         space=search_space(settings, subject, searched.samples, rated),
+        engine=engine,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -28,12 +28,15 @@ from qdebug.pipeline.scoring import Judge, TensorScore
 from qdebug.pipeline.subject import planned_subject
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, nearest
-from qdebug.run.base import Session
+from qdebug.run.base import Backend, Session
 from qdebug.run.ort import OrtBackend
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.stream import map_in_order
 from qdebug.types import Precision, Tensors
+
+Engines = Callable[[Portion], Backend]
+"""What runs candidates on the samples of a portion, in place of ONNX Runtime."""
 
 Raises = Mapping[str, Precision]
 """Layer name -> the precision it is raised to; every other layer is as in the base plan."""
@@ -63,6 +66,7 @@ class CandidateRunner:
         metric: TaskMetric | None = None,
         capture: Sequence[str] = (),
         literal: bool | None = None,
+        engines: Engines | None = None,
     ) -> None:
         """Runs the reference once over the samples.
 
@@ -71,12 +75,14 @@ class CandidateRunner:
             capture: tensors of the reference to measure too; then candidates run literally.
             literal: True for literal Q/DQ, False for the fast kernels, None to use these where
                 they agree with literal Q/DQ on this machine.
+            engines: what runs the candidates on the samples of a portion, in place of ONNX Runtime.
 
         Raises:
             QdebugError: a range is missing, samples cannot be read, the model does not run, or the
                 metric raised.
         """
         self._context, self._model, self._bound = context, model, bound
+        self._engines: Backend | None = None
         self._capture = tuple(dict.fromkeys(capture))
         self._keep = metric is not None
         self.agreement: Agreement | None = None
@@ -86,6 +92,7 @@ class CandidateRunner:
             stack.callback(session.close)
             self._reference = KeptReference(context, model.graph, session, portion, metric)
             self.portion = self._reference.portion
+            self._engines = engines(self.portion) if engines is not None else None
             self.reference_task = self._reference.judge.of(self._reference.judge.reference)
             self.literal, self.reason = self._choose(literal)
             self._stack = stack.pop_all()
@@ -153,6 +160,8 @@ class CandidateRunner:
 
     def _open(self, bound: BoundPlan, literal: bool) -> Session:
         sessions = self._sessions
+        if self._engines is not None:
+            return self._engines.open(lower(bound).graph.proto, self._capture)
         if sessions is not None and not self._capture and sessions.takes(bound.precisions):
             return sessions.open(bound.precisions, kernels=not literal)
         return self._context.backend.open(lower(bound).graph.proto, self._capture)
@@ -181,6 +190,8 @@ class CandidateRunner:
 
     def _choose(self, literal: bool | None) -> tuple[bool, str]:
         """Whether to run literally, and why."""
+        if self._engines is not None:
+            return True, f"Candidates run on engines of {self._engines.name}."
         if self._capture:
             return True, "Candidates run on literal Q/DQ: tensors inside them are measured."
         if Precision.INT8 not in self._bound.precisions.values():

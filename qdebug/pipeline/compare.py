@@ -17,7 +17,8 @@ from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.build import Built, build_subject, load_model, plan_from
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.diagnose import diagnosed
-from qdebug.pipeline.engine import Target, engine_of, open_target, why_not_run
+from qdebug.pipeline.engine import Target, open_target
+from qdebug.pipeline.engine_execute import with_engine
 from qdebug.pipeline.evidence import EvidenceSink
 from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
 from qdebug.pipeline.manifest import manifest_of, reference_key
@@ -68,12 +69,7 @@ def compare(
             raised (the run file holds everything else).
     """
     started = time.perf_counter()
-    gate = read_gate(settings)
-    keep = Keep.parse(settings.keep)
-    # A library that is not there, or a setting that it does not know, costs nothing.
-    target = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
-    if settings.save_plan:
-        check_new(settings.save_plan, "--save-plan", force=settings.force)
+    gate, keep, target = _checked(settings)
     with ExitStack() as stack:
         stored = open_stored(stack, settings)
         plan = plan_from(settings)
@@ -100,7 +96,9 @@ def compare(
         errors, not_float = _run(settings, context, subject, samples, rows, sinks)
         task, failure = task_result(gate.metric, outputs, samples)
         result = _result(settings, subject, samples, gate, errors, not_float, task)
-        result = _explained(context, subject, samples, result, target)
+        result = _explained(context, subject, samples, result)
+        if target is not None:
+            result = with_engine(target, settings, gate, subject, samples, context, result)
         result = replace(
             result,
             notes=(*result.notes, *reuse_notes(settings, stored, rows, key, samples.count)),
@@ -124,6 +122,15 @@ def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
     if built.gathered:
         writer.set_ranges(to_records(built.gathered))
     return writer.finish(json.dumps(compare_to_json(result), ensure_ascii=False))
+
+
+def _checked(settings: CompareSettings) -> tuple[Gate, Keep, Target | None]:
+    """What can be read, and refused, before any work."""
+    gate, keep = read_gate(settings), Keep.parse(settings.keep)
+    if settings.save_plan:
+        check_new(settings.save_plan, "--save-plan", force=settings.force)
+    target = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
+    return gate, keep, target
 
 
 def _with_file(failure: MetricError, run_file: Path | None) -> MetricError:
@@ -229,21 +236,12 @@ def _result(
 
 
 def _explained(
-    context: Context,
-    subject: Subject,
-    samples: Samples,
-    result: CompareResult,
-    target: Target | None,
+    context: Context, subject: Subject, samples: Samples, result: CompareResult
 ) -> CompareResult:
-    """`result` with the causes of the errors, and with what is known of the engine."""
+    """`result` with the causes of the errors."""
     batches = list(samples.batches())
     layers = diagnosed(context, subject, samples, batches, result.layers, result.tensors)
-    result = replace(result, layers=layers)
-    if target is None:
-        return result
-    not_run = why_not_run(target)
-    engine = engine_of(target, subject, samples, context.progress, not_run=not_run)
-    return replace(result, engine=engine.report)
+    return replace(result, layers=layers)
 
 
 def _precision(subject: Subject) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +17,11 @@ from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.session import EngineSession
 from qdebug.types import Progress, Skipped, Tensors
+
+Finals = Callable[[Tensors, Tensors], None]
+"""Takes the outputs of the reference and of the clean engine, by name in the reference."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class EngineFindings:
         attributions: of the tensors that were observed, by name in the reference, in the order
             of execution.
         clean: of the model's outputs, in the clean engine.
+        outputs: errors of the model's float outputs, FP32 against the clean engine.
+        latency_ms: median GPU time of one execution of the clean engine, of `latency_samples`.
         agreement: of the simulation with the engine.
         way, checks: see Observed.
         skipped: tensors that were not observed, by name in the reference.
@@ -34,6 +41,9 @@ class EngineFindings:
 
     attributions: tuple[Attribution, ...]
     clean: tuple[Attribution, ...]
+    outputs: Mapping[str, ErrorSums]
+    latency_ms: float
+    latency_samples: int
     agreement: Agreement
     way: CaptureWay
     checks: tuple[CaptureCheck, ...]
@@ -47,12 +57,14 @@ def attribute_engine(
     tensors: Mapping[str, str],
     *,
     mismatch: bool = False,
+    finals: Finals | None = None,
 ) -> EngineFindings:
     """Run FP32, the simulation and the engine over all batches and split the engine's error.
 
     Args:
         tensors: reference tensor -> tensor of `candidate` that stands for it.
         mismatch: run an FP32 engine as well, to tell a reference mismatch tensor by tensor.
+        finals: gets the outputs of FP32 and of the clean engine, batch by batch, in order.
 
     Raises:
         QdebugError: a model that cannot be built or run.
@@ -69,12 +81,16 @@ def attribute_engine(
         if mismatch:
             backend = TensorRTBackend(job.maker, group_bytes=job.group_bytes)
             plain = opened(stack, backend.open(reference.proto, inner))
-        sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors)
+        sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, finals)
+        latency = _latency(observed.clean, job)
     attributions = tuple(sums.attributions(tensors))
     names = {tensors[t]: t for t in inner}
     return EngineFindings(
         attributions,
         tuple(clean.attributions(tensors)),
+        clean.total,
+        latency,
+        job.batches[0].count,
         agreement(attributions),
         observed.way,
         observed.checks,
@@ -117,7 +133,16 @@ class _Runs:
     plain: Session | None
 
 
-def _run(job: EngineJob, runs: _Runs, tensors: Mapping[str, str]) -> tuple[_Sums, _Sums]:
+def _latency(session: Session, job: EngineJob) -> float:
+    """NaN for a session that is no engine's: a test's."""
+    if not isinstance(session, EngineSession):
+        return math.nan
+    return session.latency_ms(job.feeds(job.batches[0]))
+
+
+def _run(
+    job: EngineJob, runs: _Runs, tensors: Mapping[str, str], finals: Finals | None
+) -> tuple[_Sums, _Sums]:
     """The sums of the observed tensors, and of the outputs of the clean engine."""
 
     def one(batch: Batch) -> tuple[Tensors, Tensors, Tensors, Tensors, Tensors]:
@@ -135,6 +160,8 @@ def _run(job: EngineJob, runs: _Runs, tensors: Mapping[str, str]) -> tuple[_Sums
     for k, (cpu, simulated, engine, outputs, plain) in enumerate(results, 1):
         sums.add(cpu, simulated, engine, plain)
         clean.add(cpu, simulated, outputs, plain)
+        if finals is not None:
+            finals({name: cpu[name] for name in outputs if name in cpu}, outputs)
         job.progress(Progress("engine", k, len(job.batches)))
     return sums, clean
 

@@ -31,6 +31,17 @@ def profiled_costs(profile: Path, layers_file: str | None, subject: Subject, wor
         info = with_times(open_engine_file(Path(layers_file)), times, str(profile))
     else:
         info = info_of_profile(times)
+    costs = costs_of(info, subject, work)
+    if costs is None:
+        raise UsageError(
+            f"--profile: no time in {profile} belongs to a layer of the model",
+            "Give the layer information of the same engine with --profile-layers.",
+        )
+    return costs
+
+
+def costs_of(info: EngineInfo, subject: Subject, work: Costs) -> Costs | None:
+    """The same from an engine whose layers carry times; None where none belongs to a layer."""
     aliases = layer_aliases(subject.model, subject.layers)
     spent: dict[str, float] = defaultdict(float)
     measured_in = dict(subject.precisions)
@@ -39,12 +50,7 @@ def profiled_costs(profile: Path, layers_file: str | None, subject: Subject, wor
         for name, part in _parts(owners, work, subject.precisions).items():
             spent[name] += part * (kernel.time_ms or 0.0)
             measured_in[name] = _KNOWN.get(_precision(info, kernel), measured_in[name])
-    if not spent:
-        raise UsageError(
-            f"--profile: no time in {profile} belongs to a layer of the model",
-            "Give the layer information of the same engine with --profile-layers.",
-        )
-    return latency_costs(spent, measured_in, work)
+    return latency_costs(spent, measured_in, work) if spent else None
 
 
 def _precision(info: EngineInfo, kernel: EngineLayer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdebug.config.bisect import BisectSettings
@@ -82,6 +82,20 @@ def search_space(
         )
     problem = Problem(tuple(items), pins_of(demanded), pin_to)
     return Space(problem, costs, base)
+
+
+def priced(space: Space, costs: Costs) -> Space:
+    """`space` with other costs."""
+    items = tuple(
+        replace(
+            item,
+            costs={
+                p: max(0.0, costs.raising(item.name, space.base[item.name], p)) for p in item.costs
+            },
+        )
+        for item in space.problem.items
+    )
+    return Space(replace(space.problem, items=tuple(items)), costs, space.base)
 
 
 def _costs(settings: BisectSettings, subject: Subject, samples: Samples) -> Costs:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from qdebug.pipeline.bisect_setup import Setup
-from qdebug.pipeline.candidates import CandidateRunner
+from qdebug.pipeline.candidates import CandidateRunner, Engines
 from qdebug.pipeline.evaluation import evaluator
 from qdebug.pipeline.portion import Portion
 from qdebug.search.find import SearchResult
@@ -16,6 +16,7 @@ from qdebug.search.outcome import HELD_OUT, Check
 from qdebug.search.problem import Measurement, Pins
 
 SEARCHED = "searched samples, literal Q/DQ"
+ON_ENGINE = "searched samples, on the engine"
 _MOST_TRIED = 8
 """Dearer sets that are tried on held-out samples: with many, one would hold by chance."""
 
@@ -23,8 +24,11 @@ _MOST_TRIED = 8
 class Verifier:
     """Runs sets of pins on the samples of a portion, on literal Q/DQ. A context manager."""
 
-    def __init__(self, setup: Setup, portion: Portion, on: str) -> None:
-        """Runs the reference. `on` says which samples they are, for people.
+    def __init__(
+        self, setup: Setup, portion: Portion, on: str, engines: Engines | None = None
+    ) -> None:
+        """Runs the reference. `on` says which samples they are, for people; `engines` runs the
+        candidates in place of the simulation.
 
         Raises:
             QdebugError: the samples cannot be read, the runtime or the metric failed.
@@ -43,9 +47,10 @@ class Verifier:
                     metric=target.metric,
                     capture=target.captured(layers, setup.model.graph),
                     literal=True,
+                    engines=engines,
                 )
             )
-            at_once = setup.context.parallel.workers
+            at_once = 1 if engines else setup.context.parallel.workers
             self._measure = evaluator(self._runner, target, layers, at_once)
             self._stack = stack.pop_all()
 
@@ -73,10 +78,12 @@ class Verifier:
         )
 
 
-def holding_out(setup: Setup, search: SearchResult) -> tuple[SearchResult, Check, str]:
+def holding_out(
+    setup: Setup, search: SearchResult, engines: Engines | None = None
+) -> tuple[SearchResult, Check, str]:
     """`search` with an answer that holds on the held-out samples too, if there is one among the
     next dearer sets that were found to pass; the check, and what the user must know about it."""
-    with Verifier(setup, setup.held_out, HELD_OUT) as verifier:
+    with Verifier(setup, setup.held_out, HELD_OUT, engines) as verifier:
         first = verifier.check(search.pins)
         if first.answer.passed:
             return search, first, ""

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.plan.planfile import plan_to_yaml
+from qdebug.report.engine import print_engine
 from qdebug.report.tables import print_table
-from qdebug.report.view import decibel, number, printable, share, shorten_layer, widest
+from qdebug.report.view import counted, decibel, number, printable, share, shorten_layer, widest
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
@@ -37,6 +38,8 @@ def print_bisect(console: Console, result: BisectResult, plan_file: str | None) 
         console.print(Text("Error against cost, of all that was evaluated", style="bold"))
         print_table(console, _points(result))
     console.print()
+    if result.engine is not None:
+        print_engine(console, result.engine, _MOST_POINTS)
     for note in result.notes:
         console.print(Text(f"Note: {printable(note)}", style="yellow"))
     for check in result.checks:
@@ -78,7 +81,8 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         text = f"{_measured(search.achieved)} with {count} of {result.candidates} layers pinned"
         demanded = sum(layer.demanded for layer in result.pinned)
         yield "found", text + (f", {demanded} of them by --pin" if demanded else "")
-        yield "cost", _cost(result)
+        if count:
+            yield "cost", _cost(result)
     replayed = sum(e.replayed for e in search.history)
     seconds = sum(e.measurement.seconds for e in search.history if not e.replayed)
     text = f"{search.evaluations}, {seconds:.1f} s"
@@ -234,6 +238,9 @@ def _why(result: BisectResult, layer: PinnedLayer) -> str:
 def _verdict(result: BisectResult) -> str:
     if not result.found:
         return f"NOT FOUND: no set that was tried meets {result.target}."
+    if result.engine is not None and not result.engine.passed:
+        count = len(result.engine.audit.audit.mismatches)
+        return f"NOT CONFIRMED: {counted(count, 'layer')} of the engine not built as planned."
     if not result.passed:
         failed = next(c for c in result.checks if not c.answer.passed)
         return (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qdebug.report.jsonout import finite
+from qdebug.report.engine import engine_to_json
+from qdebug.report.numbers import finite
 from qdebug.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer
 from qdebug.search.problem import Measurement, Pins
 
@@ -65,6 +66,7 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
         "verified_on": held_out and _check(held_out),
         "checks": [_check(c) for c in result.checks],
         "execution": result.fast,
+        "engine": result.engine and engine_to_json(result.engine),
         "notes": list(result.notes),
     }
 

@@ -20,7 +20,7 @@ from qdebug.measure.calibration import (
 from qdebug.measure.metrics import METRIC_NAMES
 from qdebug.plan.quantize import scale_of
 from qdebug.report.coverage import coverage_to_json, print_coverage
-from qdebug.report.jsonout import finite
+from qdebug.report.numbers import finite
 from qdebug.report.tables import print_table
 from qdebug.report.view import decibel, number, printable, share, shorten
 

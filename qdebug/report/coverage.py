@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qdebug.measure.calibration import Coverage
-from qdebug.report.jsonout import finite
+from qdebug.report.numbers import finite
 from qdebug.report.view import number, printable, share
 
 _MOST_STRETCHES = 3

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from qdebug.measure.engine import EngineReport
+from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
+from qdebug.measure.engine import EngineReport, Execution
+from qdebug.measure.observation import CaptureCheck
 from qdebug.report.audit import audit_to_json, print_audit
-from qdebug.report.view import printable
+from qdebug.report.numbers import finite
+from qdebug.report.tables import name_table, print_table
+from qdebug.report.view import counted, decibel, printable, share
 
 _MOST_WARNINGS = 3
 
@@ -24,6 +32,8 @@ def print_engine(console: Console, engine: EngineReport, top: int) -> None:
                 "simulation on ONNX Runtime, the structure below that of the engine."
             )
         )
+    if engine.execution is not None:
+        _print_execution(console, engine.execution, top)
     print_audit(console, engine.audit, "the plan", top)
     for warning in engine.warnings[:_MOST_WARNINGS]:
         console.print(Text(f"Builder: {printable(warning.text)}", style="yellow"))
@@ -47,6 +57,83 @@ def engine_to_json(engine: EngineReport) -> dict[str, Any]:
             {"text": w.text, "nodes": list(w.nodes), "count": w.count} for w in engine.warnings
         ],
         "audit": audit_to_json(engine.audit),
+        "execution": engine.execution and _execution(engine.execution),
+    }
+
+
+def _print_execution(console: Console, done: Execution, top: int) -> None:
+    """Where the engine's error comes from, and whether looking inside changed it."""
+    agreement = done.agreement
+    facts = [("latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}")]
+    for name, db in done.preflight.fp32_db.items():
+        repeat = decibel(done.preflight.repeat_db.get(name))
+        text = f"FP32 engine {decibel(db)} dB from FP32 on the CPU; built twice {repeat} dB apart"
+        facts.append((f"preflight {printable(name)}", text))
+    for check in done.checks:
+        facts.append((f"observed as {check.way}", check.hides or _undisturbed(check)))
+    if agreement.within is not None:
+        rank = "" if agreement.spearman is None else f", rank correlation {agreement.spearman:.3f}"
+        text = f"{share(agreement.within)} of {agreement.tensors} tensors within 1 dB{rank}"
+        facts.append(("simulation against engine", text))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in facts:
+        table.add_row(Text(name), Text(text))
+    print_table(console, table)
+    console.print(Text("Where the engine's error comes from (SQNR in dB)", style="bold"))
+    ranked = sorted(done.tensors, key=lambda t: -t.kernel_share)
+    print_table(console, _parts(console, [*done.outputs, *ranked[:top]]))
+
+
+def _undisturbed(check: CaptureCheck) -> str:
+    apart = min((x.difference_db for x in check.outputs), default=math.inf)
+    return f"{check.observed} tensors; outputs {decibel(apart)} dB from the clean engine's"
+
+
+def _parts(console: Console, tensors: Sequence[Attribution]) -> Table:
+    return name_table(
+        console,
+        ["tensor", "quantization", "kernels", "together", "mostly"],
+        [
+            (
+                t.tensor,
+                [
+                    decibel(t.quantization_db),
+                    decibel(t.kernel_db),
+                    decibel(t.total_db),
+                    t.label or "–",
+                ],
+                "red" if t.label in (KERNEL, REFERENCE_MISMATCH) else "",
+            )
+            for t in tensors
+        ],
+    )
+
+
+def _execution(done: Execution) -> dict[str, Any]:
+    return {
+        "latency_ms": done.latency_ms,
+        "latency_samples": done.latency_samples,
+        "preflight": {
+            "fp32_db": finite(dict(done.preflight.fp32_db)),
+            "repeat_db": finite(dict(done.preflight.repeat_db)),
+            "repeatable": done.preflight.repeatable,
+        },
+        "capture": done.way,
+        "checks": [
+            {
+                "way": c.way,
+                "observed": c.observed,
+                "hides": c.hides or None,
+                "outputs": [finite(asdict(o)) for o in c.outputs],
+            }
+            for c in done.checks
+        ],
+        "agreement": asdict(done.agreement),
+        "outputs": [finite(asdict(t)) for t in done.outputs],
+        "tensors": [finite(asdict(t)) for t in done.tensors],
+        "skipped": [{"tensor": s.tensor, "reason": s.reason} for s in done.skipped],
     }
 
 

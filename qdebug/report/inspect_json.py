@@ -7,7 +7,7 @@ from typing import Any
 
 from qdebug.measure.inspection import Inspection
 from qdebug.report.audit import audit_to_json
-from qdebug.report.jsonout import finite
+from qdebug.report.numbers import finite
 from qdebug.run.tensorrt.inspect.diff import Change, Side
 from qdebug.run.tensorrt.inspect.layers import EngineLayer, EngineTensor
 

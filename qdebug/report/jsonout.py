@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from qdebug.measure.metrics import METRIC_NAMES, Metrics
 from qdebug.measure.result import CompareResult, LayerResult, TensorResult
 from qdebug.report.engine import engine_to_json
+from qdebug.report.numbers import finite
 
 COMPARE_SCHEMA = "qdebug.compare/1"
 
@@ -82,14 +82,3 @@ def _metrics(metrics: Metrics) -> dict[str, Any]:
 
 def _raw_metrics(metrics: Metrics) -> dict[str, Any]:
     return {name: getattr(metrics, name) for name in METRIC_NAMES}
-
-
-def finite(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` without NaN and Inf, which JSON lacks, and a key that tells which were which."""
-    flags = {
-        key: "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-        for key, value in values.items()
-        if isinstance(value, float) and not math.isfinite(value)
-    }
-    cleaned = {key: None if key in flags else value for key, value in values.items()}
-    return cleaned | {"non_finite": flags} if flags else cleaned

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from qdebug.measure.ranges import PERCENTILES, Mark, RangesResult, TensorDynamics, octaves
 from qdebug.report.coverage import coverage_to_json, print_coverage
-from qdebug.report.jsonout import finite
+from qdebug.report.numbers import finite
 from qdebug.report.octaves import print_octaves
 from qdebug.report.tables import print_table
 from qdebug.report.view import counted, number, printable, share, tail, widest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdebug.measure.engine import EngineReport
 from qdebug.measure.result import Cause
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.search.find import SearchResult
@@ -92,6 +93,7 @@ class BisectResult:
         plan: the answer as a plan.
         checks: the answer once more: on the samples searched, and on held-out ones.
         fast: how candidates were evaluated, for people.
+        engine: of the answer; None without an engine's backend.
     """
 
     model_path: str
@@ -112,8 +114,10 @@ class BisectResult:
     checks: tuple[Check, ...]
     fast: str
     notes: tuple[str, ...] = ()
+    engine: EngineReport | None = None
 
     @property
     def passed(self) -> bool:
         """The target is met, and was met again by every check."""
-        return self.found and all(c.answer.passed for c in self.checks)
+        built = self.engine is None or self.engine.passed
+        return self.found and built and all(c.answer.passed for c in self.checks)

@@ -35,7 +35,7 @@ KEYS = {
     "schema", "model", "precision", "strategy", "samples", "target", "passed", "achieved",
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
-    "notes",
+    "notes", "engine",
 }  # fmt: skip
 
 

@@ -19,14 +19,13 @@ from qdebug.run.tensorrt.inspect.profile import (
     is_profile,
     read_profile,
 )
+from qdebug.run.tensorrt.inspect.serialized import is_engine, read_engine
 
-_ENGINE_MAGICS = (b"ptrt", b"ftrt", b"vtrt", b"trtp")
-"""First bytes of serialized engines: TensorRT ("ptrt", "ftrt") and TensorRT for RTX ("vtrt")."""
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _TAKES = (
-    "inspect takes an ONNX model, the JSON of trtexec --exportLayerInfo or --exportProfile, or a "
-    "verbose build log."
+    "inspect takes an ONNX model, an engine, the JSON of trtexec --exportLayerInfo or "
+    "--exportProfile, or a verbose build log."
 )
 
 
@@ -34,17 +33,13 @@ def open_engine_file(path: Path) -> EngineInfo:
     """What `path` tells of an engine.
 
     Raises:
-        UsageError: the file cannot be read, is a serialized engine, or is none of the known kinds.
+        UsageError: the file cannot be read, is an engine that this machine cannot read, or is
+            none of the known kinds.
         ModelError: an ONNX model that cannot be read.
     """
     data = _read(path)
-    if data.startswith(_ENGINE_MAGICS):
-        raise UsageError(
-            f"{path} is a serialized engine: only TensorRT, on the GPU it was built for, can read "
-            "it",
-            "Give the layer information that trtexec --loadEngine=FILE --exportLayerInfo=FILE.json "
-            "writes there, or the verbose log of its build.",
-        )
+    if is_engine(data):
+        return read_engine(data, str(path))
     if data.startswith(_HDF5_MAGIC):
         raise UsageError(f"{path} is a run file of qdebug, not an engine", _TAKES)
     text = _text(data)

@@ -1,0 +1,70 @@
+"""The answer of a search on real engines: built, audited, and run where there is a GPU."""
+
+from __future__ import annotations
+
+from qdebug.measure.engine import EngineReport
+from qdebug.pipeline.bisect_setup import Setup
+from qdebug.pipeline.candidates import Engines
+from qdebug.pipeline.engine import Target, engine_of, why_not_run
+from qdebug.pipeline.engine_observe import for_samples
+from qdebug.pipeline.latency import costs_of
+from qdebug.pipeline.portion import Portion
+from qdebug.pipeline.searchspace import Space, priced
+from qdebug.pipeline.subject import planned_subject
+from qdebug.plan.plan import PrecisionPlan, bind_plan
+from qdebug.run.base import Backend
+from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.inspect.profile import LayerTime, with_times
+from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.run.tensorrt.session import EngineSession
+
+
+def engines_of(setup: Setup) -> Engines | None:
+    """What runs candidates as engines on this machine's GPU; None where they are only built, or
+    not asked for."""
+    target = setup.engine
+    if target is None or why_not_run(target):
+        return None
+
+    def opened(portion: Portion) -> Backend:
+        return TensorRTBackend(_maker(setup, target, portion))
+
+    return opened
+
+
+def engine_report(setup: Setup, plan: PrecisionPlan) -> EngineReport | None:
+    """The engine of the answer, audited; None without an engine's backend.
+
+    Raises:
+        QdebugError: it cannot be built.
+    """
+    target = setup.engine
+    if target is None:
+        return None
+    subject = planned_subject(setup.model, bind_plan(plan, setup.model, setup.subject.layers))
+    samples, progress = setup.searched.samples, setup.context.progress
+    return engine_of(target, subject, samples, progress, not_run=why_not_run(target)).report
+
+
+def in_milliseconds(setup: Setup, target: Target) -> Space:
+    """The search space with costs measured on the engine of nothing pinned, layer by layer.
+
+    Raises:
+        QdebugError: the engine cannot be built or run.
+    """
+    samples = setup.searched.samples
+    engine = engine_of(target, setup.subject, samples, setup.context.progress, not_run="")
+    maker = _maker(setup, target, setup.searched)
+    first = setup.searched.batches[0]
+    with EngineSession(maker.make(setup.subject.candidate.proto).engine) as session:
+        measured = session.layer_times(samples.feeds(first.start, first.count))
+    times = [LayerTime(t.name, t.median_ms) for t in measured]
+    info = with_times(engine.info, times, "the engine's own profile")
+    costs = costs_of(info, setup.subject, setup.space.costs)
+    return setup.space if costs is None else priced(setup.space, costs)
+
+
+def _maker(setup: Setup, target: Target, portion: Portion) -> EngineMaker:
+    progress = setup.context.progress
+    maker = EngineMaker(target.library, target.settings, cache=target.cache, progress=progress)
+    return for_samples(maker, setup.model.graph, portion.samples, portion.batches)

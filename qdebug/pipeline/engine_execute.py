@@ -1,0 +1,139 @@
+"""Execute a candidate's engine, and let its outputs decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.config.compare import CompareSettings
+from qdebug.measure.engine import Execution
+from qdebug.measure.metrics import metrics_of
+from qdebug.measure.result import CompareResult, TaskResult, TensorResult
+from qdebug.measure.task import TaskMetric, join_outputs
+from qdebug.model.samples import Samples
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.engine import Target, engine_of, why_not_run
+from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
+from qdebug.pipeline.engine_run import attribute_engine
+from qdebug.pipeline.gate import Gate
+from qdebug.pipeline.results import verdict_of
+from qdebug.pipeline.subject import Subject
+from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.types import Array, Tensors
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What an engine did.
+
+    Attributes:
+        outputs: the model's float outputs, FP32 against the clean engine.
+        task: the end-to-end metric of both; None without one.
+    """
+
+    execution: Execution
+    outputs: tuple[TensorResult, ...]
+    task: TaskResult | None
+
+
+class _Finals:
+    """Final outputs of both runs, for a metric."""
+
+    def __init__(self) -> None:
+        self.reference: dict[str, list[Array]] = {}
+        self.engine: dict[str, list[Array]] = {}
+
+    def __call__(self, reference: Tensors, engine: Tensors) -> None:
+        for kept, tensors in ((self.reference, reference), (self.engine, engine)):
+            for name, array in tensors.items():
+                kept.setdefault(name, []).append(array)
+
+    def judged(self, metric: TaskMetric, samples: Samples) -> TaskResult:
+        """The metric of both."""
+        reference, engine = join_outputs(self.reference), join_outputs(self.engine)
+        before = metric(reference, samples.extras, reference)
+        return TaskResult(metric.name, before, metric(engine, samples.extras, reference))
+
+
+def with_engine(
+    target: Target,
+    settings: CompareSettings,
+    gate: Gate,
+    subject: Subject,
+    samples: Samples,
+    context: Context,
+    result: CompareResult,
+) -> CompareResult:
+    """`result` with the engine that was built of the candidate. Where it can be executed its
+    outputs decide the verdict; the errors of layers and tensors stay those of the simulation.
+
+    Raises:
+        QdebugError: an engine that cannot be built or run, or a metric that raised.
+    """
+    not_run = why_not_run(target)
+    report = engine_of(target, subject, samples, context.progress, not_run=not_run).report
+    if not_run:
+        return replace(result, engine=report)
+    done = execute_engine(target, settings, subject, samples, context, gate.metric)
+    return replace(
+        result,
+        engine=replace(report, execution=done.execution),
+        outputs=done.outputs,
+        task=done.task,
+        verdict=verdict_of(gate.conditions, done.outputs, result.layers, result.tensors, done.task),
+    )
+
+
+def execute_engine(
+    target: Target,
+    settings: CompareSettings,
+    subject: Subject,
+    samples: Samples,
+    context: Context,
+    metric: TaskMetric | None,
+) -> Executed:
+    """Run FP32, the simulation and the engine side by side, after a preflight.
+
+    Raises:
+        QdebugError: an engine that cannot be built or run, or a metric that raised.
+    """
+    batches = list(samples.batches())
+    maker = EngineMaker(
+        target.library, target.settings, cache=target.cache, progress=context.progress
+    )
+    job = EngineJob(
+        for_samples(maker, subject.reference, samples, batches),
+        context.backend,
+        samples,
+        batches,
+        ways=_ways(settings.capture),
+        group_bytes=settings.memory_budget,
+        workers=context.parallel.workers,
+        progress=context.progress,
+    )
+    before = preflight(job, subject.reference, subject.candidate)
+    finals = _Finals() if metric is not None else None
+    found = attribute_engine(
+        job, subject.reference, subject.candidate, subject.tensors, finals=finals
+    )
+    execution = Execution(
+        preflight=before,
+        way=str(found.way),
+        checks=found.checks,
+        tensors=found.attributions,
+        outputs=found.clean,
+        agreement=found.agreement,
+        latency_ms=found.latency_ms,
+        latency_samples=found.latency_samples,
+        skipped=found.skipped,
+    )
+    outputs = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
+    task = finals.judged(metric, samples) if finals is not None and metric is not None else None
+    return Executed(execution, outputs, task)
+
+
+def _ways(first: str) -> Sequence[CaptureWay]:
+    """The way asked for, and those that change an engine less."""
+    ways = list(CaptureWay)
+    return ways[ways.index(CaptureWay(first)) :]

@@ -1,0 +1,60 @@
+"""Layers of a serialized engine, which only its library can read, on a GPU."""
+
+from __future__ import annotations
+
+import json
+
+from qdebug.errors import QdebugError, UsageError
+from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.inspect.layer_info import read_layer_info
+from qdebug.run.tensorrt.inspect.layers import EngineInfo
+from qdebug.run.tensorrt.library import LibraryKind, load_library
+from qdebug.run.tensorrt.runtime import load_engine
+
+_MAGICS = {
+    b"vtrt": LibraryKind.RTX,
+    b"ptrt": LibraryKind.CLASSIC,
+    b"ftrt": LibraryKind.CLASSIC,
+    b"trtp": LibraryKind.CLASSIC,
+}
+"""First bytes of serialized engines (seen)."""
+_INSTEAD = (
+    "Give the layer information that trtexec --loadEngine=FILE --exportLayerInfo=FILE.json writes "
+    "there, or the verbose log of its build."
+)
+
+
+def is_engine(data: bytes) -> bool:
+    """Whether `data` starts as a serialized engine does."""
+    return data[:4] in _MAGICS
+
+
+def read_engine(data: bytes, name: str) -> EngineInfo:
+    """What the engine's own inspector tells.
+
+    Args:
+        data: a file for which `is_engine` holds.
+        name: of the file, for errors.
+
+    Raises:
+        UsageError: this machine cannot read it; says what to give instead.
+    """
+    device = find_device()
+    if isinstance(device, str):
+        raise UsageError(
+            f"{name} is a serialized engine: only TensorRT, on the GPU it was built for, can read "
+            f"it ({device})",
+            _INSTEAD,
+        )
+    try:
+        library = load_library(_MAGICS[data[:4]])
+        engine = load_engine(library, data)
+    except QdebugError as error:
+        raise UsageError(
+            f"{name} is a serialized engine that cannot be read here: {error.message}", _INSTEAD
+        ) from error
+    trt = library.module
+    with engine.cuda.current():
+        inspector = engine.raw.create_engine_inspector()
+        text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    return read_layer_info(json.loads(text), name)

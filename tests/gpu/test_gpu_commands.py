@@ -1,0 +1,76 @@
+"""The commands on a real GPU: compare, bisect and inspect of engines that execute."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdebug.cli.app import main
+from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.cuda import PyCuda
+from qdebug.run.tensorrt.library import Library
+
+DATA = Path(__file__).parents[2] / "calib_data"
+SAMPLES = ["--inputs", str(DATA / "digits_holdout.npz"), "--samples", "64"]
+CALIB = ["--calib-data", str(DATA / "digits_calib.npz"), "--backend", "tensorrt-rtx"]
+ENCODER = str(DATA / "digits_encoder.onnx")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: PyCuda) -> None:
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path))
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    ended = main([*arguments, "--json", "-"])
+    shown = capsys.readouterr()
+    assert ended == code, shown.err
+    return json.loads(shown.out)
+
+
+def test_compare(capsys: pytest.CaptureFixture[str], figures: dict[str, Any]) -> None:
+    flags = ["compare", ENCODER, *SAMPLES, *CALIB, "--metric", "top1"]
+    gate = ["--fail-on", "metric>=0.9"]
+    found = _json(capsys, *flags, *gate)
+    engine, done = found["engine"], found["engine"]["execution"]
+    figures["compare"] = {k: done[k] for k in ("latency_ms", "preflight", "agreement", "checks")}
+    figures["compare"]["metric"] = found["metric"]
+    assert engine["executed"] and engine["audit"]["passed"]
+    assert done["agreement"]["within"] >= 0.95
+    assert done["latency_ms"] > 0
+    together = {t["tensor"]: t["total_db"] for t in done["outputs"]}
+    assert found["outputs"][0]["sqnr_db"] == pytest.approx(together["logits"])
+    assert main([*flags, *gate]) == 0
+    shown = capsys.readouterr().out
+    figures["compare text"] = shown
+    assert "on tensorrt-rtx" in shown and "Where the engine's error comes from" in shown
+    assert "was not executed" not in shown
+
+
+def test_bisect_on_engines(capsys: pytest.CaptureFixture[str], figures: dict[str, Any]) -> None:
+    target = ["--target", "output.sqnr_db>=40", "--pin-to", "fp32"]
+    found = _json(capsys, "bisect", ENCODER, *SAMPLES, *CALIB, *target)
+    figures["bisect"] = {k: found[k] for k in ("pinned", "evaluations", "cost", "checks", "notes")}
+    assert found["passed"] and found["cost"]["unit"] == "ms"
+    assert "searched samples, on the engine" in [c["on"] for c in found["checks"]]
+    assert found["pinned"] and found["engine"]["audit"]["passed"]
+
+
+def test_inspect_an_engine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, library: Library, case: Any
+) -> None:
+    one = case("digits_encoder", "int8")
+    built = build_engine(library, one.lowered.graph.proto, one.job.maker.settings)
+    path = tmp_path / "engine.plan"
+    path.write_bytes(built.engine)
+    found = _json(capsys, "inspect", str(path))
+    log = tmp_path / "build.log"
+    log.write_text(built.log)
+    logged = _json(capsys, "inspect", str(log))
+    for name in ("int8_share", "layer_count"):
+        if name in found.get("values", {}):
+            assert found["values"][name] == logged["values"][name]
+    assert len(found["layers"]) == len(logged["layers"])
