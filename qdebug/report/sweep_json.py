@@ -9,7 +9,7 @@ from typing import Any
 
 from qdebug.measure.metrics import METRIC_NAMES
 from qdebug.measure.sweep import ENGINE_VALUES, EngineFacts, OutputErrors, SweepResult, SweepRow
-from qdebug.report.jsonout import finite
+from qdebug.report.numbers import finite
 
 SWEEP_SCHEMA = "qdebug.sweep/1"
 
