@@ -15,6 +15,7 @@ from qdebug.run.base import Backend, Session
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.session import EngineSession
 from qdebug.run.tensorrt.settings import profile_for
 from qdebug.types import Feeds, ProgressCallback, ignore_progress
 
@@ -55,13 +56,13 @@ class Observed:
 
     Attributes:
         session: gives the model's outputs and the tensors observed.
-        clean: the engine as it is used, with the model's outputs only.
+        clean: the engine as it is used, with the model's outputs only; can be timed.
         way: how it is observed.
         checks: of every way that was tried; the last is that of `way`.
     """
 
     session: Session
-    clean: Session
+    clean: EngineSession
     way: CaptureWay
     checks: tuple[CaptureCheck, ...]
 
@@ -117,17 +118,14 @@ def observe_engine(
     """
     checks: list[CaptureCheck] = []
     with ExitStack() as stack:
-        clean = opened(stack, TensorRTBackend(job.maker).open(candidate.proto, []))
+        clean = stack.enter_context(EngineSession(job.maker.make(candidate.proto).engine))
         kept: tuple[CaptureWay, Session, CaptureCheck] | None = None
         for way in job.ways:
-            backend = TensorRTBackend(job.maker, way, group_bytes=job.group_bytes)
-            try:
-                session = opened(stack, backend.open(candidate.proto, wanted))
-                check = _check(job, reference, clean, session, way, candidate.outputs)
-            except (BackendError, ModelError) as error:
-                checks.append(CaptureCheck(str(way), 0, (), error.message))
-                continue
+            session, check = _tried(job, way, reference, clean, candidate, wanted)
             checks.append(check)
+            if session is None:
+                continue
+            stack.callback(session.close)
             if kept is None or check.observed:
                 kept, session = (way, session, check), kept[1] if kept else None
             if session is not None:
@@ -144,21 +142,29 @@ def observe_engine(
     return Observed(session, clean, way, (*(c for c in checks if c is not check), check))
 
 
-def _check(
+def _tried(
     job: EngineJob,
+    way: CaptureWay,
     reference: Session,
     clean: Session,
-    session: Session,
-    way: CaptureWay,
-    outputs: Sequence[str],
-) -> CaptureCheck:
+    candidate: Graph,
+    wanted: Sequence[str],
+) -> tuple[Session | None, CaptureCheck]:
+    """An engine observed in one way, and what that did to it; no session where it cannot be."""
+    backend = TensorRTBackend(job.maker, way, group_bytes=job.group_bytes)
     sums = CaptureSums()
-    for batch in job.batches[:CHECKED_BATCHES]:
-        feeds = job.feeds(batch)
-        expected = reference.run(feeds)
-        finals = {name: expected[name] for name in outputs if name in expected}
-        sums.add(finals, clean.run(feeds), session.run(feeds))
-    return sums.check(str(way), len(set(session.dtypes) - set(outputs)))
+    with ExitStack() as stack:
+        try:
+            session = opened(stack, backend.open(candidate.proto, wanted))
+            for batch in job.batches[:CHECKED_BATCHES]:
+                feeds = job.feeds(batch)
+                expected = reference.run(feeds)
+                finals = {t: expected[t] for t in candidate.outputs if t in expected}
+                sums.add(finals, clean.run(feeds), session.run(feeds))
+        except (BackendError, ModelError) as error:
+            return None, CaptureCheck(str(way), 0, (), error.message)
+        stack.pop_all()
+    return session, sums.check(str(way), len(set(session.dtypes) - set(candidate.outputs)))
 
 
 def opened(stack: ExitStack, session: Session) -> Session:

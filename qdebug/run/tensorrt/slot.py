@@ -207,9 +207,10 @@ class Slot:
 
     def _set_outputs(self, shapes: Mapping[str, Shape]) -> None:
         for port in self._engine.outputs:
-            # A type that numpy lacks takes at most one byte per element more than is asked for.
-            shape = shapes.get(port.name) or tuple(self.context.get_tensor_shape(port.name))
-            size = math.prod(shape) * (port.dtype.itemsize if port.dtype else _WIDEST)
+            if port.dtype is not None:
+                size = byte_count(shapes[port.name], port.dtype)
+            else:  # not read, but TensorRT must have somewhere to write it
+                size = math.prod(self.context.get_tensor_shape(port.name)) * _WIDEST
             buffer = self._buffers[port.name]
             buffer.grow(size, port.on_host)
             self.context.set_tensor_address(port.name, buffer.address)
