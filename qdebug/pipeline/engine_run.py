@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.observe.ways import CaptureWay
-from qdebug.run.tensorrt.session import EngineSession
 from qdebug.types import Progress, Skipped, Tensors
 
 Finals = Callable[[Tensors, Tensors], None]
@@ -82,7 +80,7 @@ def attribute_engine(
             backend = TensorRTBackend(job.maker, group_bytes=job.group_bytes)
             plain = opened(stack, backend.open(reference.proto, inner))
         sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, finals)
-        latency = _latency(observed.clean, job)
+        latency = observed.clean.latency_ms(job.feeds(job.batches[0]))
     attributions = tuple(sums.attributions(tensors))
     names = {tensors[t]: t for t in inner}
     return EngineFindings(
@@ -131,13 +129,6 @@ class _Runs:
     simulation: Session
     observed: Observed
     plain: Session | None
-
-
-def _latency(session: Session, job: EngineJob) -> float:
-    """NaN for a session that is no engine's: a test's."""
-    if not isinstance(session, EngineSession):
-        return math.nan
-    return session.latency_ms(job.feeds(job.batches[0]))
 
 
 def _run(
