@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from qdebug.calibrate.coverage import Excess, Growth, Stretch
 from qdebug.measure.metrics import Metrics
 from qdebug.plan.plan import TensorRange
+from qdebug.types import Array
 
 FACTOR = 2.0
 """Ranges further apart than this are reported."""
+_FEWEST_EXECUTIONS = 4
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,29 @@ class Trial:
     Attributes:
         outputs: metrics of every float output.
         task: the end-to-end metric, None without one.
+        batch_errors: Σerr² of the same outputs in each execution, float64 [executions].
     """
 
     outputs: Mapping[str, Metrics]
     task: float | None
+    batch_errors: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def sqnr_db(self) -> float:
         """The lowest SQNR of the outputs; NaN where one of them is broken."""
         values = [m.sqnr_db for m in self.outputs.values()]
         return float(np.min(values)) if values else float("nan")
+
+    def surely_beats(self, other: Trial) -> bool:
+        """Whether it makes less error than `other` of the output where that makes most, by more
+        than two standard errors of the difference from execution to execution (at least 4)."""
+        worst = min(other.outputs, key=lambda t: other.outputs[t].sqnr_db, default="")
+        if worst not in self.batch_errors or worst not in other.batch_errors:
+            return False
+        gain = other.batch_errors[worst] - self.batch_errors[worst]
+        if len(gain) < _FEWEST_EXECUTIONS or not np.all(np.isfinite(gain)):
+            return False
+        return bool(gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
 @dataclass(frozen=True)
@@ -41,10 +56,12 @@ class Mix:
     Attributes:
         tensors: the ranges; their `method` says which was taken.
         counts: how many tensors each method gave.
+        samples: how many held-out samples decided. Others judge it.
     """
 
     tensors: Mapping[str, TensorRange]
     counts: Mapping[str, int]
+    samples: int
 
 
 @dataclass(frozen=True)

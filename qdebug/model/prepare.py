@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 from onnx import helper, shape_inference
@@ -12,6 +12,7 @@ from qdebug.errors import ModelError
 from qdebug.model.convert import convert_opset, inline_functions, last_line
 from qdebug.model.fold import fold
 from qdebug.model.graph import Graph
+from qdebug.model.light import without_weights
 from qdebug.model.load import ModelFile
 
 QDQ_OPSET = 13
@@ -26,7 +27,7 @@ class Model:
     """A model ready to be observed and rewritten.
 
     Attributes:
-        file: the file as the user gave it.
+        file: the file as the user gave it, but for the data of its weights: the graph has them.
         graph: the prepared graph: unique node names, constants and BatchNorm folded.
         origins: prepared node name -> the user's node names that it stands for.
         quantized: the user's model carries Q/DQ nodes already.
@@ -68,7 +69,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
         node.name: tuple(user_names.get(n, n) for n in stands_for.get(node.name, (node.name,)))
         for node in graph.nodes
     }
-    return Model(file, graph, origins, quantized)
+    return Model(replace(file, proto=without_weights(file.proto)), graph, origins, quantized)
 
 
 def _check_inputs(file: ModelFile, proto: onnx.ModelProto) -> None:
@@ -128,10 +129,18 @@ def _drop_initializer_inputs(proto: onnx.ModelProto) -> None:
 
 
 def _infer(file: ModelFile, proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with the types and shapes that follow, in place: without the weights, which would be
+    copied four times on the way."""
     try:
-        return shape_inference.infer_shapes(proto, data_prop=True)
+        inferred = shape_inference.infer_shapes(without_weights(proto), data_prop=True).graph
     except Exception as error:  # InferenceError, ValueError and RuntimeError are all seen here
         raise ModelError(
             f"{file.path}: shape inference fails: {last_line(error)}",
             "Check the model with onnx.checker.check_model(model, full_check=True).",
         ) from error
+    graph = proto.graph
+    del graph.value_info[:], graph.output[:], graph.node[:]
+    graph.value_info.extend(inferred.value_info)
+    graph.output.extend(inferred.output)
+    graph.node.extend(inferred.node)  # their subgraphs have shapes too
+    return proto

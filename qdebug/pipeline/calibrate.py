@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,27 +12,28 @@ from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import Calibrator, parse_method
 from qdebug.calibrate.user import load_calibrator
 from qdebug.config.calibrate import CalibrateSettings
-from qdebug.errors import UsageError
 from qdebug.measure.calibration import CalibrateResult, Coverage, MethodResult
 from qdebug.measure.task import load_metric
-from qdebug.model.graph import Graph
-from qdebug.model.layers import Layers, find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.prepare import Model
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.build import ranges_for
 from qdebug.pipeline.cachediff import compare_with_cache
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.mix import choose_mix
-from qdebug.pipeline.portion import Portion, split, whole
+from qdebug.pipeline.portion import Portion, finely, halves, split, whole
+from qdebug.pipeline.quantizable import read_quantizable
 from qdebug.pipeline.ranges import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.sizing import parallelism
 from qdebug.pipeline.trial import try_candidates
-from qdebug.plan.lower import lower, required_opset
-from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange, bind_plan
+from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import read_ranges
 from qdebug.run.ort import OrtBackend
-from qdebug.types import Precision, ProgressCallback, ignore_progress
+from qdebug.types import ProgressCallback, ignore_progress
+
+_EXECUTIONS = 10
+"""Samples that are split are run in so many batches at least."""
+_EXECUTIONS_FOR_MIX = 50
+"""How the error varies from one to the next tells whether a mix is better."""
 
 
 def calibrate(
@@ -46,14 +46,15 @@ def calibrate(
     """
     calibrators = _calibrators(settings)
     metric = load_metric(settings.metric) if settings.metric else None
-    subject = _subject(settings)
+    subject = read_quantizable(settings)
     calibration, held_out = _portions(settings, subject.model)
+    choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     parallel = parallelism()
     context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
     graph = subject.model.graph
     needed, cached = subject.needed, settings.cache
     gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
-    seen = gather_ranges(context, graph, held_out, cached=cached, tensors=needed)
+    seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
     ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
     difference = None
     if settings.from_cache:
@@ -62,22 +63,24 @@ def calibrate(
         difference = compare_with_cache(everything, gathered.histograms, needed)
         if not difference.missing:  # it is judged as it is, or not at all
             ranges["given"] = {t: given[t] for t in needed}
-    mix = choose_mix(ranges, seen.histograms) if settings.mix else None
-    if mix:
+    mix = None
+    if choosing:
+        chosen_on = gather_ranges(context, graph, choosing, cached=cached, tensors=needed)
+        mix = choose_mix(ranges, chosen_on.histograms, choosing.count)
         ranges["mix"] = dict(mix.tensors)
-    graphs = {name: subject.lowered(tensors) for name, tensors in ranges.items()}
-    trials = try_candidates(context, graph, graphs, held_out.samples, held_out.batches, metric)
-    methods = tuple(
-        MethodResult(name, tensors, trials.by_name[name], _clipped(tensors, seen.histograms))
+    candidates = subject.candidates(ranges)
+    trials = try_candidates(context, graph, candidates, judging.samples, judging.batches, metric)
+    methods = {
+        name: MethodResult(name, tensors, trials.by_name[name], _clipped(tensors, seen.histograms))
         for name, tensors in ranges.items()
-    )
-    best, reason = _best(methods, held_out.count)
+    }
+    best, reason = _best(methods, judging.count)
     return CalibrateResult(
         model_path=settings.model,
         model_sha256=subject.model.file.sha256,
         calibration_samples=calibration.count,
-        held_out_samples=held_out.count,
-        methods=methods,
+        held_out_samples=judging.count,
+        methods=tuple(methods.values()),
         best=best,
         best_by=reason,
         metric=metric.name if metric else "",
@@ -90,41 +93,6 @@ def calibrate(
     )
 
 
-@dataclass(frozen=True)
-class _Subject:
-    """A model all of whose layers that can run in INT8, `needed` being the tensors they read."""
-
-    model: Model
-    layers: Layers
-    plan: PrecisionPlan
-    needed: list[str]
-
-    def lowered(self, tensors: Mapping[str, TensorRange]) -> Graph:
-        """The model in INT8 with these ranges."""
-        plan = replace(self.plan, tensors=tensors)
-        return lower(bind_plan(plan, self.model, self.layers)).graph
-
-
-def _subject(settings: CalibrateSettings) -> _Subject:
-    plan = PrecisionPlan(
-        Precision.INT8, Precision(settings.rest), weights=Granularity(settings.weights)
-    )
-    model = prepare_model(read_model(settings.model), required_opset(plan))
-    if model.quantized:
-        raise UsageError(
-            f"{settings.model} carries Q/DQ nodes: it is calibrated already",
-            "Give the FP32 model.",
-        )
-    layers = find_layers(model.graph)
-    needed = bind_plan(plan, model, layers).needed_ranges()
-    if not needed:
-        raise UsageError(
-            f"{settings.model} has no layer that INT8 takes",
-            "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
-        )
-    return _Subject(model, layers, plan, needed)
-
-
 def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
     found = {c.name: c for c in (parse_method(m) for m in settings.methods)}
     for spec in settings.calibrators:
@@ -135,13 +103,14 @@ def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
 
 def _portions(settings: CalibrateSettings, model: Model) -> tuple[Portion, Portion]:
     inputs = model.graph.inputs
+    executions = _EXECUTIONS_FOR_MIX if settings.mix else _EXECUTIONS
     samples = open_samples(
         settings.calib_data, inputs, limit=settings.samples, batch_size=settings.batch_size
     )
     if settings.holdout is None:
-        return split(samples, settings.holdout_share)
+        return split(finely(samples, executions), settings.holdout_share)
     held_out = open_samples(settings.holdout, inputs, batch_size=settings.batch_size)
-    return whole(samples), whole(held_out)
+    return whole(samples), whole(finely(held_out, executions) if settings.mix else held_out)
 
 
 def _ranges(
@@ -161,28 +130,32 @@ def _clipped(
     }
 
 
-def _best(methods: Sequence[MethodResult], samples: int) -> tuple[str, str]:
+def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
     """The method to take, and by what.
 
     Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
     within one standard error of the best metric: closer ones cannot be told apart on so many
-    samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.)
+    samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) A mix
+    must beat the method that would be taken without it by more than noise.
     """
+    top = max((m.trial.task for m in methods.values() if m.trial.task is not None), default=None)
+    close = list(methods.values())
+    reason = "output SQNR"
+    if top is not None:
+        error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
+        close = [m for m in close if m.trial.task is not None and m.trial.task >= top - error]
+        equal = f"output SQNR, of {len(close)} equal by the metric"
+        reason = equal if len(close) > 1 else "the metric"
+    single = max((m for m in close if m.name != "mix"), key=_sqnr, default=None)
+    mix = next((m for m in close if m.name == "mix"), None)
+    if single is None or (mix and mix.trial.surely_beats(single.trial)):
+        return "mix", reason
+    return single.name, f"{reason}; mix is not measurably better" if "mix" in methods else reason
 
-    def sqnr(method: MethodResult) -> float:
-        value = method.trial.sqnr_db
-        return -math.inf if math.isnan(value) else value
 
-    tasks = [m.trial.task for m in methods if m.trial.task is not None]
-    if not tasks:
-        return max(methods, key=sqnr).name, "output SQNR"
-    top = max(tasks)
-    error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
-    close = [m for m in methods if m.trial.task is not None and m.trial.task >= top - error]
-    reason = (
-        "the metric" if len(close) == 1 else f"output SQNR, of {len(close)} equal by the metric"
-    )
-    return max(close, key=sqnr).name, reason
+def _sqnr(method: MethodResult) -> float:
+    value = method.trial.sqnr_db
+    return -math.inf if math.isnan(value) else value
 
 
 def _coverage(gathered: Gathered, seen: Gathered, needed: list[str]) -> Coverage:

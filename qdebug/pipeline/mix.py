@@ -14,13 +14,15 @@ from qdebug.plan.plan import TensorRange
 
 
 def choose_mix(
-    ranges: Mapping[str, Mapping[str, TensorRange]], held_out: Mapping[str, TensorHistogram]
+    ranges: Mapping[str, Mapping[str, TensorRange]],
+    held_out: Mapping[str, TensorHistogram],
+    samples: int,
 ) -> Mix:
     """For every tensor the range, of those in `ranges` by method, with the least expected squared
-    error on held-out data; the first method on a tie.
+    error on held-out data, `samples` of them; the first method on a tie.
 
-    It is chosen tensor by tensor and not by the outputs, which judge it afterwards like any other
-    method.
+    It is chosen tensor by tensor and not by the outputs. Those of other samples judge it, like any
+    other method.
     """
     first = next(iter(ranges.values()))
     chosen: dict[str, TensorRange] = {}
@@ -31,7 +33,7 @@ def choose_mix(
             chosen[tensor] = entries[int(np.argmin(errors))]
         else:
             chosen[tensor] = entries[0]
-    return Mix(chosen, Counter(entry.method for entry in chosen.values()))
+    return Mix(chosen, Counter(entry.method for entry in chosen.values()), samples)
 
 
 def _amax(entry: TensorRange) -> float:

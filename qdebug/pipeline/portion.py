@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from qdebug.errors import UsageError
 from qdebug.model.samples import Batch, Samples
 
-_FINEST = 10
-"""A free batch size is kept under 1/10 of the samples where they are split, so that they can be."""
-
 
 @dataclass(frozen=True)
 class Portion:
@@ -41,15 +38,19 @@ def whole(samples: Samples) -> Portion:
     return Portion(samples, tuple(samples.batches()))
 
 
+def finely(samples: Samples, executions: int) -> Samples:
+    """`samples` in about so many executions at least, where the batch size is free."""
+    if not samples.batch_is_free:
+        return samples
+    return samples.with_batch_size(min(samples.batch_size, max(1, samples.count // executions)))
+
+
 def split(samples: Samples, share: float) -> tuple[Portion, Portion]:
     """Calibration and held-out samples, `share` of them held out, spread evenly over the data.
 
     Raises:
         UsageError: there are too few samples to hold any out.
     """
-    if samples.batch_is_free:
-        finest = max(1, samples.count // _FINEST)
-        samples = samples.with_batch_size(min(samples.batch_size, finest))
     calibration: list[Batch] = []
     held_out: list[Batch] = []
     for number, batch in enumerate(samples.batches()):
@@ -61,3 +62,18 @@ def split(samples: Samples, share: float) -> tuple[Portion, Portion]:
             "Give other samples with --holdout DATA.",
         )
     return Portion(samples, tuple(calibration)), Portion(samples, tuple(held_out))
+
+
+def halves(portion: Portion) -> tuple[Portion, Portion]:
+    """Its executions, in turns.
+
+    Raises:
+        UsageError: it is a single one.
+    """
+    if len(portion.batches) < 2:
+        raise UsageError(
+            "--mix: half of the held-out samples choose and the others judge, but there is one",
+            "Hold out more: --holdout DATA or --holdout-share.",
+        )
+    first, second = portion.batches[::2], portion.batches[1::2]
+    return Portion(portion.samples, first), Portion(portion.samples, second)

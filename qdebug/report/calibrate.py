@@ -44,6 +44,7 @@ def calibrate_to_json(result: CalibrateResult) -> dict[str, Any]:
         "best_by": result.best_by,
         "coverage": coverage_to_json(result.coverage),
         "mix": dict(result.mix.counts) if result.mix else None,
+        "mix_chosen_on_samples": result.mix.samples if result.mix else None,
         "from_cache": result.from_cache,
         "cache_difference": difference and _difference(difference),
     }
@@ -59,6 +60,8 @@ def print_calibrate(console: Console, result: CalibrateResult) -> None:
             style="bold",
         )
     )
+    if result.mix:
+        console.print(f"mix: each tensor's method was chosen on {result.mix.samples} more samples")
     if result.metric and result.reference_task is not None:
         console.print(f"{result.metric} in FP32: {result.reference_task:.4f}")
     print_table(console, _methods_table(result))

@@ -16,16 +16,31 @@ def mark_outputs(
 
     The types of new outputs are left for the runtime to infer.
     """
+    added, skipped = _missing_outputs(proto, capture)
     marked = onnx.ModelProto()
     marked.CopyFrom(proto)
-    present = {v.name for v in marked.graph.output}
-    computed = {t for n in marked.graph.node for t in n.output if t}
-    skipped = []
-    for name in dict.fromkeys(capture):
-        if name in present:
-            continue
-        if name in computed:
-            marked.graph.output.append(onnx.ValueInfoProto(name=name))
-        else:
-            skipped.append(Skipped(name, "no node of the model computes it"))
-    return marked, tuple(skipped)
+    marked.graph.output.extend(added)
+    return marked, skipped
+
+
+def encode_marked(
+    proto: onnx.ModelProto, capture: Sequence[str]
+) -> tuple[bytes, tuple[Skipped, ...]]:
+    """`mark_outputs`, encoded; without a copy of the weights in between, since the encodings of two
+    messages make that of both merged."""
+    added, skipped = _missing_outputs(proto, capture)
+    extension = onnx.ModelProto(graph=onnx.GraphProto(output=added))
+    return proto.SerializeToString() + extension.SerializeToString(), skipped
+
+
+def _missing_outputs(
+    proto: onnx.ModelProto, capture: Sequence[str]
+) -> tuple[list[onnx.ValueInfoProto], tuple[Skipped, ...]]:
+    present = {v.name for v in proto.graph.output}
+    computed = {t for n in proto.graph.node for t in n.output if t}
+    wanted = [name for name in dict.fromkeys(capture) if name not in present]
+    reason = "no node of the model computes it"
+    return (
+        [onnx.ValueInfoProto(name=name) for name in wanted if name in computed],
+        tuple(Skipped(name, reason) for name in wanted if name not in computed),
+    )

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from qdebug.errors import BackendError, ModelError
-from qdebug.run.capture import mark_outputs
+from qdebug.run.capture import encode_marked
 from qdebug.run.ort_fp16 import keep_fp16_rounding
 from qdebug.types import Feeds, Skipped, Tensors
 
@@ -48,7 +48,7 @@ class OrtBackend:
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> OrtSession:
         """See Backend.open."""
         with loading():
-            marked, skipped = mark_outputs(keep_fp16_rounding(proto), capture)
+            marked, skipped = encode_marked(keep_fp16_rounding(proto), capture)
             return OrtSession(marked, self._threads, skipped)
 
 
@@ -57,7 +57,7 @@ class OrtSession:
 
     def __init__(
         self,
-        model: onnx.ModelProto | bytes,
+        model: bytes,
         threads: int,
         skipped: Sequence[Skipped] = (),
         constants: Mapping[str, Any] | None = None,
@@ -73,12 +73,13 @@ class OrtSession:
         if constants:
             options.add_external_initializers(list(constants), list(constants.values()))
         self._session: Any = ort.InferenceSession(
-            model if isinstance(model, bytes) else model.SerializeToString(),
+            model,
             options,
             providers=["CPUExecutionProvider"],
             disabled_optimizers=["EliminateIdentity"],
             enable_fallback=0,  # it would print and try the CPU again
         )
+        self._session._model_bytes = None  # kept for a fallback, which is off: all the weights
         self._inputs = frozenset(i.name for i in self._session.get_inputs())
         self._dtypes: dict[str, np.dtype[np.generic]] = {}
         not_numpy = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -97,7 +97,13 @@ def _child(job: str, net: str, folder: str, count: int) -> tuple[float, int]:
     prepared = prepare_model(read_model(model))
     started = time.perf_counter()
     work(prepared, model, data, count)
-    return time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return time.perf_counter() - started, _peak_megabytes()
+
+
+def _peak_megabytes() -> int:
+    """Of this process: ru_maxrss would start with the parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1024
 
 
 def _floor(prepared: object, model: str, data: str, count: int) -> None:

@@ -88,12 +88,26 @@ def test_a_share_is_held_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert 20 <= found["held_out_samples"] <= 44
 
 
-def test_mix_takes_the_best_of_each_tensor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mix_is_chosen_on_one_half_and_judged_on_the_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = calibrated(capsys, *HOLDOUT, "--mix")
     taken = {e["method"] for e in found["methods"]["mix"]["tensors"].values()}
     assert taken <= set(METHODS)
     assert sum(found["mix"].values()) == 14
+    assert (found["held_out_samples"], found["mix_chosen_on_samples"]) == (250, 250)
     assert found["methods"]["mix"]["sqnr_db"] > found["methods"]["mean-max"]["sqnr_db"]
+    assert found["best"] != "mix"  # percentile is as good on this network
+    assert found["best_by"] == "output SQNR; mix is not measurably better"
+
+
+def test_mix_is_taken_where_it_is_better_and_needs_two_halves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = calibrated(capsys, *HOLDOUT, "--mix", "--method", "entropy,mean-max")
+    assert found["best"] == "mix"
+    only = [CNN, *CALIB, "--samples", "3", "--holdout-share", "0.34", "--mix"]
+    assert "--mix: half" in failing(capsys, *only)
 
 
 def test_a_second_calibration_runs_no_model(

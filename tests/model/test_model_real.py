@@ -34,7 +34,7 @@ def test_old_export(detector: Model, execute: Any, capfd: Any) -> None:
     x = np.load(ASSETS / "ultraface_slim" / "inputs.npz")["input"][:1]
     assert [s.name for s in detector.graph.inputs] == ["input"]
     assert detector.graph.outputs == ("scores", "boxes")
-    expected = execute(detector.file.proto, {"input": x})
+    expected = execute(read_model(detector.file.path).proto, {"input": x})
     found = execute(detector.graph.proto, {"input": x})
     for want, got in zip(expected, found, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
@@ -70,7 +70,10 @@ def test_external_data(transformer: Model, execute: Any) -> None:
     assert file.digest == digest.hexdigest() != file.sha256
     data = np.load(ASSETS / "minilm_l6" / "inputs.npz")
     feeds = {s.name: data[s.name][:1] for s in transformer.graph.inputs}
-    expected, found = execute(file.proto, feeds), execute(transformer.graph.proto, feeds)
+    expected, found = (
+        execute(read_model(file.path).proto, feeds),
+        execute(transformer.graph.proto, feeds),
+    )
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-3, atol=1e-5)
 
 

@@ -1,0 +1,31 @@
+"""Turn the scales of activations into inputs, so that one session tries any number of ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+from onnx import TensorProto, helper
+
+from qdebug.model.graph import Graph
+
+
+def feed_scales(graph: Graph, tensors: Iterable[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """`graph`, an INT8 model, with the FP32 scales of `tensors` as inputs of shape []; and the
+    input of each tensor. The values that they had are gone."""
+    wanted = set(tensors)
+    inputs = {
+        node.inputs[0]: node.inputs[1]
+        for node in graph.nodes
+        if node.op_type == "QuantizeLinear" and node.inputs[0] in wanted
+    }
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.proto)
+    fed = set(inputs.values())
+    kept = [t for t in proto.graph.initializer if t.name not in fed]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    proto.graph.input.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in inputs.values()
+    )
+    return proto, inputs
