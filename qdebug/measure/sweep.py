@@ -119,15 +119,26 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Execution:
+    """An engine on the GPU.
+
+    Attributes:
+        errors: of its own outputs.
+        latency_ms: median GPU time of one execution, copies not counted; None where it failed.
+    """
+
+    errors: OutputErrors
+    latency_ms: float | None
+
+
+@dataclass(frozen=True)
 class SweepRow:
     """One combination.
 
     Attributes:
         simulation: its outputs on ONNX Runtime.
         engine: None where it could not be built; `failure` says why.
-        execution: the engine's own outputs, where it was executed.
-        not_run: why the engine was not executed; "" where it was.
-        latency_ms: median GPU time of one execution, where it was measured.
+        execution: None where the engine was not executed; `not_run` says why.
         conditions: of the gate.
     """
 
@@ -136,14 +147,18 @@ class SweepRow:
     not_run: str
     engine: EngineFacts | None = None
     failure: Failure | None = None
-    execution: OutputErrors | None = None
-    latency_ms: float | None = None
+    execution: Execution | None = None
     conditions: tuple[Checked, ...] = ()
 
     @property
     def errors(self) -> OutputErrors:
         """The engine's own where it was executed, else the simulation's."""
-        return self.execution or self.simulation
+        return self.execution.errors if self.execution else self.simulation
+
+    @property
+    def latency_ms(self) -> float | None:
+        """Where it was measured."""
+        return self.execution.latency_ms if self.execution else None
 
     @property
     def passed(self) -> bool:
@@ -181,6 +196,7 @@ class SweepResult:
 
     Attributes:
         library: such as "TensorRT for RTX 1.7.1.116".
+        device: the GPU that executes, or "".
         metric: its name, "" without one.
     """
 
@@ -188,6 +204,7 @@ class SweepResult:
     model_sha256: str
     backend: str
     library: str
+    device: str
     samples: int
     metric: str
     rows: tuple[SweepRow, ...]

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from qdebug.calibrate.methods import parse_method
 from qdebug.config.sweep import SweepSettings
+from qdebug.errors import QdebugError
 from qdebug.measure.conditions import Condition
-from qdebug.measure.sweep import Failure, OutputErrors, SweepResult, SweepRow
+from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
@@ -21,7 +22,7 @@ from qdebug.pipeline.build import (
     ranges_for,
 )
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine import fitted, why_not_run
+from qdebug.pipeline.engine import Target, fitted, why_not_run
 from qdebug.pipeline.sizing import parallelism
 from qdebug.pipeline.subject import Subject
 from qdebug.pipeline.sweep_axes import (
@@ -31,12 +32,13 @@ from qdebug.pipeline.sweep_axes import (
     read_conditions,
     variants_of,
 )
-from qdebug.pipeline.sweep_engine import facts_of
+from qdebug.pipeline.sweep_engine import executed, facts_of
 from qdebug.pipeline.sweep_errors import OutputJudge
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.report.files import check_new
 from qdebug.run.ort import OrtBackend
+from qdebug.run.tensorrt.cuda import Cuda, open_cuda
 from qdebug.types import Progress, ProgressCallback, ignore_progress
 
 
@@ -63,9 +65,13 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         labels_of(samples.extras)
     fit = _fitted(points, models.of(plans[0]), samples)
     parallel = parallelism()
-    context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
+    gpus = [_gpu(point) for point in fit]
+    runs = any(gpu.cuda for gpu in gpus)
+    # Engines take the batches that they were built for, so these are run everywhere.
+    batch_size = samples.batch_size if runs else settings.batch_size
+    context = Context(OrtBackend(parallel.threads), parallel, progress, batch_size)
     judge = OutputJudge(context, samples, metric, cached=settings.cache)
-    work = _Work(context, samples, judge, fit, conditions, len(variants) * len(fit))
+    work = _Work(context, samples, judge, fit, gpus, conditions, len(variants) * len(fit))
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
     for variant, plan in zip(variants, plans, strict=True):
@@ -79,6 +85,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         model_sha256=model.file.sha256,
         backend=settings.backend,
         library=points[0].target.library.name,
+        device=str(getattr(fit[0].target.device, "name", "")) if runs else "",
         samples=samples.count,
         metric=metric.name if metric else "",
         rows=tuple(rows),
@@ -139,6 +146,24 @@ def _fitted(
 
 
 @dataclass(frozen=True)
+class _Gpu:
+    """What executes engines, or why nothing does."""
+
+    cuda: Cuda | None = None
+    not_run: str = ""
+
+
+def _gpu(point: BuilderPoint) -> _Gpu:
+    reason = why_not_run(point.target)
+    if reason:
+        return _Gpu(not_run=reason)
+    try:
+        return _Gpu(open_cuda())
+    except QdebugError as error:  # without pycuda engines are built all the same
+        return _Gpu(not_run=error.message)
+
+
+@dataclass(frozen=True)
 class _Work:
     """What all combinations share."""
 
@@ -146,6 +171,7 @@ class _Work:
     samples: Samples
     judge: OutputJudge
     points: Sequence[BuilderPoint]
+    gpus: Sequence[_Gpu]
     conditions: Sequence[Condition]
     total: int
 
@@ -153,21 +179,23 @@ class _Work:
         """Those of one variant; `done` are before them."""
         self._tell(done, f"{variant.name}, simulated")
         simulation = self.judge.simulated(subject)
-        for number, point in enumerate(self.points, start=done):
-            text = ", ".join(v for v in point.values if v not in ("default", "off"))
-            self._tell(number, f"{variant.name}, {text}")
-            yield self._row(variant, subject, point, simulation).judged(self.conditions)
+        for number, (point, gpu) in enumerate(zip(self.points, self.gpus, strict=True)):
+            text = ", ".join(v for v in point.values if v not in ("", "default", "off"))
+            self._tell(done + number, f"{variant.name}, {text}")
+            row = SweepRow(point.combination(variant, subject), simulation, gpu.not_run)
+            yield self._built(row, subject, point.target, gpu).judged(self.conditions)
         self._tell(done + len(self.points), variant.name)
 
-    def _row(
-        self, variant: Variant, subject: Subject, point: BuilderPoint, simulation: OutputErrors
-    ) -> SweepRow:
-        not_run, progress = why_not_run(point.target), self.context.progress
-        found = facts_of(point.target, subject, self.samples, progress, not_run=not_run)
-        row = SweepRow(point.combination(variant, subject), simulation, not_run)
+    def _built(self, row: SweepRow, subject: Subject, target: Target, gpu: _Gpu) -> SweepRow:
+        progress = self.context.progress
+        found = facts_of(target, subject, self.samples, progress, not_run=gpu.not_run)
         if isinstance(found, Failure):
             return replace(row, failure=found)
-        return replace(row, engine=found)
+        row = replace(row, engine=found.facts)
+        if gpu.cuda is None:
+            return row
+        execution = executed(target, gpu.cuda, subject, found, self.judge, progress)
+        return replace(row, execution=execution)
 
     def _tell(self, done: int, what: str) -> None:
         self.context.progress(Progress("sweep", done, self.total, what))

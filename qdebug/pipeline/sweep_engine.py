@@ -1,25 +1,38 @@
-"""The engine of one combination, as a sweep keeps it from one run to the next."""
+"""The engine of one combination, built and executed, as a sweep keeps it from run to run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from qdebug import __version__
-from qdebug.errors import QdebugError
-from qdebug.measure.sweep import EngineFacts, Failure, Misbuilt
+from qdebug.errors import BackendError, ModelError, QdebugError
+from qdebug.measure.sweep import EngineFacts, Execution, Failure, Misbuilt, OutputErrors
 from qdebug.model.samples import Samples
 from qdebug.pipeline.engine import Engine, Target, engine_of
 from qdebug.pipeline.subject import Subject
-from qdebug.run.tensorrt.build import BuildJob, engine_key
+from qdebug.pipeline.sweep_errors import OutputJudge, errors_from_json
+from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
+from qdebug.run.tensorrt.cuda import Cuda
+from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.inspect.summary import gate_values, summarize
+from qdebug.run.tensorrt.runtime import load_engine
+from qdebug.run.tensorrt.session import EngineSession
 from qdebug.store.kept import load_kept, save_kept
 from qdebug.types import ProgressCallback
 
 _KIND = "sweep"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of an engine, and the engine itself where it is at hand."""
+
+    facts: EngineFacts
+    built: BuiltEngine | None = None
 
 
 def facts_of(
@@ -29,7 +42,7 @@ def facts_of(
     progress: ProgressCallback,
     *,
     not_run: str,
-) -> EngineFacts | Failure:
+) -> Found | Failure:
     """Build and audit, or take what an earlier run found. A failure is not kept: the next run tries
     again.
 
@@ -37,28 +50,62 @@ def facts_of(
         target: fitted to the samples; without a cache nothing is kept, nor taken.
     """
     try:
-        key = _key(target, subject)
+        key = _key(target, subject, "engine", json.dumps(subject.precisions))
         kept = load_kept(_KIND, key) if target.cache else None
         facts = kept and _from_json(kept)
         if facts:
-            return replace(facts, cached=True)
+            return Found(replace(facts, cached=True))
         engine = engine_of(target, subject, samples, progress, not_run=not_run)
     except QdebugError as error:
         return Failure(error.message, error.hint, tuple(getattr(error, "__notes__", ())))
     facts = _facts(engine)
     if target.cache:
         save_kept(_KIND, key, asdict(facts))
-    return facts
+    return Found(facts, engine.built)
 
 
-def _key(target: Target, subject: Subject) -> str:
-    parts = [
-        __version__,
-        "engine",
-        engine_key(target.library, BuildJob(subject.candidate.proto, target.settings)),
-        json.dumps(subject.precisions),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+def executed(
+    target: Target,
+    cuda: Cuda,
+    subject: Subject,
+    found: Found,
+    judge: OutputJudge,
+    progress: ProgressCallback,
+) -> Execution:
+    """Execute an engine that was found, over all samples, or take what an earlier run measured.
+
+    Raises:
+        QdebugError: the reference does not run, samples cannot be read, or the metric raised.
+    """
+    key = _key(target, subject, "execution", judge.key(subject), repr(target.device))
+    keep = target.cache is not None and judge.keeps
+    kept = load_kept(_KIND, key) if keep else None
+    execution = kept and _execution_from_json(kept)
+    if execution:
+        return execution
+    try:
+        built = found.built or build_engine(
+            target.library,
+            subject.candidate.proto,
+            target.settings,
+            cache=target.cache,
+            progress=progress,
+        )
+        engine = load_engine(target.library, built.engine, cuda, tf32=target.settings.tf32)
+        with EngineSession(engine) as session:
+            errors = judge.of(session, subject)
+            execution = Execution(errors, session.latency_ms(judge.first_feeds()))
+    except (BackendError, ModelError) as error:
+        return Execution(OutputErrors({}, None, None, error.message), None)
+    if keep:
+        save_kept(_KIND, key, asdict(execution))
+    return execution
+
+
+def _key(target: Target, subject: Subject, *parts: str) -> str:
+    engine = engine_key(target.library, BuildJob(subject.candidate.proto, target.settings))
+    text = "\n".join([__version__, engine, *parts])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _facts(engine: Engine) -> EngineFacts:
@@ -90,3 +137,9 @@ def _from_json(kept: Mapping[str, Any]) -> EngineFacts | None:
         )
     except (KeyError, TypeError):
         return None
+
+
+def _execution_from_json(kept: Mapping[str, Any]) -> Execution | None:
+    errors = errors_from_json(kept.get("errors") or {})
+    latency = kept.get("latency_ms")
+    return Execution(errors, latency) if errors and isinstance(latency, float) else None

@@ -24,13 +24,17 @@ from qdebug.pipeline.subject import Subject
 from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
 from qdebug.store.kept import load_kept, save_kept
-from qdebug.types import Progress, Tensors
+from qdebug.types import Feeds, Progress, Tensors
 
 _KIND = "sweep"
 
 
 class OutputJudge:
-    """Measures candidates on the same samples; the outputs of each reference are kept."""
+    """Measures candidates on the same samples; the outputs of each reference are kept.
+
+    Attributes:
+        keeps: whether errors are kept from one run to the next.
+    """
 
     def __init__(
         self, context: Context, samples: Samples, metric: TaskMetric | None, *, cached: bool
@@ -41,7 +45,7 @@ class OutputJudge:
                 those of a metric of the user's, whose code may change.
         """
         self._context, self._samples, self._metric = context, samples, metric
-        self._cached = cached and (metric is None or metric.name in BUILT_IN)
+        self.keeps = cached and (metric is None or metric.name in BUILT_IN)
         self._references: dict[bytes, KeptReference] = {}
 
     def simulated(self, subject: Subject) -> OutputErrors:
@@ -50,9 +54,9 @@ class OutputJudge:
         Raises:
             QdebugError: the reference does not run, samples cannot be read, or the metric raised.
         """
-        key = self._key(subject)
-        found = load_kept(_KIND, key) if self._cached else None
-        errors = found and _from_json(found)
+        key = self.key(subject)
+        found = load_kept(_KIND, key) if self.keeps else None
+        errors = found and errors_from_json(found)
         if errors:
             return errors
         self._reference(subject.reference)  # if that fails, it is not the candidate's failure
@@ -63,7 +67,7 @@ class OutputJudge:
                 errors = self.of(session, subject)
             except (BackendError, ModelError) as error:
                 return OutputErrors({}, None, None, error.message)
-        if self._cached:
+        if self.keeps:
             save_kept(_KIND, key, asdict(errors))
         return errors
 
@@ -107,7 +111,13 @@ class OutputJudge:
                 session.close()
         return self._references[key]
 
-    def _key(self, subject: Subject) -> str:
+    def first_feeds(self) -> Feeds:
+        """The inputs of one execution."""
+        first = next(self._samples.batches())
+        return self._samples.feeds(first.start, first.count)
+
+    def key(self, subject: Subject) -> str:
+        """A digest of all that decides the errors of a simulation."""
         candidate = subject.candidate.proto.SerializeToString(deterministic=True)
         parts = [
             __version__,
@@ -119,7 +129,7 @@ class OutputJudge:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _from_json(found: Mapping[str, Any]) -> OutputErrors | None:
+def errors_from_json(found: Mapping[str, Any]) -> OutputErrors | None:
     """What was kept, None where it is not what this version keeps."""
     try:
         outputs = {name: Metrics(**metrics) for name, metrics in found["outputs"].items()}

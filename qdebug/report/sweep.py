@@ -92,6 +92,8 @@ def _title(result: SweepResult) -> Iterator[tuple[str, str]]:
     told = [_TITLES[axis].format(_value(value)) for axis, value in same.items() if value]
     if told:
         yield f"In all: {', '.join(told)}", ""
+    if result.device:
+        yield f"Executed on {result.device}: errors are the engines' own, ms a median", ""
     for reason in dict.fromkeys(row.not_run for row in result.rows if row.not_run):
         yield (
             f"Not executed ({reason}): no latency, and errors are those of the simulation on "
@@ -171,6 +173,7 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
     failed: dict[tuple[str, ...], list[int]] = {}
     misbuilt: dict[tuple[str, ...], list[int]] = {}
     unsimulated: dict[tuple[str, ...], list[int]] = {}
+    unexecuted: dict[tuple[str, ...], list[int]] = {}
     for k, row in enumerate(result.rows, start=1):
         if row.failure is not None:
             hint = "" if row.failure.hint.startswith(_GENERAL) else row.failure.hint
@@ -181,10 +184,13 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
             misbuilt.setdefault(tuple(_misbuilt(row.engine, detailed)), []).append(k)
         if row.simulation.failure:
             unsimulated.setdefault((row.simulation.failure,), []).append(k)
+        if row.execution is not None and row.execution.errors.failure:
+            unexecuted.setdefault((row.execution.errors.failure,), []).append(k)
     for found, what in (
         (failed, "failed"),
         (misbuilt, "not built as planned"),
         (unsimulated, "could not be simulated"),
+        (unexecuted, "could not be executed"),
     ):
         for lines, rows in found.items():
             yield f"{_numbers(rows)} {what}:", [printable(line) for line in lines]

@@ -23,6 +23,7 @@ def sweep_to_json(result: SweepResult) -> dict[str, Any]:
         "model": {"path": result.model_path, "sha256": result.model_sha256},
         "backend": result.backend,
         "library": result.library,
+        "device": result.device or None,
         "samples": result.samples,
         "metric": finite({"name": result.metric, "reference": result.reference_task})
         if result.metric
@@ -42,10 +43,10 @@ def _row(k: int, row: SweepRow) -> dict[str, Any]:
         **row.combination.values,
         "engine": row.engine and _engine(row.engine),
         "failure": row.failure and asdict(row.failure),
-        "executed": not row.not_run and row.execution is not None,
+        "executed": row.latency_ms is not None,
         "not_executed_because": row.not_run or None,
         "simulation": _errors(row.simulation),
-        "execution": row.execution and _errors(row.execution),
+        "execution": row.execution and _errors(row.execution.errors),
         "latency_ms": row.latency_ms,
         "passed": row.passed,
         "conditions": [

@@ -14,6 +14,7 @@ from qdebug.measure.sweep import (
     ENGINE_VALUES,
     Combination,
     EngineFacts,
+    Execution,
     Failure,
     Misbuilt,
     OutputErrors,
@@ -38,7 +39,7 @@ def row(**changes: Any) -> SweepRow:
 
 
 def swept(*rows: SweepRow) -> SweepResult:
-    return SweepResult("m.onnx", "", "tensorrt-rtx", "TensorRT", 4, "", rows)
+    return SweepResult("m.onnx", "", "tensorrt-rtx", "TensorRT", "", 4, "", rows)
 
 
 def sqnr(bound: float) -> Any:
@@ -64,7 +65,7 @@ def test_conditions_on_the_engine(text: str, passed: bool) -> None:
 
 def test_the_engines_own_errors_count_where_it_ran() -> None:
     assert row(simulation=errors(30.0, 12.0)).judged([sqnr(12)]).passed
-    executed = row(execution=errors(10.0), latency_ms=1.0)
+    executed = row(execution=Execution(errors(10.0), 1.0))
     assert not executed.judged([sqnr(12)]).passed
     assert executed.errors.sqnr_db == 10
     broken = row(simulation=errors(30.0, math.nan))
@@ -75,10 +76,10 @@ def test_the_engines_own_errors_count_where_it_ran() -> None:
 def test_the_best_is_the_fastest_that_passes_as_planned() -> None:
     wrong = replace(ENGINE, mismatches=(Misbuilt("conv", "int8", "fp32"),))
     rows = [
-        row(latency_ms=3.0),
-        row(latency_ms=2.0),
-        row(latency_ms=1.0, engine=wrong),
-        row(latency_ms=0.5, simulation=errors(5.0)),
+        row(execution=Execution(errors(30.0), 3.0)),
+        row(execution=Execution(errors(30.0), 2.0)),
+        row(execution=Execution(errors(30.0), 1.0), engine=wrong),
+        row(execution=Execution(errors(5.0), 0.5)),
         row(engine=None, failure=Failure("no kernel")),
     ]
     assert swept(*rows).best == 3  # nothing is asked of its errors

@@ -15,6 +15,7 @@ from qdebug.measure.metrics import METRIC_NAMES, Metrics
 from qdebug.measure.sweep import (
     Combination,
     EngineFacts,
+    Execution,
     Failure,
     Misbuilt,
     OutputErrors,
@@ -41,12 +42,16 @@ def result(*, gpu: bool) -> SweepResult:
             held = (Checked("metric>=0.9", 0.98, True),)
             rows.append(SweepRow(point, errors, "" if gpu else "no GPU", ENGINE, conditions=held))
     if gpu:
-        rows = [replace(r, latency_ms=1.25 + k, execution=r.simulation) for k, r in enumerate(rows)]
+        rows = [replace(r, execution=Execution(r.simulation, 1.25 + k)) for k, r in enumerate(rows)]
     failure = Failure("no kernel for [bold]x[/]", "Build for another.", ("[E] much",))
-    rows[2] = replace(rows[2], engine=None, failure=failure, latency_ms=None)
+    rows[2] = replace(rows[2], engine=None, failure=failure, execution=None)
     rows[3] = replace(rows[3], engine=replace(ENGINE, mismatches=MISBUILT))
-    return SweepResult("/m/net.onnx", "", "tensorrt-rtx", "TensorRT for RTX 1.7", 500, "top1",
-                       tuple(rows), ("A note.",))  # fmt: skip
+    library, device = "TensorRT for RTX 1.7", "A GPU" if gpu else ""
+    return SweepResult(
+        *("/m/net.onnx", "", "tensorrt-rtx", library, device, 500, "top1"),
+        tuple(rows),
+        ("A note.",),
+    )
 
 
 def shown(found: SweepResult, width: int | None, *, detailed: bool = False) -> list[str]:
@@ -69,6 +74,7 @@ def test_it_fits_a_terminal(gpu: bool) -> None:
     assert "#4 not built as planned: layer0: asked int8, built fp32" in text
     assert "and 2 more" in text and "much" not in text
     assert ("Best: #1" in text) is gpu
+    assert ("Executed on A GPU" in text) is gpu
     assert ("no GPU" in text) is not gpu
 
 

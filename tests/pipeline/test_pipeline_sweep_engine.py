@@ -1,0 +1,81 @@
+"""The engine of a combination executed on a fake GPU: its own errors, latency, and what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.measure.sweep import EngineFacts, Execution
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
+from qdebug.model.samples import open_samples
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.engine import Target, fitted
+from qdebug.pipeline.sizing import parallelism
+from qdebug.pipeline.subject import Subject, planned_subject
+from qdebug.pipeline.sweep_engine import Found, executed
+from qdebug.pipeline.sweep_errors import OutputJudge
+from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
+from qdebug.run.ort import OrtBackend
+from qdebug.run.tensorrt.cache import EngineCache
+from qdebug.run.tensorrt.device import Device
+from qdebug.run.tensorrt.fake import fake_build, fake_maker
+from qdebug.run.tensorrt.fake_cuda import FakeCuda
+from qdebug.run.tensorrt.settings import BuildSettings
+from qdebug.types import Precision, ignore_progress
+
+FACTS = EngineFacts("a GPU", 0.1, 1, 1, {}, (), (), ())
+RNG = np.random.default_rng(0)
+
+
+def subject_in(folder: Path) -> Subject:
+    """y = x·w in INT8."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "g",
+        [value("x", TensorProto.FLOAT, ["N", 8])],
+        [value("y", TensorProto.FLOAT, ["N", 8])],
+        [numpy_helper.from_array(RNG.normal(size=(8, 8)).astype(np.float32), "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(proto, folder / "m.onnx")
+    model = prepare_model(read_model(folder / "m.onnx"))
+    plan = PrecisionPlan(Precision.INT8, tensors={"x": TensorRange(3.0)})
+    return planned_subject(model, bind_plan(plan, model, find_layers(model.graph)))
+
+
+def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
+    np.savez(tmp_path / "x.npz", x=RNG.normal(size=(10, 8)).astype(np.float32))
+    subject, cuda = subject_in(tmp_path), FakeCuda()
+    samples = open_samples(str(tmp_path / "x.npz"), subject.reference.inputs, batch_size=4)
+    context = Context(OrtBackend(), parallelism(), ignore_progress, batch_size=4)
+    judge = OutputJudge(context, samples, None, cached=True)
+    library = fake_maker(cuda=cuda).library
+    here = Device("a GPU", (8, 9), 1)
+    target = Target(library, BuildSettings(), here, EngineCache(tmp_path / "engines"))
+    target = fitted(target, subject.candidate, samples)
+    built = fake_build(library, subject.candidate.proto, target.settings)
+
+    def run(found: Found, on: Device = here) -> Execution:
+        return executed(
+            replace(target, device=on), cuda, subject, found, judge, ignore_progress
+        )  # fmt: skip
+
+    first = run(Found(FACTS, built))
+    simulation = judge.simulated(subject)
+    assert first.errors.sqnr_db == pytest.approx(simulation.sqnr_db, abs=0.1)
+    assert 30 < (first.errors.sqnr_db or 0) < 60 and first.latency_ms == 1.0
+    assert cuda.used_bytes == 0
+    nothing = replace(built, engine=b"")  # would fail to load
+    assert run(Found(FACTS, nothing)) == first
+    failed = run(Found(FACTS, nothing), Device("another", (8, 9), 1))
+    assert failed.errors.failure and failed.latency_ms is None
+    assert not failed.errors.outputs and cuda.used_bytes == 0
