@@ -66,8 +66,8 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
     agreement = done.agreement
     facts = [("latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}")]
     for name, db in done.preflight.fp32_db.items():
-        repeat = decibel(done.preflight.repeat_db.get(name))
-        text = f"FP32 engine {decibel(db)} dB from FP32 on the CPU; built twice {repeat} dB apart"
+        again = _apart(done.preflight.repeat_db.get(name, math.inf))
+        text = f"FP32 engine against FP32 on the CPU: {_apart(db)}; built twice: {again}"
         facts.append((f"preflight {printable(name)}", text))
     for check in done.checks:
         facts.append((f"observed as {check.way}", check.hides or _undisturbed(check)))
@@ -88,7 +88,11 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
 
 def _undisturbed(check: CaptureCheck) -> str:
     apart = min((x.difference_db for x in check.outputs), default=math.inf)
-    return f"{check.observed} tensors; outputs {decibel(apart)} dB from the clean engine's"
+    return f"{check.observed} tensors; outputs against the clean engine's: {_apart(apart)}"
+
+
+def _apart(db: float) -> str:
+    return "equal" if db == math.inf else f"{decibel(db)} dB"
 
 
 def _parts(console: Console, tensors: Sequence[Attribution]) -> Table:

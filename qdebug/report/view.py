@@ -105,7 +105,9 @@ def share(value: float | None) -> str:
         return "–"
     if value == 0:
         return "0"
-    return f"{100 * value:.2g}%" if value >= 1e-4 else "<0.01%"
+    if value < 1e-4:
+        return "<0.01%"
+    return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.0f}%"
 
 
 def _title(result: CompareResult) -> str:

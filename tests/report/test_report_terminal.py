@@ -154,7 +154,7 @@ def test_numbers() -> None:
     assert [decibel(x) for x in (None, math.inf, -math.inf, math.nan, 12.34)] == [
         *("–", "exact", "-inf", "NaN", "12.3")
     ]
-    assert [share(x) for x in (None, 0, 1e-9, 0.0123, 1)] == ["–", "0", "<0.01%", "1.2%", "1e+02%"]
+    assert [share(x) for x in (None, 0, 1e-9, 0.0123, 1)] == ["–", "0", "<0.01%", "1.2%", "100%"]
 
 
 @pytest.mark.parametrize("width", [5, 12, 24])
