@@ -242,13 +242,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import (
-        error_console,
-        output_console,
-        set_verbosity,
-        standard_output,
-        write_json,
-    )
+    from qdebug.cli.common import emit, error_console, set_verbosity
     from qdebug.config.bisect import BisectSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.bisect import bisect
@@ -282,9 +276,9 @@ def _run(
     plan_file = settings.output if result.found else None
     if plan_file:
         write_text(plan_file, plan_text(result), "--output")
-    with standard_output():
-        if json:
-            write_json(bisect_to_json(result), json)
-        if json != "-":
-            print_bisect(output_console(), result, plan_file)
+    emit(
+        json,
+        lambda: bisect_to_json(result),
+        lambda console: print_bisect(console, result, plan_file),
+    )
     return 0 if result.passed else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from qdebug.cli.options import (
     Verbose,
     Weights,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def calibrate_command(
@@ -111,7 +114,7 @@ def calibrate_command(
     Example: qdebug calibrate model.onnx --calib-data calib.npz -o scales.yaml
     """
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import error_console, output_console, set_verbosity, write_json
+    from qdebug.cli.common import emit, error_console, set_verbosity
     from qdebug.config.calibrate import CalibrateSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.calibrate import calibrate
@@ -140,11 +143,11 @@ def calibrate_command(
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = calibrate(settings, progress)
     written = files.write(result)
-    if json:
-        write_json(calibrate_to_json(result), json)
-    if json != "-":
-        console = output_console()
+
+    def show(console: Console) -> None:
         print_calibrate(console, result)
         for path in written:
             console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+    emit(json, lambda: calibrate_to_json(result), show)
     return 0

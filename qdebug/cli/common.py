@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,6 +71,23 @@ def standard_output() -> Iterator[None]:
         raise StoreError(
             f"the standard output cannot be written: {error.strerror or error}"
         ) from error
+
+
+def emit(
+    json_target: str | None,
+    as_json: Callable[[], dict[str, Any]],
+    show: Callable[[Console], None],
+) -> None:
+    """Write a result where --json says, and show it unless that is the standard output.
+
+    Raises:
+        StoreError: the file or the standard output cannot be written.
+    """
+    with standard_output():
+        if json_target:
+            write_json(as_json(), json_target)
+        if json_target != "-":
+            show(output_console())
 
 
 def _discard_output() -> None:

@@ -187,13 +187,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import (
-        error_console,
-        output_console,
-        set_verbosity,
-        standard_output,
-        write_json,
-    )
+    from qdebug.cli.common import emit, error_console, set_verbosity
     from qdebug.config.compare import CompareSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.compare import compare
@@ -207,11 +201,11 @@ def _run(
     _check_targets(settings, config, json)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         outcome = compare(settings, progress)
-    with standard_output():
-        if json:
-            write_json(compare_to_json(outcome.result), json)
-        if json != "-":
-            print_compare(output_console(), compare_view(outcome.result, top), outcome.run_file)
+    emit(
+        json,
+        lambda: compare_to_json(outcome.result),
+        lambda console: print_compare(console, compare_view(outcome.result, top), outcome.run_file),
+    )
     return 0 if outcome.result.passed else 1
 
 

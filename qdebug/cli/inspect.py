@@ -78,7 +78,7 @@ def inspect_command(
 
     Example: qdebug inspect build.log --expect precision.yaml --fail-on "int8_share>=0.8"
     """
-    from qdebug.cli.common import output_console, set_verbosity, standard_output, write_json
+    from qdebug.cli.common import emit, set_verbosity
     from qdebug.pipeline.inspect import InspectSettings, inspect
     from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.inspect import print_inspection
@@ -99,9 +99,9 @@ def inspect_command(
             fail_on=tuple(fail_on or ()),
         )
     )
-    with standard_output():
-        if json:
-            write_json(inspection_to_json(result), json)
-        if json != "-":
-            print_inspection(output_console(), result, top=top, detailed=bool(verbose))
+    emit(
+        json,
+        lambda: inspection_to_json(result),
+        lambda console: print_inspection(console, result, top=top, detailed=bool(verbose)),
+    )
     return 0 if result.passed else 1

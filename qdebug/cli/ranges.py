@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from qdebug.cli.options import (
     NumSamples,
     Verbose,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SHOW = "What to show"
 
@@ -79,13 +82,7 @@ def ranges_command(
     # Imported here: --help must not wait for the numeric packages.
     import logging
 
-    from qdebug.cli.common import (
-        error_console,
-        output_console,
-        set_verbosity,
-        standard_output,
-        write_json,
-    )
+    from qdebug.cli.common import emit, error_console, set_verbosity
     from qdebug.pipeline.ranges_command import RangesSettings, ranges
     from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.plotfiles import PlotFiles
@@ -114,13 +111,12 @@ def ranges_command(
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = ranges(settings, progress)
     written = plots.write(result) if plots else []
-    with standard_output():
-        if json:
-            write_json(ranges_to_json(result), json)
-        if json != "-":
-            console = output_console()
-            shown = max(top, len(tensors))
-            print_ranges(console, result, top=shown, detailed=bool(tensors))
-            for path in written:
-                console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+    def show(console: Console) -> None:
+        shown = max(top, len(tensors))
+        print_ranges(console, result, top=shown, detailed=bool(tensors))
+        for path in written:
+            console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+    emit(json, lambda: ranges_to_json(result), show)
     return 0

@@ -212,13 +212,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import (
-        error_console,
-        output_console,
-        set_verbosity,
-        standard_output,
-        write_json,
-    )
+    from qdebug.cli.common import emit, error_console, set_verbosity
     from qdebug.config.resolve import resolve
     from qdebug.config.sweep import SweepSettings
     from qdebug.report.files import write_text
@@ -233,11 +227,11 @@ def _run(
         result = _swept(settings, progress)
     if settings.output:
         write_text(settings.output, sweep_to_csv(result), "--output")
-    with standard_output():
-        if json:
-            write_json(sweep_to_json(result), json)
-        if json != "-":
-            print_sweep(output_console(), result, detailed=bool(verbose))
+    emit(
+        json,
+        lambda: sweep_to_json(result),
+        lambda console: print_sweep(console, result, detailed=bool(verbose)),
+    )
     if not result.built:
         return 3
     return 0 if result.passed else 1
