@@ -61,7 +61,7 @@ def parse_condition(
         if name:
             raise MetricError(f"{flag}: '{text}': 'metric' has no parts", 'Write "metric>=0.95".')
     else:
-        _check_known(f"{flag}: '{text}'", f"metric of a {scope}", name or "", names[scope])
+        _check_known(f"{flag}: '{text}'", f"metric of scope '{scope}'", name or "", names[scope])
     return Condition(text, scope, name or "", operator, _bound(bound, f"{flag}: '{text}'"))
 
 

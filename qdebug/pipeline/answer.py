@@ -76,12 +76,25 @@ def _explained(setup: Setup, chosen: dict[str, Precision]) -> tuple[LayerResult,
     )
 
 
+def direction_note(setup: Setup, search: SearchResult, reference: float | None) -> tuple[str, ...]:
+    """A note where --max-drop is given for a metric that quantization makes larger."""
+    allowed, baseline = setup.target.max_drop, search.baseline
+    if allowed is None or reference is None or baseline is None or baseline.value is None:
+        return ()
+    if baseline.value - reference <= allowed:
+        return ()
+    return (
+        f"The metric rises from {reference:.6g} in FP32 to {baseline.value:.6g}. --max-drop takes "
+        'more as better: for an error rate write --target "metric<=…".',
+    )
+
+
 def explanation(
     setup: Setup, search: SearchResult, condition: Condition, reference: float | None
 ) -> str:
     """Why no set was found, for people; "" where one was."""
     if search.achieved is not None:
-        return "" if search.outcome is Outcome.NOTHING_NEEDED else search.reason
+        return "" if search.outcome is Outcome.NOTHING_NEEDED else _sentence(search.reason)
     if condition.scope == "metric" and not check_condition(condition, [reference]).passed:
         return (
             f"The FP32 reference itself is at {reference:.6g}: no precision can meet "
@@ -89,7 +102,7 @@ def explanation(
         )
     ceiling = search.ceiling
     if ceiling is None or ceiling.passed:
-        return search.reason
+        return _sentence(search.reason)
     if ceiling.failure:
         return f"With everything pinned the model cannot be run: {ceiling.failure}"
     return f"Even with everything pinned that may be, it is {_value(ceiling.value)}: " + _left(
@@ -106,11 +119,15 @@ def _left(setup: Setup, everything: Pins) -> str:
     kinds = sorted({str(highest[name]) for name in left})
     flags: Sequence[str] = (
         *(["drop --never-pin"] if setup.settings.never_pin else []),
-        *(["use --pin-to fp32"] if setup.space.problem.pin_to != "fp32" else []),
+        *(["use --pin-to fp32"] if setup.space.problem.pin_to == "fp16" else []),
         *(["use --rest fp32"] if setup.planned.bound.plan.rest is not Precision.FP32 else []),
     )
     advice = f" {' or '.join(flags)[0].upper()}{' or '.join(flags)[1:]}." if flags else ""
     return f"{len(left)} layers still run in {' and '.join(kinds)}, first '{left[0]}'.{advice}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _value(value: float | None) -> str:

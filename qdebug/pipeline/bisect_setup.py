@@ -103,4 +103,10 @@ def _portions(settings: BisectSettings, model: Model) -> tuple[Portion, Portion]
     samples = opened(settings.inputs, settings.samples)
     if settings.holdout is None:
         return split(samples, settings.holdout_share)
-    return whole(samples), whole(opened(settings.holdout, None))
+    held_out = opened(settings.holdout, None)
+    if held_out.digest == samples.digest:
+        raise UsageError(
+            f"--holdout: {settings.holdout} holds the same samples as --inputs",
+            "Leave it out: then a share of --inputs is held out.",
+        )
+    return whole(samples), whole(held_out)

@@ -14,7 +14,7 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.portion import Portion, whole
+from qdebug.pipeline.portion import Portion, first, is_whole, whole
 from qdebug.pipeline.ranges import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.subject import Subject, planned_subject, quantized_subject
 from qdebug.plan.lower import required_opset
@@ -114,7 +114,9 @@ def plan_ranges(
         return Planned(replace(bound, plan=plan), None, (*notes, *_unused(settings)))
     data = settings.calib_data
     calibration = compared
-    if data is not None or settings.calib_samples is not None:
+    if data is None and not is_whole(compared):  # the others are held out
+        calibration = first(compared, settings.calib_samples)
+    elif data is not None or settings.calib_samples is not None:
         source = data or settings.inputs
         calibration = whole(open_samples(source, model.graph.inputs, limit=settings.calib_samples))
     gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)

@@ -15,16 +15,19 @@ from qdebug.store.calibration import cache_folder
 _FOLDER = "searches"
 
 
-def open_journal(settings: BisectSettings, key: Mapping[str, str]) -> Journal | None:
+def open_journal(
+    settings: BisectSettings, key: Mapping[str, str], again: str = ""
+) -> Journal | None:
     """The journal of the search that `key` describes: the user's, or one in the cache folder.
 
-    None where the cache folder takes no files, or the user wants no cache.
+    `again` names a further search of the same command: its journal stands beside the user's. None
+    where the cache folder takes no files, or the user wants no cache.
 
     Raises:
         StoreError: the user's own journal cannot be used.
     """
     if settings.journal:
-        path = Path(settings.journal)
+        path = Path(f"{settings.journal}.{again}" if again else settings.journal)
         try:
             return Journal(path, key)
         except StoreError:

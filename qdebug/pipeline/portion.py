@@ -28,7 +28,7 @@ class Portion:
     @property
     def key(self) -> str:
         """What tells this portion of these samples from any other."""
-        if len(self.batches) == len(list(self.samples.batches())):
+        if is_whole(self):
             return self.samples.digest
         return f"{self.samples.digest}:{','.join(map(str, self.indices))}"
 
@@ -43,6 +43,21 @@ def finely(samples: Samples, executions: int) -> Samples:
     if not samples.batch_is_free:
         return samples
     return samples.with_batch_size(min(samples.batch_size, max(1, samples.count // executions)))
+
+
+def is_whole(portion: Portion) -> bool:
+    """Whether it holds all of its samples."""
+    return len(portion.batches) == len(list(portion.samples.batches()))
+
+
+def first(portion: Portion, count: int | None) -> Portion:
+    """The first batches of `portion`, up to `count` samples, but at least one; None for all."""
+    kept: list[Batch] = []
+    for batch in portion.batches:
+        if kept and count is not None and sum(b.count for b in (*kept, batch)) > count:
+            break
+        kept.append(batch)
+    return Portion(portion.samples, tuple(kept))
 
 
 def split(samples: Samples, share: float) -> tuple[Portion, Portion]:

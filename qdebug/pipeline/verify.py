@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -11,18 +11,19 @@ from qdebug.pipeline.bisect_setup import Setup
 from qdebug.pipeline.candidates import CandidateRunner, Engines
 from qdebug.pipeline.evaluation import evaluator
 from qdebug.pipeline.portion import Portion
-from qdebug.search.find import SearchResult
-from qdebug.search.outcome import HELD_OUT, Check
+from qdebug.search.outcome import Check
 from qdebug.search.problem import Measurement, Pins
 
 SEARCHED = "searched samples, literal Q/DQ"
 ON_ENGINE = "searched samples, on the engine"
-_MOST_TRIED = 8
-"""Dearer sets that are tried on held-out samples: with many, one would hold by chance."""
 
 
 class Verifier:
-    """Runs sets of pins on the samples of a portion, on literal Q/DQ. A context manager."""
+    """Runs sets of pins on the samples of a portion, on literal Q/DQ. A context manager.
+
+    Attributes:
+        on_engines: they run on engines instead.
+    """
 
     def __init__(
         self, setup: Setup, portion: Portion, on: str, engines: Engines | None = None
@@ -34,6 +35,7 @@ class Verifier:
             QdebugError: the samples cannot be read, the runtime or the metric failed.
         """
         target, layers = setup.target, setup.subject.layers
+        self.on_engines = engines is not None
         self._on = on
         self._always = setup.space.problem.always
         self._known: dict[Pins, Measurement] = {}
@@ -67,54 +69,17 @@ class Verifier:
 
     def check(self, pins: Pins) -> Check:
         """What `pins` give, beside nothing pinned."""
-        new = [p for p in dict.fromkeys([pins, self._always]) if p not in self._known]
-        self._known |= dict(zip(new, self._measure(new), strict=True))
+        known = self.measure([pins, self._always])
         return Check(
             self._on,
             self._runner.portion.count,
-            self._known[pins],
-            self._known[self._always],
+            known[pins],
+            known[self._always],
             self._runner.reference_task,
         )
 
-
-def holding_out(
-    setup: Setup, search: SearchResult, engines: Engines | None = None
-) -> tuple[SearchResult, Check, str]:
-    """`search` with an answer that holds on the held-out samples too, if there is one among the
-    next dearer sets that were found to pass; the check, and what the user must know about it."""
-    with Verifier(setup, setup.held_out, HELD_OUT, engines) as verifier:
-        first = verifier.check(search.pins)
-        if first.answer.passed:
-            return search, first, ""
-        for dearer in _dearer(setup, search):
-            check = verifier.check(dearer.pins)
-            if check.answer.passed:
-                note = (
-                    f"The cheapest set ({len(search.pins)} layers) falls to "
-                    f"{_value(first.answer)} on the held-out samples. The next dearer one that "
-                    "holds there too was taken, so they took part in the choice."
-                )
-                return dearer, check, note
-        return search, first, ""
-
-
-def _dearer(setup: Setup, search: SearchResult) -> list[SearchResult]:
-    """The search with other answers: sets that passed and cost more, the cheapest first."""
-    problem = setup.space.problem
-    passed = [
-        replace(
-            search,
-            pins=e.pins,
-            achieved=e.measurement,
-            cost=problem.cost(e.pins),
-            minimal=False,
-        )
-        for e in search.history
-        if e.measurement.passed and problem.cost(e.pins) > search.cost
-    ]
-    return sorted(passed, key=lambda found: found.cost)[:_MOST_TRIED]
-
-
-def _value(measured: Measurement) -> str:
-    return "no value" if measured.value is None else f"{measured.value:.6g}"
+    def measure(self, sets: Sequence[Pins]) -> dict[Pins, Measurement]:
+        """What each of the sets gives; each is run once."""
+        new = [pins for pins in dict.fromkeys(sets) if pins not in self._known]
+        self._known |= dict(zip(new, self._measure(new), strict=True))
+        return {pins: self._known[pins] for pins in sets}

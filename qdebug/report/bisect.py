@@ -78,9 +78,10 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         yield "everything pinned", _measured(search.ceiling)
     if result.found:
         count = len(result.pinned)
-        text = f"{_measured(search.achieved)} with {count} of {result.candidates} layers pinned"
-        demanded = sum(layer.demanded for layer in result.pinned)
-        yield "found", text + (f", {demanded} of them by --pin" if demanded else "")
+        demanded = _demanded(result)
+        text = f"{_measured(search.achieved)} with {count} of {result.candidates + demanded}"
+        text += " layers pinned" + (f", {demanded} of them by --pin" if demanded else "")
+        yield "found", text
         if count:
             yield "cost", _cost(result)
     replayed = sum(e.replayed for e in search.history)
@@ -88,6 +89,11 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     text = f"{search.evaluations}, {seconds:.1f} s"
     yield "evaluations", text + (f"; {replayed} from the journal" if replayed else "")
     yield "run", result.fast
+
+
+def _demanded(result: BisectResult) -> int:
+    """How many layers --pin demands."""
+    return sum(layer.demanded for layer in result.pinned)
 
 
 def _facts(result: BisectResult) -> Table:
@@ -216,7 +222,8 @@ def _share_of(result: BisectResult, cost: float) -> float:
 
 
 def _checked(check: Check) -> str:
-    text = f"{check.samples} {check.on}: {_measured(check.answer).split(' ')[0]}"
+    took = ", which took part in the choice" if check.took_part else ""
+    text = f"{check.samples} {check.on}{took}: {_measured(check.answer).split(' ')[0]}"
     text += f", nothing pinned {_measured(check.baseline).split(' ')[0]}"
     if check.reference_metric is not None:
         text += f", FP32 {number(check.reference_metric, 6)}"
@@ -247,11 +254,15 @@ def _verdict(result: BisectResult) -> str:
             f"NOT CONFIRMED: the set found meets {result.target} on the samples searched, but not "
             f"on {failed.samples} {failed.on}. Search on more samples, or ask for a little more."
         )
-    if not result.pinned:
-        return f"PASSED: {result.target} holds with nothing pinned."
+    count, demanded = len(result.pinned), _demanded(result)
+    if count == demanded:
+        by_hand = f"the {counted(count, 'layer')} of --pin" if count else "nothing pinned"
+        return f"PASSED: {result.target} holds with {by_hand}."
+    which = "each of the others" if demanded else "each" if count > 1 else "it"
     proof = (
-        "each was shown to be needed"
+        f"{which} was shown to be needed"
         if result.search.minimal
         else "not every one was shown to be needed"
     )
-    return f"PASSED: {len(result.pinned)} layers pinned, {proof}."
+    by_hand = f", {demanded} of them by --pin" if demanded else ""
+    return f"PASSED: {counted(count, 'layer')} pinned{by_hand}, {proof}."

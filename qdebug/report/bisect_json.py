@@ -47,7 +47,7 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
         },
         "pareto": [
             {
-                "pinned": _names(p.pins),
+                **_pins(p.pins),
                 "cost": p.cost,
                 "knee": p.knee,
                 **finite({"noise": p.noise, "value": p.value}),
@@ -57,7 +57,7 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
         ],
         "history": [
             {
-                "pinned": _names(e.pins),
+                **_pins(e.pins),
                 "replayed": e.replayed,
                 **_measurement(e.measurement),
             }
@@ -71,8 +71,10 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
     }
 
 
-def _names(pins: Pins) -> list[str]:
-    return sorted(name for name, _ in pins)
+def _pins(pins: Pins) -> dict[str, Any]:
+    """The layers, and what each is pinned to."""
+    to = {name: str(precision) for name, precision in sorted(pins)}
+    return {"pinned": list(to), "to": to}
 
 
 def _measurement(measured: Measurement) -> dict[str, Any]:
@@ -106,6 +108,7 @@ def _check(check: Check) -> dict[str, Any]:
     return {
         "on": check.on,
         "samples": check.samples,
+        "took_part": check.took_part,
         **_measurement(check.answer),
         "baseline": _measurement(check.baseline),
         **finite({"reference_metric": check.reference_metric}),

@@ -46,6 +46,8 @@ class Check:
         on: which samples, for people; `samples` is their number.
         baseline: the same samples with nothing pinned.
         reference_metric: the end-to-end metric of FP32 on them, None without one.
+        took_part: these held-out samples were searched on too, after a cheaper set had failed on
+            them.
     """
 
     on: str
@@ -53,6 +55,7 @@ class Check:
     answer: Measurement
     baseline: Measurement
     reference_metric: float | None
+    took_part: bool = False
 
 
 @dataclass(frozen=True)

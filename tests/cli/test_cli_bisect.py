@@ -60,7 +60,7 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
     assert result["baseline"] < 0.9 < result["achieved"]
     assert result["evaluations"] == len(result["history"])
     assert {frozenset(h) - {"non_finite", "failure"} for h in result["history"]} == {
-        frozenset({"pinned", "replayed", "value", "passed", "seconds", "noise", "verdict"})
+        frozenset({"pinned", "to", "replayed", "value", "passed", "seconds", "noise", "verdict"})
     }
     assert 0 < len(result["pinned"]) < result["candidates"]
     assert 0 < result["cost"]["pinned_share"] < 1
@@ -130,6 +130,7 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
         ([*TARGET, "--pin-to", "int8"], ["--pin-to", "fp16"]),
         ([*TARGET, "--holdout", "nothing.npz"], ["nothing.npz"]),
         ([*TARGET, "--samples", "1"], ["--holdout"]),
+        ([*TARGET, "--holdout", "data.npz"], ["data.npz", "same samples as --inputs"]),
         ([*TARGET, "-o", "data.npz", "--force"], ["data.npz", "--inputs"]),
         ([*TARGET, "--metric", "nothing.py:f"], ["nothing.py"]),
     ],
