@@ -99,7 +99,8 @@ def priced(space: Space, costs: Costs) -> Space:
 
 
 def _costs(settings: BisectSettings, subject: Subject, samples: Samples) -> Costs:
-    feeds = samples.feeds(0, min(1, samples.count))
+    first = next(samples.batches())
+    feeds = samples.feeds(first.start, 1 if samples.batch_is_free else first.count)
     work = mac_costs(work_of(subject.layers, {name: a.shape for name, a in feeds.items()}))
     if settings.profile is None:
         if settings.profile_layers is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from pytest import approx
 
 from qdebug.plan.planfile import read_plan
+from tests.cli.conftest import small_cnn
 from tests.cli.test_cli_bisect import CNN, DIGITS, SMALL, TARGET
 
 
@@ -64,3 +65,11 @@ def test_what_is_pinned_by_hand_was_not_shown_to_be_needed(desk: Any) -> None:
     assert "with the 13 layers of --pin" in by_hand
     assert "13 of 14 layers pinned, 13 of them by --pin" in by_hand
     assert "needed" not in by_hand
+
+
+def test_a_fixed_batch(desk: Any) -> None:
+    desk.save(small_cnn(4), "four.onnx")
+    flags = ["--inputs", "data.npz", "--calib-data", "calib.npz", "--json", "-"]
+    result = desk.run("bisect", "four.onnx", *flags, *TARGET).json
+    assert result["passed"] and result["pinned"]
+    assert result["samples"] % 4 == 0
