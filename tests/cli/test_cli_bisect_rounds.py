@@ -9,8 +9,15 @@ import numpy as np
 from pytest import approx
 
 from qdebug.plan.planfile import read_plan
-from tests.cli.conftest import small_cnn
-from tests.cli.test_cli_bisect import CNN, DIGITS, SMALL, TARGET
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+CNN, HOLDOUT, CALIB = (
+    str(BUNDLED / name) for name in ("digits_cnn.onnx", "digits_holdout.npz", "digits_calib.npz")
+)
+DIGITS = [CNN, "--inputs", HOLDOUT, "--calib-data", CALIB, "--weights", "per-tensor",
+          "--metric", "top1"]  # fmt: skip
+DATA = ["--inputs", "data.npz", "--calib-data", "calib.npz"]
+TARGET = ["--target", "output.sqnr_db>=55"]
 
 
 def test_a_set_that_fails_on_held_out_samples_is_searched_on_with_them(desk: Any) -> None:
@@ -27,7 +34,7 @@ def test_a_set_that_fails_on_held_out_samples_is_searched_on_with_them(desk: Any
     literal = next(c for c in result["checks"] if "literal" in c["on"])
     assert not literal["took_part"]
     everywhere = desk.run(
-        "compare", CNN, "--inputs", DIGITS[2], "--plan", "p.yaml", "--json", "-"
+        "compare", CNN, "--inputs", HOLDOUT, "--plan", "p.yaml", "--json", "-"
     ).json["outputs"][0]["sqnr_db"]
     parts = sorted([literal["value"], result["verified_on"]["value"]])
     assert parts[0] - 0.01 <= everywhere <= parts[1] + 0.01
@@ -56,7 +63,7 @@ def test_a_metric_that_rises_is_no_drop(desk: Any) -> None:
     desk.write("mine.py", "import numpy as np\ndef error(outputs, reference):\n"
                "    return float(np.abs(outputs['out'] - reference['out']).max())\n")  # fmt: skip
     flags = ["--metric", "mine.py:error", "--max-drop", "0"]
-    said = " ".join(desk.run("bisect", *SMALL, *flags).out.split())
+    said = " ".join(desk.run("bisect", "net.onnx", *DATA, *flags).out.split())
     assert '--target "metric<=' in said
 
 
@@ -67,9 +74,9 @@ def test_what_is_pinned_by_hand_was_not_shown_to_be_needed(desk: Any) -> None:
     assert "needed" not in by_hand
 
 
-def test_a_fixed_batch(desk: Any) -> None:
-    desk.save(small_cnn(4), "four.onnx")
-    flags = ["--inputs", "data.npz", "--calib-data", "calib.npz", "--json", "-"]
-    result = desk.run("bisect", "four.onnx", *flags, *TARGET).json
+def test_a_fixed_batch(desk: Any, cnn: Any) -> None:
+    desk.save(cnn(4), "four.onnx")
+    flags = [*DATA, *TARGET, "--holdout-share", "0.5", "--json", "-"]
+    result = desk.run("bisect", "four.onnx", *flags).json
     assert result["passed"] and result["pinned"]
     assert result["samples"] % 4 == 0
