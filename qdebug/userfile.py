@@ -14,15 +14,17 @@ from qdebug.errors import QdebugError
 
 
 def load_file(path: Path, flag: str, error: type[QdebugError]) -> ModuleType:
-    """The module in a .py file.
+    """The module in a .py file, whose folder is put on `sys.path`.
 
     Raises:
-        error: there is no such file, or it raises while it is loaded; the message names `flag`.
+        error: there is no such file, or it raises while it is loaded; the message names `flag`, if
+            it is known.
     """
+    where = f"{flag}: {path}" if flag else str(path)
     name = f"qdebug_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise error(f"{flag}: {path}: no such file")
+        raise error(f"{where}: no such file")
     module = importlib.util.module_from_spec(spec)
     directory = str(path.resolve().parent)
     if directory not in sys.path:
@@ -31,7 +33,7 @@ def load_file(path: Path, flag: str, error: type[QdebugError]) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as problem:  # the user's file may raise anything
-        message = f"{flag}: {path} cannot be loaded: {last_line(problem)}"
+        message = f"{where} cannot be loaded: {last_line(problem)}"
         raise error(message, raising_line(problem, path)) from problem
     return module
 
@@ -42,11 +44,14 @@ def function_of(
     """The function `name` of a module.
 
     Raises:
-        error: there is none.
+        error: there is none; the message names `flag`, if it is known.
     """
     called: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(called):
-        raise error(f"{flag}: '{spec}': there is no function '{name}'")
+        raise error(
+            f"{flag}{': ' * bool(flag)}'{spec}': there is no function '{name}'",
+            f"Define `def {name}(…)` there, or name another one: file.py:function.",
+        )
     return called
 
 

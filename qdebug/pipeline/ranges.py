@@ -120,7 +120,7 @@ def _from_records(records: Mapping[str, RangeRecord], portion: Portion) -> Gathe
 
 def _run(context: Context, session: Session, portion: Portion, wanted: set[str] | None) -> Gathered:
     samples, batches = portion.samples, portion.batches
-    if len(batches) == len(list(samples.batches())):
+    if samples.batch_is_free and len(batches) == len(list(samples.batches())):
         samples = probe(session, samples, context.batch_size).samples
         batches = tuple(samples.batches())
 

@@ -9,12 +9,8 @@ The script's directory is put on `sys.path`, as `python script.py` does.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +18,7 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.model.samples.cursors import Cursors
 from qdebug.types import Array, Feeds
+from qdebug.userfile import function_of, last_line, load_file, raising_line
 
 DEFAULT_FUNCTION = "load_data"
 
@@ -40,13 +37,9 @@ def open_script(path: Path, function: str) -> ScriptFeeds:
     Raises:
         SampleError: the script fails, or has no such function.
     """
-    found = getattr(_import(path), function, None)
-    if not callable(found):
-        raise SampleError(
-            f"{path}: has no function '{function}'.",
-            f"Define `def {function}()`, or name another one: `{path}:function`.",
-        )
-    return ScriptFeeds(found, path, f"{path}:{function}")
+    module = load_file(path, "", SampleError)
+    name = f"{path}:{function}"
+    return ScriptFeeds(function_of(module, function, name, "", SampleError), path, name)
 
 
 class ScriptFeeds:
@@ -136,32 +129,9 @@ class _Pass:
         return feed
 
 
-def _import(path: Path) -> ModuleType:
-    name = f"qdebug_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise SampleError(f"{path}: not a Python script.", "Give a .py file.")
-    module = importlib.util.module_from_spec(spec)
-    directory = str(path.resolve().parent)
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    sys.modules[name] = module  # dataclasses and pickles in the script look themselves up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise _failed(str(path), error, path) from error
-    return module
-
-
 def _a(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
 def _failed(name: str, error: Exception, script: Path) -> SampleError:
-    last = traceback.format_exception_only(error)[-1].strip()
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(script)]
-    if isinstance(error, SyntaxError):
-        lines = [error.lineno]
-    line = f" (line {lines[-1]} of {script.name})" if lines else ""
-    return SampleError(f"{name} failed: {last}{line}.", "Fix the script; `-vv` shows it in full.")
+    return SampleError(f"{name} failed: {last_line(error)}", raising_line(error, script))

@@ -91,10 +91,10 @@ def test_imports_beside_the_script(script, tmp_path, x) -> None:
 @pytest.mark.parametrize(
     ("body", "parts"),
     [
-        ("def load_data(:\n", ["SyntaxError", "line 3 of feeds.py"]),
+        ("def load_data(:\n", ["SyntaxError", "In feeds.py, line 3"]),
         ("import no_such_module\n", ["ModuleNotFoundError", "no_such_module", "line 3"]),
-        ("def other(): pass\n", ["has no function 'load_data'"]),
-        ("load_data = 3\n", ["has no function 'load_data'"]),
+        ("def other(): pass\n", ["no function 'load_data'"]),
+        ("load_data = 3\n", ["no function 'load_data'"]),
         ("def load_data(): return 1 / 0\n", ["load_data failed: ZeroDivisionError", "line 3"]),
         ("def load_data(path): pass\n", ["load_data failed: TypeError", "path"]),
         ("def load_data(): return None\n", ["load_data failed: TypeError"]),
