@@ -90,7 +90,8 @@ def answered(setup: Setup, engines: Engines | None) -> Answered:
                 return before or Answered(searched, notes=tuple(notes))
             checks, other = _checked(setup, searched, way, engines)
             if other is not None:
-                notes.append(_ENGINE_DISAGREES if other.engines else _DISAGREE)
+                why = _ENGINE_DISAGREES if other.engines else _DISAGREE
+                notes.append(f"{why} The first took {searched.result.evaluations} evaluations.")
                 way = other
                 continue
             held_out = way.held_out
@@ -195,7 +196,8 @@ def _falls(search: SearchResult, check: Check) -> str:
     value = check.answer.value
     shown = "no value" if value is None else f"{value:.6g}"
     return (
-        f"The cheapest set ({len(search.pins)} layers) falls to {shown} on the held-out samples. "
+        f"The cheapest set ({len(search.pins)} layers, {search.evaluations} evaluations) falls to "
+        f"{shown} on the held-out samples. "
         "The search went on and asked that the target hold there too: they took part in the choice."
     )
 
