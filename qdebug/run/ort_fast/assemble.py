@@ -41,8 +41,14 @@ class Assembler:
         Raises:
             PlanError: it has not, or a weight is not FP32.
         """
-        self._bound = bound
-        self.graph = bound.layers.graph
+        self.graph = graph = bound.layers.graph
+        self.of_node = bound.layers.of_node
+        self.nodes = [
+            n
+            for n in graph.nodes
+            if n.op_type != "Constant" or n.outputs[0] not in graph.initializers
+        ]
+        self._rest = bound.plan.rest
         self.shop = Workshop(self.graph)
         items = {x.name: int8_layer(bound, x) for x in bound.layers_in(Precision.INT8)}
         self.literal = Literal(self.shop, items)
@@ -61,7 +67,7 @@ class Assembler:
         in FP16 around their kernels, in a model that has FP16 in it itself, or with a layer in
         INT8 that is not in the base."""
         int8 = [name for name, p in precisions.items() if p is Precision.INT8]
-        mixed = bool(int8) and self._bound.plan.rest is Precision.FP16
+        mixed = bool(int8) and self._rest is Precision.FP16
         known = all(name in self.literal.items for name in int8)
         return known and not mixed and not self._mentions_fp16
 
@@ -84,11 +90,11 @@ class _Assembly:
     def __init__(
         self, assembler: Assembler, precisions: Mapping[str, Precision], kernels: bool
     ) -> None:
-        self.all = assembler
+        self.assembler = assembler
         self.graph = assembler.graph
         self.precisions = precisions
         self.kernels = kernels
-        self.of_node = assembler._bound.layers.of_node
+        self.of_node = assembler.of_node
         self.forms: dict[str, set[Form]] = {}
         self.fragments: list[bytes] = []
         self.constants: dict[str, None] = {}
@@ -98,10 +104,8 @@ class _Assembly:
         for spec in self.graph.inputs:
             self.forms[spec.name] = {Form.PLAIN}
         done: set[str] = set()
-        for node in self.graph.nodes:
-            if node.name not in done and not (
-                node.op_type == "Constant" and node.outputs[0] in self.graph.initializers
-            ):
+        for node in self.assembler.nodes:
+            if node.name not in done:
                 part, covered = self._part(node)
                 done |= covered
                 self._emit(part)
@@ -110,14 +114,14 @@ class _Assembly:
                 self.constants[output] = None
             else:
                 self._need(output, Form.PLAIN)
-        declared = [self.all.shop.declaration(name) for name in self.constants]
-        model = b"".join([self.all.shop.header, *self.fragments, *declared])
-        handed = tuple(name for name in self.constants if name in self.all.shop.arrays)
+        declared = [self.assembler.shop.declaration(name) for name in self.constants]
+        model = b"".join([self.assembler.shop.header, *self.fragments, *declared])
+        handed = tuple(name for name in self.constants if name in self.assembler.shop.arrays)
         return Assembled(model, handed)
 
     def _part(self, node: Node) -> tuple[Part, frozenset[str]]:
         """The part for `node`, and the nodes that it covers."""
-        literal, once = self.all.literal, self.all.once
+        literal, once = self.assembler.literal, self.assembler.once
         layer = self.of_node.get(node.name)
         precision = self.precisions[layer.name] if layer else Precision.FP32
         if precision is Precision.FP16:
@@ -132,13 +136,13 @@ class _Assembly:
                     return kernel.part, kernel.nodes
             part = once((node.name, precision), lambda: literal.int8(node, item))
             return part, frozenset()
-        pool = self.all.pools.get(node.name)
+        pool = self.assembler.pools.get(node.name)
         if pool is not None and self.forms[node.inputs[0]] == {Form.U8_LAST}:
             return pool, frozenset()
         return once((node.name, Precision.FP32), lambda: literal.plain(node)), frozenset()
 
     def _kernel(self, item: Int8Layer) -> KernelPart | None:
-        literal, once, name = self.all.literal, self.all.once, item.layer.name
+        literal, once, name = self.assembler.literal, self.assembler.once, item.layer.name
         if item.layer.op_type == "Conv":
             if self._is_only_quantized(item.layer.output):
                 codes = once((name, "codes"), lambda: conv_to_codes(literal, item))
@@ -160,7 +164,7 @@ class _Assembly:
         precision = self.precisions[layer.name] if layer else Precision.FP32
         if precision is Precision.INT8 and layer is not None:
             return tensor in quantized_operands(reader, layer)
-        is_pool = precision is Precision.FP32 and reader.name in self.all.pools
+        is_pool = precision is Precision.FP32 and reader.name in self.assembler.pools
         return is_pool and self._is_only_quantized(reader.outputs[0])
 
     def _emit(self, part: Part) -> None:
@@ -177,9 +181,9 @@ class _Assembly:
         if form in forms:
             return
         key = ("path", frozenset(forms), form)
-        for step in self.all.once(key, lambda: _path(forms, form)):
-            convert = partial(self.all.literal.convert, tensor, *step)
-            self._emit(self.all.once((tensor, *step), convert))
+        for step in self.assembler.once(key, lambda: _path(forms, form)):
+            convert = partial(self.assembler.literal.convert, tensor, *step)
+            self._emit(self.assembler.once((tensor, *step), convert))
 
 
 def _path(have: Collection[Form], wanted: Form) -> tuple[tuple[Form, Form], ...]:

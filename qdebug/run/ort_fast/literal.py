@@ -26,7 +26,7 @@ SOURCES: dict[Form, tuple[Form, ...]] = {
     Form.HALF: (Form.PLAIN,),
     Form.FAKE: (Form.U8, Form.PLAIN),
     Form.U8: (Form.PLAIN, Form.U8_LAST),
-    Form.S8: (Form.PLAIN,),
+    Form.S8: (Form.PLAIN, Form.FAKE),
     Form.U8_LAST: (Form.PLAIN_LAST, Form.U8, Form.PLAIN),
     Form.FAKE_LAST: (Form.U8_LAST,),
 }
@@ -89,7 +89,7 @@ class Literal:
                 nodes = [self._dequantize(tensor, start, end)]
             case (Form.PLAIN, Form.U8) | (Form.PLAIN_LAST, Form.U8_LAST):
                 nodes = [self._quantize(tensor, start, end)]
-            case Form.PLAIN, Form.S8:
+            case (Form.PLAIN, Form.S8) | (Form.FAKE, Form.S8):  # a second rounding changes nothing
                 nodes = [self._quantize(tensor, start, end, signed=True)]
             case Form.PLAIN, Form.U8_LAST:
                 codes = self._quantize(tensor, start, middle)

@@ -1,0 +1,156 @@
+"""What one candidate of a precision search costs beside a plain FP32 run of the same samples.
+
+The floor is one session of the FP32 model, final outputs only, all optimizations, over all
+samples, its creation left out. A candidate pays for everything: it is assembled, opened, run, and
+its outputs are measured; a figure is the mean of several that have other layers raised. One thread
+per session on both sides; they take turns in one process, and the fastest round of each counts.
+With W workers, W candidates run at once, and the floor is W sessions at once.
+
+    python scripts/bench/bench_candidates.py [--nets W1 W2 W3 | model.onnx --inputs data.npz]
+                                             [--samples 64] [--workers 1 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from nets import NETS
+
+from qdebug.config.compare import CompareSettings
+from qdebug.model.samples import open_samples
+from qdebug.pipeline.build import build_subject, load_model, plan_from
+from qdebug.pipeline.candidates import CandidateRunner
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.portion import whole
+from qdebug.pipeline.sizing import Parallelism
+from qdebug.plan.plan import bind_plan
+from qdebug.run.ort import OrtBackend
+from qdebug.types import Precision, ignore_progress
+
+ROUNDS, TURNS = 3, 4
+
+
+def main() -> None:
+    """Print a table of ratios for each network."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nets", nargs="+", default=list(NETS), help="W1 W2 W3, or ONNX files")
+    parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for net in arguments.nets:
+            for workers in arguments.workers:
+                _bench(net, arguments.inputs, arguments.samples, workers, Path(folder))
+
+
+def _bench(net: str, inputs: str | None, count: int, workers: int, folder: Path) -> None:
+    case = _Case(net, inputs, count, workers, folder)
+    ways: dict[str, Callable[[], float]] = {
+        "FP32": case.floor,
+        "all INT8": lambda: case.candidates(0, Precision.FP32),
+        "a layer in 20 in FP32": lambda: case.candidates(1 / 20, Precision.FP32),
+        "a layer in 10 in FP32": lambda: case.candidates(1 / 10, Precision.FP32),
+        "half of the layers in FP32": lambda: case.candidates(1 / 2, Precision.FP32),
+        "a layer in 10 in FP16": lambda: case.candidates(1 / 10, Precision.FP16),
+        "a layer in 10 in FP32, literally": lambda: case.candidates(1 / 10, Precision.FP32, True),
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            best[name] = min(best[name], way())
+    case.close()
+    print(f"{Path(net).name}: {case.count} samples, {workers} at once. {case.reason}")
+    for name, seconds in best.items():
+        print(f"  {name:34} {seconds:7.3f} s   {seconds / best['FP32']:5.2f} × FP32", flush=True)
+
+
+class _Case:
+    """A network with samples, and runners of its candidates."""
+
+    def __init__(
+        self, net: str, inputs: str | None, count: int, workers: int, folder: Path
+    ) -> None:
+        path = folder / f"{net}.onnx" if net in NETS else Path(net)
+        if net in NETS:
+            onnx.save(NETS[net](), path)
+        data = Path(inputs) if inputs else folder / f"{net}.npz"
+        if not inputs:
+            _make_samples(path, data, count)
+        settings = CompareSettings(str(path), str(data), samples=count, precision="int8")
+        plan = plan_from(settings)
+        model = load_model(str(path), plan)
+        samples = open_samples(str(data), model.graph.inputs, limit=count)
+        context = Context(OrtBackend(1), Parallelism(workers, 1), ignore_progress)
+        subject = build_subject(settings, context, plan, model, samples).subject
+        assert subject.plan is not None
+        bound = bind_plan(subject.plan, model, subject.layers)
+        self.names = [x.name for x in subject.layers if x.quantizable]
+        self.runners = [
+            CandidateRunner(context, model, bound, whole(samples), literal=literal)
+            for literal in (None, True)
+        ]
+        self.reason = self.runners[0].reason
+        self.workers = workers
+        portion = self.runners[0].portion
+        self.count = portion.count
+        self.feeds = [dict(samples.feeds(b.start, b.count)) for b in portion.batches]
+        self.sessions = [_session(model.graph.proto) for _ in range(workers)]
+
+    def floor(self) -> float:
+        def one(session: Any) -> None:
+            for feeds in self.feeds:
+                session.run(None, feeds)
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(self.workers) as pool:
+            list(pool.map(one, self.sessions))
+        return time.perf_counter() - started
+
+    def candidates(self, share: float, precision: Precision, literally: bool = False) -> float:
+        """The mean time of `workers` candidates at once, `share` of their layers raised."""
+        rng = np.random.default_rng(0)
+        count = max(1, round(share * len(self.names))) if share else 0
+        sets = [
+            {str(name): precision for name in rng.permutation(self.names)[:count]}
+            for _ in range(TURNS * self.workers)
+        ]
+        started = time.perf_counter()
+        results = self.runners[literally].evaluate_many(sets)
+        seconds = (time.perf_counter() - started) / TURNS
+        for result in results:
+            assert not result.failure, result.failure
+        return seconds
+
+    def close(self) -> None:
+        for runner in self.runners:
+            runner.__exit__(None, None, None)
+
+
+def _make_samples(path: Path, data: Path, count: int) -> None:
+    value = onnx.load(path).graph.input[0]
+    shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+    arrays = np.random.default_rng(0).standard_normal((count, *shape[1:]), dtype=np.float32)
+    np.savez(data, **{value.name: arrays})
+
+
+def _session(proto: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+if __name__ == "__main__":
+    main()
