@@ -242,7 +242,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import emit, error_console, set_verbosity
+    from qdebug.cli.common import emit, error_console, resumable, set_verbosity
     from qdebug.config.bisect import BisectSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.bisect import bisect
@@ -271,7 +271,8 @@ def _run(
         check_new(settings.output, "--output", force=settings.force)
     if json_file:
         check_writable(json_file, "--json")
-    with ProgressBars(error_console(), enabled=not no_progress) as progress:
+    kept = settings.cache or settings.journal is not None
+    with resumable(kept), ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = bisect(settings, progress)
     plan_file = settings.output if result.found else None
     if plan_file:

@@ -90,6 +90,20 @@ def emit(
             show(output_console())
 
 
+@contextmanager
+def resumable(kept: bool) -> Iterator[None]:
+    """Say, when the work within is interrupted, that what is done so far is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if kept:
+            print(
+                "qdebug: what is done is kept; the same command goes on from there",
+                file=sys.stderr,
+            )
+        raise
+
+
 def _discard_output() -> None:
     """What is still buffered goes nowhere: else the interpreter tries again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

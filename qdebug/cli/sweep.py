@@ -32,8 +32,6 @@ from qdebug.cli.options import (
 
 if TYPE_CHECKING:
     from qdebug.config.sweep import SweepSettings
-    from qdebug.measure.sweep import SweepResult
-    from qdebug.types import ProgressCallback
 
 _AXES = "What to try (several with commas)"
 
@@ -212,9 +210,10 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import emit, error_console, set_verbosity
+    from qdebug.cli.common import emit, error_console, resumable, set_verbosity
     from qdebug.config.resolve import resolve
     from qdebug.config.sweep import SweepSettings
+    from qdebug.pipeline.sweep import sweep
     from qdebug.report.files import write_text
     from qdebug.report.progress import ProgressBars
     from qdebug.report.sweep import print_sweep
@@ -223,8 +222,11 @@ def _run(
     set_verbosity(verbose)
     settings = resolve(SweepSettings, "sweep", flags, config)
     _check_targets(settings, config, json)
-    with ProgressBars(error_console(), enabled=show_progress) as progress:
-        result = _swept(settings, progress)
+    with (
+        resumable(settings.cache),
+        ProgressBars(error_console(), enabled=show_progress) as progress,
+    ):
+        result = sweep(settings, progress)
     if settings.output:
         write_text(settings.output, sweep_to_csv(result), "--output")
     emit(
@@ -235,19 +237,6 @@ def _run(
     if not result.built:
         return 3
     return 0 if result.passed else 1
-
-
-def _swept(settings: SweepSettings, progress: ProgressCallback) -> SweepResult:
-    from qdebug.pipeline.sweep import sweep
-
-    try:
-        return sweep(settings, progress)
-    except KeyboardInterrupt:
-        if settings.cache:
-            typer.echo(
-                "qdebug: what is done is kept; the same command goes on from there", err=True
-            )
-        raise
 
 
 def _check_targets(settings: SweepSettings, config: Path | None, json: str | None) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from qdebug.errors import BackendError, ModelError, PlanError
+from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.measure.candidate import Agreement, CandidateResult
 from qdebug.measure.sums import MeasureOptions
 from qdebug.measure.task import TaskMetric
@@ -244,7 +244,16 @@ def _result(run: _Run, judge: Judge) -> CandidateResult:
     if run.failure:
         return CandidateResult({}, None, math.nan, run.seconds, failure=run.failure)
     score, inside = run.score, run.captured.metrics()
-    return CandidateResult(score.metrics(), judge(score), score.noise(), run.seconds, inside)
+    outputs = score.metrics()
+    try:
+        task = judge(score)
+    except MetricError as error:
+        if all(m.is_finite for m in outputs.values()):
+            raise
+        # No fault of the metric: this candidate overflows, and is no answer.
+        failure = f"its outputs hold NaN or Inf, and {error.message}"
+        return CandidateResult({}, None, math.nan, run.seconds, failure=failure)
+    return CandidateResult(outputs, task, score.noise(), run.seconds, inside)
 
 
 def _sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from onnx import helper
 
 from qdebug.plan.planfile import read_plan
 
@@ -184,6 +185,29 @@ def test_a_metric_that_fails_keeps_what_was_evaluated(desk: Any, body: str, says
     assert "metric" in desk.run("bisect", *SMALL, *flags).err
 
 
+def test_a_candidate_whose_outputs_break_is_a_failure_not_the_end(desk: Any, make: Any) -> None:
+    """In FP16 the first layer overflows; a metric that needs finite outputs then gives NaN."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "big"], ["a"], "big"),
+        helper.make_node("MatMul", ["a", "small"], ["y"], "small"),
+    ]
+    weights = {
+        "big": np.full((4, 4), 3e4, np.float32),
+        "small": np.full((4, 2), 1e-5, np.float32),
+    }
+    desk.save(make(nodes, {"x": ("N", 4)}, {"y": ("N", 2)}, weights), "over.onnx")
+    desk.data("over.npz", x=np.ones((10, 4), np.float32))
+    desk.write("mean.py", "def metric(outputs):\n    return float(outputs['y'].mean())\n")
+    result = desk.run(
+        "bisect", "over.onnx", "--inputs", "over.npz", "--precision", "fp16",
+        "--metric", "mean.py:metric", "--target", "metric>=1", "--json", "-",
+    ).json  # fmt: skip
+    assert result["passed"], result
+    broken = [h for h in result["history"] if h["verdict"] == "failed-to-build"]
+    assert broken and "NaN or Inf" in broken[0]["failure"]
+    assert result["pinned"]
+
+
 def test_a_journal_of_another_search_is_refused(desk: Any) -> None:
     flags = [*SMALL, *TARGET, "--journal", "j.jsonl"]
     assert desk.run("bisect", *flags).code == 0
@@ -228,7 +252,7 @@ def test_a_killed_search_goes_on(desk: Any, how: signal.Signals) -> None:
     _, said = running.communicate(timeout=60)
     assert running.returncode == (130 if how == signal.SIGINT else -9)
     if how == signal.SIGINT:
-        assert b"interrupted" in said
+        assert b"interrupted" in said and b"the same command goes on" in said
     done = desk.run("bisect", *flags, "--json", "-")
     assert done.code == 1
     replayed = [h["replayed"] for h in done.json["history"]]
