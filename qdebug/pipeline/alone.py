@@ -39,21 +39,40 @@ class _Values:
     tiny: int = 0
 
     def add(self, values: Array, amax: float | None) -> None:
-        """Add an array; `amax` is where a Q/DQ pair clips it, None without one."""
-        exact = values.astype(np.float64).ravel()
-        exact = exact[np.isfinite(exact)]
-        magnitude = np.abs(exact)
+        """Add an array; `amax` is where a Q/DQ pair clips it, None without one.
+
+        In float32, in one buffer: shares of an error need no more, and fresh memory is dear.
+        """
+        exact = values.astype(np.float32, copy=False).ravel()
+        largest = _largest(exact)
+        if not np.isfinite(largest):
+            exact = exact[np.isfinite(exact)]
+            largest = _largest(exact)
         self.count += exact.size
         self.squares += float(exact @ exact)
-        self.largest = max(self.largest, float(magnitude.max(initial=0.0)))
-        self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
-        if amax is not None:
-            scale = float(scale_of(amax))
-            restored = np.clip(np.rint(exact / scale), QMIN, QMAX) * scale
-            excess = np.maximum(magnitude - amax, 0.0)
-            self.beyond += int(np.sum(excess > 0))
-            self.clip_error += float(excess @ excess)
-            self.error += float(np.sum((exact - restored) ** 2))
+        self.largest = max(self.largest, largest)
+        if amax is None:
+            magnitude = np.abs(exact)
+            self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
+            return
+        scale = np.float32(scale_of(amax))
+        work = exact / scale
+        np.rint(work, out=work)
+        np.clip(work, QMIN, QMAX, out=work)
+        work *= scale
+        work -= exact
+        self.error += float(work @ work)
+        if largest > amax:
+            np.abs(exact, out=work)
+            work -= np.float32(amax)
+            np.maximum(work, 0, out=work)
+            self.beyond += int(np.count_nonzero(work))
+            self.clip_error += float(work @ work)
+
+
+def _largest(values: Array) -> float:
+    """The largest magnitude; NaN where there is one, 0 of nothing."""
+    return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
 @dataclass

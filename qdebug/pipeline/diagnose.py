@@ -21,7 +21,10 @@ from qdebug.run.base import Session
 
 MOST_LAYERS = 16
 """Layers that are looked into: a reader looks at no more."""
-_MOST_SAMPLES = 8
+_MOST_SAMPLES, _LEAST_SAMPLES = 16, 2
+_ENOUGH_VALUES = 4 << 20
+"""Activations of two samples tell what makes an error, where they hold so many values; small ones
+cost nothing, so more are looked at."""
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
 
@@ -42,7 +45,7 @@ def diagnosed(
     """
     wanted = [subject.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
-    chosen = batches[:: max(1, len(batches) // few)][:few]
+    chosen = _spread(batches[:: max(1, len(batches) // few)][:few])
     own = _own_causes(context, subject, samples, chosen, wanted) if wanted else {}
     noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
     return tuple(
@@ -88,6 +91,7 @@ def _own_causes(
         sessions = {
             name: _opened(stack, context, proto) for name, proto in _variants(local, pairs).items()
         }
+        seen = values = 0
         for batch in batches:
             feeds = samples.feeds(batch.start, batch.count)
             truth = {**feeds, **reference.run(feeds)}
@@ -95,6 +99,10 @@ def _own_causes(
             results = {name: session.run(given) for name, session in sessions.items()}
             for name, layer in alone.items():
                 layer.add(truth, results, local.outputs[name])
+            seen += batch.count
+            values += sum(array.size for array in truth.values())
+            if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
+                break
     return {name: layer.causes() for name, layer in alone.items()}
 
 
@@ -111,6 +119,13 @@ def _variants(
             chosen = {name: [p[k]] for name, p in pairs.items() if len(p) > k}
             variants[without(k)] = bypass(local, chosen)
     return variants
+
+
+def _spread(batches: Sequence[Batch]) -> list[Batch]:
+    """The batches in an order in which any first few of them lie far apart (van der Corput's)."""
+    bits = max(1, (len(batches) - 1).bit_length())
+    order = sorted(range(len(batches)), key=lambda i: f"{i:0{bits}b}"[::-1])
+    return [batches[i] for i in order]
 
 
 def _opened(
