@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdebug.cli.options import (
+    ENGINE,
     GATE,
     WHAT,
     Backend,
@@ -107,6 +108,22 @@ def compare_command(
     sparsity: Sparsity = False,
     plugin: Plugin = None,
     capture: Capture = None,
+    save_engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the engine, as trtexec --loadEngine takes it.",
+            metavar="FILE",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    save_log: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the verbose log of its build, for `qdebug inspect`.",
+            metavar="FILE",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
     output: Output = None,
     keep: Annotated[
         str | None,
@@ -160,6 +177,8 @@ def compare_command(
         "sparsity": sparsity or None,
         "plugin": tuple(plugin or ()),
         "capture": capture,
+        "save_engine": save_engine,
+        "save_log": save_log,
         "samples": samples,
         "calib_samples": calib_samples,
         "batch_size": batch_size,
@@ -213,7 +232,13 @@ def _check_targets(settings: CompareSettings, config: Path | None, json: str | N
     from qdebug.report.files import check_distinct, check_writable
 
     target = None if json == "-" else json
-    outputs = {"--output": settings.output, "--save-plan": settings.save_plan, "--json": target}
+    outputs = {
+        "--output": settings.output,
+        "--save-plan": settings.save_plan,
+        "--save-engine": settings.save_engine,
+        "--save-log": settings.save_log,
+        "--json": target,
+    }
     # --reference may name the run file that is replaced: its reference is reused.
     reference = settings.reference if settings.reference != settings.output else None
     check_distinct(

@@ -16,8 +16,8 @@ def inspect_command(
         str,
         typer.Argument(
             metavar="FILE",
-            help="An ONNX model, layer information or a profile of trtexec (JSON), or a verbose "
-            "build log of trtexec, Polygraphy or Python.",
+            help="An ONNX model, an engine (on its GPU), layer information or a profile of trtexec "
+            "(JSON), or a verbose build log of qdebug, trtexec, Polygraphy or Python.",
             show_default=False,
         ),
     ],

@@ -13,7 +13,7 @@ from qdebug.model.samples import Samples
 from qdebug.pipeline.subject import Subject
 from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.builder_config import check_settings
-from qdebug.run.tensorrt.cache import EngineCache
+from qdebug.run.tensorrt.cache import EngineCache, timing_cache_file
 from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.inspect.build_log import read_build_log
@@ -74,7 +74,9 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
         workspace_bytes=settings.workspace,
         optimization_level=settings.optimization_level,
         tactic_sources=settings.tactic_sources,
-        timing_cache=Path(settings.timing_cache) if settings.timing_cache else _timing(library),
+        timing_cache=Path(settings.timing_cache)
+        if settings.timing_cache
+        else timing_cache_file(cache_folder() / "timing", library),
         tf32=settings.tf32,
         sparsity=settings.sparsity,
         plugins=tuple(Path(p) for p in settings.plugin),
@@ -82,12 +84,6 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
     check_settings(library, build)
     cache = EngineCache(cache_folder() / "engines") if cached else None
     return Target(library, build, device, cache)
-
-
-def _timing(library: Library) -> Path:
-    """Kept between builds, so that repeated ones choose the same kernels."""
-    version = ".".join(map(str, library.version))
-    return cache_folder() / "timing" / f"{library.kind}-{version}.cache"
 
 
 def why_not_run(target: Target) -> str:

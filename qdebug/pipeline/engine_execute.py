@@ -18,6 +18,7 @@ from qdebug.pipeline.engine_run import attribute_engine
 from qdebug.pipeline.gate import Gate
 from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
+from qdebug.report.files import write_bytes, write_text
 from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.run.tensorrt.observe.ways import CaptureWay
 from qdebug.types import Array, Tensors
@@ -69,10 +70,16 @@ def with_engine(
     outputs decide the verdict; the errors of layers and tensors stay those of the simulation.
 
     Raises:
-        QdebugError: an engine that cannot be built or run, or a metric that raised.
+        QdebugError: an engine that cannot be built or run, or written to a file that was asked
+            for, or a metric that raised.
     """
     not_run = why_not_run(target)
-    report = engine_of(target, subject, samples, context.progress, not_run=not_run).report
+    engine = engine_of(target, subject, samples, context.progress, not_run=not_run)
+    report = engine.report
+    if settings.save_engine:
+        write_bytes(settings.save_engine, engine.built.engine, "--save-engine")
+    if settings.save_log:
+        write_text(settings.save_log, engine.built.log, "--save-log")
     if not_run:
         return replace(result, engine=report)
     done = execute_engine(target, settings, subject, samples, context, gate.metric)

@@ -1,4 +1,5 @@
-"""Text files for the user (JSON, plans): checked before the work starts, written whole or not."""
+"""Files for the user (JSON, plans, engines): checked before the work starts, written whole or not
+at all."""
 
 from __future__ import annotations
 
@@ -47,6 +48,11 @@ def check_new(path: str, flag: str, *, force: bool) -> None:
 
 
 def write_text(path: str, text: str, flag: str) -> None:
+    """`write_bytes` of `text` in UTF-8."""
+    write_bytes(path, text.encode(), flag)
+
+
+def write_bytes(path: str, data: bytes, flag: str) -> None:
     """Write a file in one step: what was there stays until the new one is whole.
 
     Raises:
@@ -56,9 +62,9 @@ def write_text(path: str, text: str, flag: str) -> None:
     partial = target.with_name(f".{target.name}.partial")
     try:
         if _is_special(path):  # a device or a pipe is written to, not replaced
-            Path(path).write_text(text, encoding="utf-8")
+            Path(path).write_bytes(data)
             return
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(data)
         partial.replace(target)
     except OSError as error:
         raise _refused(path, flag, error) from error

@@ -45,6 +45,22 @@ def test_the_bundled_network(desk: Any) -> None:
 
 @needs_rtx
 @simulated
+def test_the_engine_and_its_log_are_kept_where_asked(desk: Any) -> None:
+    flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX, "--save-log", "build.log",
+             "--save-engine", "net.engine", "--save-plan", "plan.yaml"]  # fmt: skip
+    done = desk.run(*flags, "--json", "-")
+    assert done.code == 0, done.err
+    assert Path("net.engine").stat().st_size == done.json["engine"]["size_bytes"]
+    audit = desk.run("inspect", "build.log", "--expect", "plan.yaml", "--json", "-").json["audit"]
+    assert audit["layers"] == done.json["engine"]["audit"]["layers"]
+    desk.refused("inspect", "net.engine", says=["net.engine is a serialized engine"])
+    desk.refused(*flags, says=["exists", "--force"])
+    assert desk.run(*flags, "--force").code == 0
+    desk.refused(*flags[:4], "--save-log", "other.log", says=["--save-log", "tensorrt-rtx"])
+
+
+@needs_rtx
+@simulated
 def test_a_layer_built_in_another_precision_fails(desk: Any, make: Any) -> None:
     """TensorRT for RTX has no INT8 ConvTranspose: it takes the layer, and builds it in FP32."""
     rng = np.random.default_rng(0)

@@ -184,7 +184,8 @@ def test_the_model_tells_the_work_that_layer_information_does_not(told: Any) -> 
         (["layers.json", "--expect", "bare.yaml", "--model", "data.npz"], ["data.npz"]),
         (["names.json", "--expect", "bare.yaml", "--model", "net.onnx"], ["profilingVerbosity"]),
         (["other.json", "--expect", "bare.yaml", "--model", "net.onnx"], ["not in the engine"]),
-        (["layers.json", "--diff", "other.json"], ["no ONNX node in common"]),
+        (["layers.json", "--diff", "other.json"], ["only 0 of 4 ONNX nodes are in both"]),
+        (["layers.json", "--diff", "partly.json"], ["only 1 of 4 ONNX nodes are in both"]),
         (["layers.json", "--json", "layers.json"], ["also the argument"]),
     ],
     ids=" ".join,
@@ -196,6 +197,7 @@ def test_bad_input_is_refused(told: Any, arguments: list[str], says: list[str]) 
     for name in ("conv1", "relu1", "conv2", "fc"):
         other = other.replace(name, f"another_{name}")
     told.write("other.json", other)
+    told.write("partly.json", other.replace("another_fc", "fc"))
     told.refused("inspect", *arguments, says=says)
 
 

@@ -228,7 +228,7 @@ class _Build:
 
         for path in self.job.settings.plugins:
             try:
-                LoadPlugins([str(path)])()
+                LoadPlugins([str(path.resolve())])()  # a bare name is not looked for here
             except OSError as error:
                 raise UsageError(
                     f"--plugin {path} cannot be loaded: {error}",

@@ -26,7 +26,8 @@ class Verdict(StrEnum):
     SAME = "as-planned"
     MISMATCH = "mismatch"
     FUSED = "fused"
-    """Computed inside another node's kernel, or exact in any precision."""
+    """Computed inside another node's kernel or with the cast of its data, or exact in any
+    precision."""
     GONE = "gone"
     """Folded into a constant or merged into a neighbour: nothing runs for it."""
     UNKNOWN = "unknown"
@@ -146,6 +147,8 @@ def _judged(name: str, op_type: str, want: Precision, layer: EngineLayer) -> tup
     if want is Precision.FP32 and built == "tf32":
         return Verdict.SAME, "in TF32: 10 bits of mantissa; clear the TF32 flag for full FP32"
     is_product = op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names)
+    if is_product and _cast_inside(want, layer):
+        return Verdict.FUSED, f"in one kernel with the cast of its data to {want}"
     if is_product:
         return Verdict.MISMATCH, ""
     if layer.role is Role.MATRIX:
@@ -158,3 +161,12 @@ def _judged(name: str, op_type: str, want: Precision, layer: EngineLayer) -> tup
     if want.value in operands or "Cast" in layer.fused_words:
         return Verdict.FUSED, f"one kernel with {built} and {want}"
     return Verdict.MISMATCH, ""
+
+
+def _cast_inside(want: Precision, layer: EngineLayer) -> bool:
+    """Whether a kernel that reads another floating point type converts it and multiplies in `want`,
+    as its weights or, where it has none, its results show. Seen with TensorRT for RTX 1.7.1: a
+    small product is a kernel like "__myl_CastReshMulSum", with the Cast before it."""
+    told = {t.dtype for t in layer.constants if t.dtype in FLOATS}
+    told = told or {t.dtype for t in layer.outputs}
+    return "Cast" in layer.fused_words and want.value in FLOATS and told == {want.value}

@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed, in the first engine's order, and how many nodes were compared."""
+    """What changed, in the first engine's order, and how many nodes the two have together."""
 
     changes: tuple[Change, ...]
     compared: int
@@ -50,13 +50,14 @@ def diff(before: EngineInfo, after: EngineInfo) -> Diff:
     Q/DQ, casts and constants are left out: they come and go with the precision.
 
     Raises:
-        UsageError: they have no node in common.
+        UsageError: they have hardly a node in common, so they are of different models.
     """
     first, second = _sides(before), _sides(after)
     common = first.keys() & second.keys()
-    if not common:
+    fewer = min(len(first), len(second))
+    if not common or len(common) < fewer / 2:
         raise UsageError(
-            "--diff: the layers of the two files have no ONNX node in common",
+            f"--diff: only {len(common)} of {fewer} ONNX nodes are in both files",
             "Give two engines of the same model, with --profilingVerbosity=detailed.",
         )
     changes = []
@@ -65,7 +66,7 @@ def diff(before: EngineInfo, after: EngineInfo) -> Diff:
         kinds = _kinds(one, other, common)
         if kinds:
             changes.append(Change(node, one, other, kinds))
-    return Diff(tuple(changes), len(common))
+    return Diff(tuple(changes), len(first.keys() | second.keys()))
 
 
 def _sides(info: EngineInfo) -> Mapping[str, Side]:

@@ -108,6 +108,29 @@ def test_an_int8_layer_that_tensorrt_cannot_quantize_is_found(
     assert (values["mismatch_count"], values["unread_qdq"], values["left_high"]) == (1, 2, 1)
 
 
+def test_a_product_in_one_kernel_with_its_cast_is_no_mismatch(
+    build_log: Callable[[onnx.ModelProto], str],
+) -> None:
+    rng = np.random.default_rng(0)
+    half = int(TensorProto.FLOAT16)
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], "mean", axes=[1], keepdims=0),
+        helper.make_node("Cast", ["m"], ["mh"], "m_to_fp16", to=half),
+        helper.make_node("Gemm", ["mh", "w"], ["yh"], "fc"),
+        helper.make_node("Cast", ["yh"], ["y"], "y_to_fp32", to=int(TensorProto.FLOAT)),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
+        [numpy_helper.from_array(rng.normal(size=(64, 10)).astype(np.float16), "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = audit({"mean": FP32, "fc": FP16}, read_build_log(build_log(proto), "build.log"))
+    assert result.passed and not result.unknown
+
+
 def _info(*layers: EngineLayer, ops: str = "") -> EngineInfo:
     nodes = tuple(OnnxNode(*pair.split(":")) for pair in ops.split())
     return EngineInfo(layers, Source.LAYER_INFO, nodes=nodes)
@@ -123,6 +146,7 @@ def _layer(name: str, kind: str, reads: str, writes: str, nodes: str = "", **res
 
 
 CONV = _layer("conv", "CaskConvolution", "a:int8", "b:int8", "conv relu", constants="w:int8")
+CASTING = "__myl_CastReshMulSum_myl0_46"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +159,12 @@ CONV = _layer("conv", "CaskConvolution", "a:int8", "b:int8", "conv relu", consta
         (_layer("n", "gemm", "a:fp16", "b:fp16"), "MatMul", FP32, Verdict.MISMATCH),
         (_layer("n", "kgen", "a:fp16", "b:fp16"), "Softmax", FP32, Verdict.MISMATCH),
         (_layer("n", "kgen", "a:fp32", "b:fp16"), "Softmax", FP16, Verdict.FUSED),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n", constants="w:fp16"), "Gemm", FP16,
+         Verdict.FUSED),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n"), "MatMul", FP16, Verdict.FUSED),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n", constants="w:fp32"), "Gemm", FP16,
+         Verdict.MISMATCH),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp32", "n"), "MatMul", INT8, Verdict.MISMATCH),
         (_layer("n", "CaskPooling", "a:int8", "b:int8"), "MaxPool", FP32, Verdict.FUSED),
         (_layer("n", "CaskPooling", "a:int8", "b:int8"), "AveragePool", FP32, Verdict.MISMATCH),
         (_layer("n", "kgen", "a:int64", "b:int64"), "Mul", FP32, Verdict.UNKNOWN),

@@ -179,5 +179,5 @@ def test_times_tactics_and_lost_nodes_differ() -> None:
         ("c", ("tactic", "time")), ("a", ("only-before",)), ("b", ("only-after",)),
     ]  # fmt: skip
     assert diff(engine("t", 1.0), engine("t", 1.05)).changes == ()
-    with pytest.raises(UsageError, match="no ONNX node in common"):
+    with pytest.raises(UsageError, match="only 0 of 1 ONNX nodes"):
         diff(engine("t", 1.0), EngineInfo((EngineLayer("z", onnx_nodes=("z",)),), Source.BUILD_LOG))
