@@ -122,7 +122,12 @@ def execute_engine(
     before = preflight(job, subject.reference, subject.candidate)
     finals = _Finals() if metric is not None else None
     found = attribute_engine(
-        job, subject.reference, subject.candidate, subject.tensors, finals=finals
+        job,
+        subject.reference,
+        subject.candidate,
+        subject.tensors,
+        mismatch=bool(before.reference_mismatch),
+        finals=finals,
     )
     execution = Execution(
         preflight=before,

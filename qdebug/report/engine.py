@@ -81,6 +81,9 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
     for name, text in facts:
         table.add_row(Text(name), Text(text))
     print_table(console, table)
+    for name in done.preflight.reference_mismatch:
+        text = f"'{printable(name)}' is wrong in the engine of FP32 already: not by quantization."
+        console.print(Text(text, style="red"), soft_wrap=True)
     console.print(Text("Where the engine's error comes from (SQNR in dB)", style="bold"))
     ranked = sorted(done.tensors, key=lambda t: -t.kernel_share)
     print_table(console, _parts(console, [*done.outputs, *ranked[:top]]))
@@ -123,6 +126,7 @@ def _execution(done: Execution) -> dict[str, Any]:
             "fp32_db": finite(dict(done.preflight.fp32_db)),
             "repeat_db": finite(dict(done.preflight.repeat_db)),
             "repeatable": done.preflight.repeatable,
+            "reference_mismatch": list(done.preflight.reference_mismatch),
         },
         "capture": done.way,
         "checks": [

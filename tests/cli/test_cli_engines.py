@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.fake import fake_build, fake_maker
+from qdebug.run.tensorrt.maker import EngineMaker
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 RTX = ["--backend", "tensorrt-rtx", "--compute-capability", "8.9"]
@@ -80,6 +84,34 @@ def test_a_layer_built_in_another_precision_fails(desk: Any, make: Any) -> None:
     assert "up" in done.out and "mismatch" in done.out
     audit = desk.run("compare", "up.onnx", "--inputs", "up.npz", *RTX, "--json", "-").json["engine"]
     assert audit["audit"]["mismatches"] == ["up"]
+
+
+@needs_rtx
+@simulated
+def test_an_engine_that_is_wrong_in_fp32_already(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real builds, executed by a fake whose kernels add 1 to a bias, in any precision."""
+
+    def spoilt(library: Any, proto: onnx.ModelProto, *rest: Any, **more: Any) -> Any:
+        copied = onnx.ModelProto()
+        copied.CopyFrom(proto)
+        bias = next(i for i in copied.graph.initializer if i.name == "b3")
+        bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(1), "b3"))
+        return fake_build(library, copied, *rest, **more)
+
+    def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
+        return replace(fake_maker(settings), build=spoilt)
+
+    monkeypatch.setattr("qdebug.pipeline.engine_execute.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.engine_execute.EngineMaker", maker)
+    flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
+    done = desk.run(*flags)
+    assert "'out' is wrong in the engine of FP32 already" in done.out
+    execution = desk.run(*flags, "--json", "-").json["engine"]["execution"]
+    assert execution["preflight"]["reference_mismatch"] == ["out"]
+    labels = {t["tensor"]: t["label"] for t in execution["tensors"]}
+    assert labels["out"] == "reference-mismatch" and labels["r1"] == "quantization"
 
 
 @needs_rtx

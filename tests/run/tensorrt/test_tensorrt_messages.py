@@ -40,6 +40,16 @@ def test_an_operator_that_needs_a_plugin(rtx: Library, one_node: Node) -> None:
     assert any("checkFallbackPluginImporter" in note for note in error.__notes__)
 
 
+def test_a_plugin_is_looked_for_where_it_is_named(
+    rtx: Library, one_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plugin.so").write_bytes(b"no shared object" * 9)
+    error = failure(rtx, one_node("Relu"), replace(PLAIN, plugins=(Path("plugin.so"),)))
+    assert "--plugin plugin.so cannot be loaded" in error.message
+    assert "invalid ELF header" in error.message  # found, and read
+
+
 def test_an_operator_that_is_not_supported(rtx: Library, one_node: Node) -> None:
     error = failure(rtx, one_node("Det", opset=17))
     assert isinstance(error, ModelError)
