@@ -24,8 +24,10 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise error(f"{path}: cannot be read as text: {problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{path}: cannot be read as text", "A YAML file is expected.") from problem
+    except OSError as problem:
+        raise error(f"{path}: cannot be read: {problem.strerror}") from problem
     root, data = _parse(path, text, error)
     if not isinstance(data, dict):
         raise error(f"{path}:{_line_of(root, ())}: holds no mapping of keys to values")
@@ -137,10 +139,22 @@ def _reason(problem: Any) -> str:
 
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
+    known_mistake = _OTHER_FILES.get(f"{problem['loc'][-1]}: {problem['input']}")
+    if known_mistake:
+        return known_mistake
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
     return ""
+
+
+_OTHER_FILES = {
+    "schema: qdebug.plan/1": "It is a precision plan: give it as --plan.",
+    "schema: qdebug.scales/1": "It is a calibration: give it as --calibration.",
+    "command: bisect": "Run it with 'qdebug bisect --config FILE'.",
+    "command: compare": "Run it with 'qdebug compare --config FILE'.",
+}
+"""What a valid file of another kind is for, by the line that says its kind."""
 
 
 def dump_yaml(data: dict[str, Any]) -> str:

@@ -61,6 +61,8 @@ def export_plan(
     check_writable(str(path), "-o")
     if not model_path:
         raise PlanError(f"{source} names no model", "Give it with --model.")
+    if not model and not Path(model_path).exists():
+        raise PlanError(f"{source} is for {model_path}: no such file", "Give it with --model.")
     bound, prepared, notes = _bind(source, ranges, model_path, missing)
     rendered = TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
     check_distinct({f"-o, of which {p.name} is a part": str(p) for p in rendered.files}, inputs)

@@ -112,7 +112,7 @@ def bind_plan(plan: PrecisionPlan, model: Model, layers: Layers) -> BoundPlan:
         raise PlanError(
             f"the plan was made for another model (sha256 {plan.model_sha256[:12]}…, "
             f"{model.file.path} has {model.file.sha256[:12]}…)",
-            "Use the model it was made for, or remove 'model' from the plan.",
+            "Name the model it was made for, or remove 'model' from the plan.",
         )
     named = _named_precisions(plan, model, layers)
     _check_tensors(plan, model)

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.engine import print_engine
-from qdebug.report.tables import print_table
+from qdebug.report.tables import print_indented, print_table
 from qdebug.report.view import counted, decibel, number, printable, share, shorten_layer, widest
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer
 from qdebug.search.pareto import Point
@@ -42,14 +41,20 @@ def print_bisect(console: Console, result: BisectResult, plan_file: str | None) 
         print_engine(console, result.engine, _MOST_POINTS)
     for note in result.notes:
         console.print(Text(f"Note: {printable(note)}", style="yellow"))
-    for check in result.checks:
-        mark, style = ("holds", "green") if check.answer.passed else ("FAILS", "bold red")
-        console.print(Text.assemble((f"  {mark}  ", style), _checked(check)))
+    print_table(console, _checks(result))
     if result.explanation:
         console.print(Text(printable(result.explanation), style="yellow"))
     console.print(Text(_verdict(result), style="bold green" if result.passed else "bold red"))
     if plan_file:
         console.print(Text(f"Wrote {plan_file}"), soft_wrap=True)
+
+
+def _checks(result: BisectResult) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for check in result.checks:
+        mark, style = ("holds", "green") if check.answer.passed else ("FAILS", "bold red")
+        table.add_row("", Text(mark, style=style), Text(_checked(check)))
+    return table
 
 
 def plan_text(result: BisectResult) -> str:
@@ -178,10 +183,7 @@ def _print_reasons(console: Console, result: BisectResult) -> None:
                 continue
             said.add(cause.label)
             text = f"{cause.label}: {printable(cause.evidence)}. {cause.remedy}"
-            if console.is_terminal:
-                console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
-            else:
-                console.print(Text(f"  {text}"), soft_wrap=True)
+            print_indented(console, text, 2)
 
 
 def _points(result: BisectResult) -> Table:

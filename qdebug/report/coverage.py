@@ -9,6 +9,7 @@ from rich.text import Text
 
 from qdebug.measure.calibration import Coverage
 from qdebug.report.numbers import finite
+from qdebug.report.tables import print_indented
 from qdebug.report.view import number, printable, share
 
 _MOST_STRETCHES = 3
@@ -24,30 +25,31 @@ def print_coverage(console: Console, coverage: Coverage, over: str = "") -> None
     )
     console.print()
     console.print(Text("Coverage", style="bold").append(f" {over}" if over else "", style="dim"))
-    console.print(f"  range by number of samples (median/lowest tensor): {steps}")
+    print_indented(console, f"range by number of samples (median/lowest tensor): {steps}", 2)
     if growth.counts and growth.enough < growth.counts[-1]:
-        console.print(f"  the first {growth.enough} give every tensor most of its range")
+        first = "sample gives" if growth.enough == 1 else f"{growth.enough} samples give"
+        print_indented(console, f"the first {first} every tensor most of its range", 2)
     else:  # nothing less reached the mark
-        console.print("  some ranges still grew with the last samples: more might widen them")
+        told = "some ranges still grew with the last samples: more might widen them"
+        print_indented(console, told, 2)
     beyond = [e for e in coverage.excesses if e.ratio > 1]
     if beyond:
         worst = beyond[0]
-        console.print(
-            Text(
-                f"  held-out data leave the largest range seen in {len(beyond)} of "
-                f"{len(coverage.excesses)} tensors, most in {printable(worst.tensor)} "
-                f"({number(worst.ratio, 3)} times, {share(worst.samples_beyond)} of the samples)"
-            )
+        told = (
+            f"held-out data leave the largest range seen in {len(beyond)} of "
+            f"{len(coverage.excesses)} tensors, most in {printable(worst.tensor)} "
+            f"({number(worst.ratio, 3)} times, {share(worst.samples_beyond)} of the samples)"
         )
+        print_indented(console, told, 2)
     elif coverage.excesses:
-        console.print("  held-out data stay within the largest range seen in every tensor")
+        told = "held-out data stay within the largest range seen in every tensor"
+        print_indented(console, told, 2)
     for stretch in coverage.stretches[:_MOST_STRETCHES]:
-        console.print(
-            Text(
-                f"  sample {stretch.sample} alone stretches {printable(stretch.tensor)}: amax "
-                f"{number(stretch.amax, 3)}, without it {number(stretch.without, 3)}"
-            )
+        told = (
+            f"sample {stretch.sample} alone stretches {printable(stretch.tensor)}: amax "
+            f"{number(stretch.amax, 3)}, without it {number(stretch.without, 3)}"
         )
+        print_indented(console, told, 2)
 
 
 def coverage_to_json(coverage: Coverage) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _MOST_WARNINGS = 3
 
 def print_engine(console: Console, engine: EngineReport, top: int) -> None:
     """What was built, whether it ran, and whether it is what was planned."""
-    console.print(Text(_title(engine), style="bold"), soft_wrap=True)
+    console.print(Text(_title(engine), style="bold"), soft_wrap=not console.is_terminal)
     if engine.not_run:
         console.print(
             Text(

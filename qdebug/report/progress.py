@@ -33,13 +33,17 @@ _LABELS = {
 }
 _SAMPLES = ("calibrate", "compare", "evaluate", "reference")
 """Stages that count samples."""
+_SHORTEST_RATED = 0.2
+"""Seconds under which the first step, whose time is not counted, is too much of the stage."""
 
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         unit = task.fields.get("unit", "")
-        return Text(f"{speed:.1f} {unit}/s" if speed and unit else "")
+        if not speed or not unit or (task.elapsed or 0) < _SHORTEST_RATED:
+            return Text()
+        return Text(f"{speed:.{1 if speed < 100 else 0}f} {unit}/s", no_wrap=True)
 
 
 class ProgressBars:

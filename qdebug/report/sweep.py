@@ -9,13 +9,12 @@ from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from qdebug.measure.conditions import Checked
 from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult
-from qdebug.report.tables import print_table
+from qdebug.report.tables import print_indented, print_table
 from qdebug.report.view import counted, decibel, number, printable, shorten, widest
 
 AXES = {
@@ -69,7 +68,7 @@ def print_sweep(console: Console, result: SweepResult, *, detailed: bool) -> Non
     for heading, lines in _findings(result, detailed):
         console.print(Text(heading, style="yellow"), soft_wrap=not console.is_terminal)
         for line in lines:
-            _indented(console, line)
+            print_indented(console, line, 4)
     for note in result.notes:
         console.print(Text(f"Note: {printable(note)}", style="yellow"))
     _print_verdict(console, result)
@@ -233,13 +232,6 @@ def _closest(checks: Sequence[Checked]) -> str:
         return ": nothing was measured for it"
     closest = min(values) if "<" in checks[0].expression else max(values)
     return f", the closest value is {number(closest)}"
-
-
-def _indented(console: Console, line: str) -> None:
-    if console.is_terminal:
-        console.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
-    else:
-        console.print(Text(f"    {line}"), soft_wrap=True)
 
 
 def _numbers(rows: Sequence[int]) -> str:

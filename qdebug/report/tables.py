@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.measure import measure_renderables
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +30,14 @@ def print_table(console: Console, table: Table) -> None:
         page.print(table)
     lines = (line.rstrip() for line in captured.get().splitlines())
     console.print(Text("\n".join(lines)), soft_wrap=True)
+
+
+def print_indented(console: Console, line: str, indent: int, style: str = "") -> None:
+    """Print one line, `indent` spaces in; what a terminal has no room for goes on below it."""
+    if console.is_terminal:
+        console.print(Padding(Text(line, style=style), (0, 0, 0, indent), expand=False))
+    else:
+        console.print(Text(" " * indent + line), soft_wrap=True)
 
 
 def name_table(

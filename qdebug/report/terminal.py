@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from qdebug.report.engine import print_engine
-from qdebug.report.tables import print_table
+from qdebug.report.tables import print_indented, print_table
 from qdebug.report.view import CompareView, shorten, shorten_layer, widest
 
 _OTHER_COLUMNS = 42
@@ -52,10 +51,8 @@ def _print_reasons(console: Console, view: CompareView) -> None:
     for layer, why, remedy in view.reasons:
         console.print(Text(f"  {layer}"), soft_wrap=True)
         for text, style in ((why, ""), (remedy, "green")):
-            if text and console.is_terminal:
-                console.print(Padding(Text(text, style=style), (0, 0, 0, 4), expand=False))
-            elif text:
-                console.print(Text(f"    {text}"), soft_wrap=True)
+            if text:
+                print_indented(console, text, 4, style)
     console.print()
 
 

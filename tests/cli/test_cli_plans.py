@@ -162,6 +162,13 @@ def test_export_never_replaces_the_model(desk: Any, exported: Any) -> None:
     desk.refused("export", "net.yaml", "--force", says=["net.onnx", "also the model"])
 
 
+def test_export_of_a_plan_whose_model_is_elsewhere(desk: Any) -> None:
+    desk.write("lost.yaml", "schema: qdebug.plan/1\nprecision: fp16\nmodel: {path: gone.onnx}\n")
+    desk.refused(
+        "export", "lost.yaml", says=["lost.yaml is for gone.onnx: no such file", "--model"]
+    )
+
+
 def test_export_of_a_plan_that_names_no_model(desk: Any) -> None:
     desk.write("bare.yaml", "schema: qdebug.plan/1\nprecision: fp16\n")
     desk.refused("export", "bare.yaml", says=["bare.yaml names no model", "--model"])

@@ -64,7 +64,7 @@ def test_ctrl_c(desk: Any, existing: bool) -> None:
     time.sleep(0.5)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
-    assert running.returncode == 130
+    assert running.returncode == 130, err
     assert out == "" and "Traceback" not in err
     assert err.strip() == "qdebug: interrupted; nothing half-written was left behind"
     assert desk.files() == before

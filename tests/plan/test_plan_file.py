@@ -145,3 +145,10 @@ def test_a_missing_or_binary_file(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(PlanError, match=r"b\.yaml: cannot be read as text"):
         read_plan(tmp_path / "b.yaml")
+
+
+def test_a_valid_file_of_another_kind_is_told_where_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "scales.yaml").write_text("schema: qdebug.scales/1\n")
+    with pytest.raises(PlanError) as caught:
+        read_plan(tmp_path / "scales.yaml")
+    assert "--calibration" in caught.value.hint
