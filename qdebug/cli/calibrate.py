@@ -65,6 +65,14 @@ def calibrate_command(
         ),
     ] = None,
     weights: Weights = None,
+    weight_method: Annotated[
+        str | None,
+        typer.Option(
+            help="Ranges of weights: max (default) or mse, of least squared error.",
+            metavar="NAME",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     samples: NumSamples = None,
     batch_size: BatchSize = None,
     no_cache: NoCache = False,
@@ -134,6 +142,7 @@ def calibrate_command(
         "mix": mix,
         "from_cache": from_cache,
         "weights": weights,
+        "weight_method": weight_method,
         "samples": samples,
         "batch_size": batch_size,
         "cache": not no_cache,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from qdebug.config.candidate import RestName, WeightsName
 from qdebug.config.resolve import Positive
@@ -22,6 +23,7 @@ class CalibrateSettings:
         mix: also try the best method of each tensor.
         from_cache: a file with ranges to judge beside the methods.
         weights, rest: as of `compare`.
+        weight_method: how weights get their ranges: the largest magnitude, or least squared error.
         samples, batch_size: as of `compare`.
         cache: reuse what an earlier pass over the same model and data gathered.
     """
@@ -36,6 +38,7 @@ class CalibrateSettings:
     mix: bool = False
     from_cache: str | None = None
     weights: WeightsName = "per-channel"
+    weight_method: Literal["max", "mse"] = "max"
     rest: RestName = "fp32"
     samples: Positive | None = None
     batch_size: Positive | None = None

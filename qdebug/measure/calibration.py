@@ -82,12 +82,15 @@ class CacheDifference:
         unknown: tensors in it that the model does not have, or not as activations.
         different: ranges more than FACTOR away from the fresh one, the worst first.
         degenerate: ranges that are 0 or denormal although the tensor is not.
+        written_by: what the file says about who wrote it: the header of a calibration cache; "" for
+            files of our own.
     """
 
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
     different: tuple[RangeDifference, ...]
     degenerate: tuple[str, ...]
+    written_by: str
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class CalibrateResult:
         methods: all that were tried, "mix" and the calibration "given" among them.
         best: the name of the one to use; `best_by` says what decided.
         metric: name of the end-to-end metric, "" without one; `reference_task` is its FP32 value.
+        weights: ranges of weights that are not their largest magnitudes, the same for every method.
         cache_difference: how a cache given differs from a fresh calibration.
         from_cache: no model was run to calibrate.
     """
@@ -138,6 +142,7 @@ class CalibrateResult:
     metric: str
     reference_task: float | None
     coverage: Coverage
+    weights: Mapping[str, TensorRange]
     mix: Mix | None
     cache_difference: CacheDifference | None
     from_cache: bool

@@ -8,17 +8,18 @@ import numpy as np
 
 from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.measure.calibration import FACTOR, CacheDifference, RangeDifference
-from qdebug.plan.plan import TensorRange
+from qdebug.plan.rangesfile import Ranges
 
 _DENORMAL = float(np.finfo(np.float32).tiny) * 127
 
 
 def compare_with_cache(
-    given: Mapping[str, TensorRange],
+    file: Ranges,
     fresh: Mapping[str, TensorHistogram],
     needed: list[str],
 ) -> CacheDifference:
-    """Compare the ranges `given` with what a fresh pass saw."""
+    """Compare the ranges of a file with what a fresh pass saw."""
+    given = file.tensors
     different = []
     degenerate = []
     for tensor in given:
@@ -35,4 +36,5 @@ def compare_with_cache(
         unknown=tuple(t for t in given if t not in fresh),
         different=tuple(different),
         degenerate=tuple(degenerate),
+        written_by=file.written_by,
     )

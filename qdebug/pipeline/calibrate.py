@@ -59,8 +59,8 @@ def calibrate(
     difference = None
     if settings.from_cache:
         given = ranges_for(settings.from_cache, subject.model)
-        everything = read_ranges(settings.from_cache).tensors
-        difference = compare_with_cache(everything, gathered.histograms, needed)
+        file = read_ranges(settings.from_cache)
+        difference = compare_with_cache(file, gathered.histograms, needed)
         if not difference.missing:  # it is judged as it is, or not at all
             ranges["given"] = {t: given[t] for t in needed}
     mix = None
@@ -86,6 +86,7 @@ def calibrate(
         metric=metric.name if metric else "",
         reference_task=trials.reference_task,
         coverage=_coverage(gathered, seen, needed),
+        weights=subject.weights,
         mix=mix,
         cache_difference=difference,
         from_cache=gathered.from_cache,

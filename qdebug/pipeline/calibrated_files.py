@@ -40,7 +40,7 @@ class CalibratedFiles:
         written = []
         if self.scales:
             text = scales_to_yaml(
-                result.chosen.tensors,
+                {**result.chosen.tensors, **result.weights},
                 method=result.best,
                 calibration=f"{result.calibration_samples} samples of {result.source}",
                 model_path=result.model_path,

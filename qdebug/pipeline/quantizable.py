@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from qdebug.calibrate.weights import mse_weight_amax
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
 from qdebug.model.layers import Layers, find_layers
@@ -15,6 +18,7 @@ from qdebug.plan.lower import int8_layer, lower, required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.quantize import FloatArray
 from qdebug.plan.rewrite.feed_scales import feed_scales
+from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Feeds, Precision
 
 Ranges = Mapping[str, TensorRange]
@@ -22,12 +26,18 @@ Ranges = Mapping[str, TensorRange]
 
 @dataclass(frozen=True)
 class Quantizable:
-    """A model all of whose layers that can run in INT8, `needed` being the tensors they read."""
+    """A model all of whose layers that can run in INT8.
+
+    Attributes:
+        needed: the activations that they read.
+        weights: ranges of weights that are not their largest magnitudes.
+    """
 
     model: Model
     layers: Layers
     plan: PrecisionPlan
     needed: list[str]
+    weights: Ranges
 
     def candidates(self, ranges: Mapping[str, Ranges]) -> dict[str, Candidate]:
         """The model in INT8 with each of some ranges.
@@ -43,7 +53,9 @@ class Quantizable:
         return {name: Candidate(shared, _scales(one, inputs)) for name, one in bound.items()}
 
     def _bound(self, tensors: Ranges) -> BoundPlan:
-        return bind_plan(replace(self.plan, tensors=tensors), self.model, self.layers)
+        return bind_plan(
+            replace(self.plan, tensors={**tensors, **self.weights}), self.model, self.layers
+        )
 
 
 def read_quantizable(settings: CalibrateSettings) -> Quantizable:
@@ -62,13 +74,33 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
             "Give the FP32 model.",
         )
     layers = find_layers(model.graph)
-    needed = bind_plan(plan, model, layers).needed_ranges()
+    bound = bind_plan(plan, model, layers)
+    needed = bound.needed_ranges()
     if not needed:
         raise UsageError(
             f"{settings.model} has no layer that INT8 takes",
             "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
         )
-    return Quantizable(model, layers, plan, needed)
+    weights = _mse_ranges(bound) if settings.weight_method == "mse" else {}
+    return Quantizable(model, layers, plan, needed, weights)
+
+
+def _mse_ranges(bound: BoundPlan) -> dict[str, TensorRange]:
+    """Of the weights of INT8 layers; a weight that two layers cut along different axes has none."""
+    graph = bound.layers.graph
+    axes: dict[str, set[int | None]] = {}
+    for layer in bound.layers_in(Precision.INT8):
+        if layer.weight is not None:
+            axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
+            per_channel = bound.plan.weights is Granularity.PER_CHANNEL
+            axes.setdefault(layer.weight, set()).add(axis if per_channel else None)
+    ranges = {}
+    for weight, (axis, *others) in axes.items():
+        values = graph.constant(weight)
+        if not others and values is not None and values.dtype == np.float32:
+            amax = mse_weight_amax(values, axis).tolist()
+            ranges[weight] = TensorRange(tuple(amax) if isinstance(amax, list) else amax, "mse")
+    return ranges
 
 
 def _scales(bound: BoundPlan, inputs: Mapping[str, str]) -> Feeds:

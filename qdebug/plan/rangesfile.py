@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from qdebug.errors import PlanError
@@ -28,6 +29,7 @@ class Ranges:
         partial: the file may hold tensors that a model does not have (a cache of TensorRT names
             its own; scales of another export), so unknown names are no error.
         source: what kind of file it was, for people.
+        written_by: the version of TensorRT and the calibrator in the header of a cache, else "".
         model_sha256: of the model it was made for, "" where the file does not say.
         model_path: where that model was, "" where the file does not say.
     """
@@ -37,6 +39,7 @@ class Ranges:
     source: str
     model_sha256: str = ""
     model_path: str = ""
+    written_by: str = ""
 
 
 class _ScalesFile(Strict):
@@ -58,7 +61,9 @@ def read_ranges(path: str | Path) -> Ranges:
         cache = read_cache(path)
         method = f"TensorRT {cache.kind}"
         tensors = {name: TensorRange(amax, method) for name, amax in cache.amax.items()}
-        return Ranges(tensors, True, f"a calibration cache of TensorRT {cache.version}")
+        source = f"a calibration cache of TensorRT {cache.release}"
+        written_by = f"TensorRT {cache.release}, {cache.kind}"
+        return Ranges(tensors, True, source, written_by=written_by)
     if _schema_of(path) == SCALES_SCHEMA:
         file = read_yaml(path, _ScalesFile, PlanError)
         entries = {name: tensor_range(entry) for name, entry in file.tensors.items()}
@@ -83,8 +88,8 @@ def scales_to_yaml(
         "calibration": calibration,
         "tensors": {
             name: {
-                "amax": entry.amax,
-                "scale": float(scale_of(entry.amax, f"tensor '{name}'")),
+                "amax": np.asarray(entry.amax).tolist(),
+                "scale": scale_of(entry.amax, f"tensor '{name}'").tolist(),
                 "method": entry.method,
             }
             for name, entry in tensors.items()

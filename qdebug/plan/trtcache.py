@@ -41,6 +41,12 @@ class CalibrationCache:
     scales: Mapping[str, float]
 
     @property
+    def release(self) -> str:
+        """The version as people write it: 8601 is 8.6.1, and from 10 on 101600 is 10.16.0."""
+        major, rest = divmod(self.version, 10_000 if self.version >= 100_000 else 1000)
+        return f"{major}.{rest // 100}.{rest % 100}"
+
+    @property
     def amax(self) -> dict[str, float]:
         """Tensor name -> the magnitude that maps to 127."""
         return {name: QMAX * scale for name, scale in self.scales.items()}

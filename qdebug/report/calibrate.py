@@ -40,6 +40,10 @@ def calibrate_to_json(result: CalibrateResult) -> dict[str, Any]:
         if result.metric
         else None,
         "methods": {m.name: _method(m) for m in result.methods},
+        "weights": {
+            tensor: {"amax": entry.amax, "method": entry.method}
+            for tensor, entry in result.weights.items()
+        },
         "best": result.best,
         "best_by": result.best_by,
         "coverage": coverage_to_json(result.coverage),
@@ -122,6 +126,10 @@ def _amax(method: MethodResult, tensor: str) -> float:
 def _print_difference(console: Console, difference: CacheDifference) -> None:
     console.print()
     console.print(Text("The calibration given, against a fresh one", style="bold"))
+    if difference.written_by:
+        console.print(Text(f"  written by {difference.written_by}"))
+    if difference.missing:
+        console.print(Text("  not judged: it lacks ranges that INT8 layers need", style="yellow"))
     for what, names in (
         ("missing", difference.missing),
         ("not in the model", difference.unknown),
@@ -163,6 +171,7 @@ def _method(method: MethodResult) -> dict[str, Any]:
 
 def _difference(difference: CacheDifference) -> dict[str, Any]:
     return {
+        "written_by": difference.written_by,
         "missing": list(difference.missing),
         "unknown": list(difference.unknown),
         "degenerate": list(difference.degenerate),

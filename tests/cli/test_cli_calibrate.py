@@ -197,6 +197,7 @@ def test_an_old_cache_is_judged_and_its_faults_named(
     cache.write_text("\n".join(spoilt))
     found = calibrated(capsys, *HOLDOUT, "--method", "minmax", "--from-cache", str(cache))
     difference = found["cache_difference"]
+    assert difference["written_by"] == "TensorRT 10.16.0, MinMaxCalibration"
     assert difference["missing"] == [names[0]]
     assert difference["unknown"] == ["gone"]
     assert difference["degenerate"] == [names[2]]
@@ -205,6 +206,10 @@ def test_an_old_cache_is_judged_and_its_faults_named(
         8 * difference["different"][0]["fresh"], rel=1e-5
     )
     assert "given" not in found["methods"]  # it lacks a tensor, so it cannot be judged
+    assert main(["calibrate", CNN, *CALIB, *HOLDOUT, "--from-cache", str(cache)]) == 0
+    shown = capsys.readouterr().out
+    assert "written by TensorRT 10.16.0, MinMaxCalibration" in shown
+    assert "not judged: it lacks ranges" in shown
     cache.write_text("\n".join([*spoilt, f"{names[0]}: {struct.pack('>f', 0.01).hex()}"]))
     found = calibrated(capsys, *HOLDOUT, "--method", "minmax", "--from-cache", str(cache))
     assert found["methods"]["given"]["sqnr_db"] < found["methods"]["minmax"]["sqnr_db"]
@@ -212,6 +217,31 @@ def test_an_old_cache_is_judged_and_its_faults_named(
     shown = capsys.readouterr().out
     assert "not in the model: gone" in shown
     assert "off by more than 2 times" in shown
+
+
+def test_weights_by_least_squared_error_help_and_are_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scales, cache = str(tmp_path / "scales.yaml"), tmp_path / "int8.cache"
+    flags = [*HOLDOUT, "--method", "minmax", "-o", scales, "--trt-cache", str(cache)]
+    plain = calibrated(capsys, *flags)
+    assert plain["weights"] == {}
+    better = calibrated(capsys, *flags, "--weight-method", "mse", "--force")
+    weights = better["weights"]
+    assert len(weights) == 14
+    assert {entry["method"] for entry in weights.values()} == {"mse"}
+    assert better["methods"]["minmax"]["sqnr_db"] > plain["methods"]["minmax"]["sqnr_db"] + 0.3
+    assert len(read_cache(cache).scales) == 14  # TensorRT takes the ranges of weights itself
+    import json
+
+    argv = ["compare", CNN, "--inputs", HOLDOUT[1], "--calibration", scales, "--json", "-"]
+    assert main(argv) == 0
+    found = json.loads(capsys.readouterr().out)["outputs"][0]["sqnr_db"]
+    assert found == pytest.approx(better["methods"]["minmax"]["sqnr_db"], abs=0.01)
+    coarse = calibrated(
+        capsys, *HOLDOUT, "--weights", "per-tensor", "--weight-method", "mse", "--method", "minmax"
+    )
+    assert all(isinstance(entry["amax"], float) for entry in coarse["weights"].values())
 
 
 def test_the_users_own_calibrator(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -238,6 +268,7 @@ def test_the_table_fits_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
         ([CNN, *CALIB, "--method", "entropie"], "Did you mean 'entropy'?"),
         ([CNN, *CALIB, "--method", ""], "--method"),
         ([CNN, *CALIB, "--weights", "x"], "--weights"),
+        ([CNN, *CALIB, "--weight-method", "x"], "--weight-method"),
         ([CNN, *CALIB, "--holdout", "none.npz"], "none.npz"),
         ([CNN, *CALIB, "--samples", "1"], "--holdout"),
         ([CNN, *CALIB, "--metric", "top1"], "labels"),

@@ -30,6 +30,13 @@ names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).filter
 scales = st.floats(min_value=0, max_value=2.0**99, width=32)
 
 
+@pytest.mark.parametrize(
+    ("version", "release"), [(8601, "8.6.1"), (7103, "7.1.3"), (101600, "10.16.0")]
+)
+def test_versions_as_people_write_them(version: int, release: str) -> None:
+    assert CalibrationCache(version, "EntropyCalibration2", {}).release == release
+
+
 def test_scales_are_big_endian_float32_bits(tmp_path: Path) -> None:
     path = tmp_path / "calibration.cache"
     path.write_text(CACHE)
