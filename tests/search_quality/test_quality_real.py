@@ -82,3 +82,28 @@ def test_planted_culprits(
     n = result.candidates
     bound = 2 * count * math.log2(n / count) + 2 * count + 10
     assert np.mean(evaluations) <= bound, (evaluations, bound)
+
+
+@pytest.mark.parametrize(
+    ("network", "weights", "target"),
+    [("digits_cnn", "per-tensor", 15.0), ("digits_encoder", None, 40.0)],
+)
+def test_auto_is_the_cheapest(network: str, weights: str | None, target: float) -> None:
+    settings = _settings(
+        network,
+        weights=weights,
+        inputs=str(BUNDLED / "digits_holdout.npz"),
+        holdout=str(BUNDLED / "digits_calib.npz"),
+        calib_data=str(BUNDLED / "digits_calib.npz"),
+        samples=128,
+        target=f"output.sqnr_db>={target}",
+    )
+    found = {
+        name: bisect(replace(settings, strategy=name))  # type: ignore[arg-type]
+        for name in ("auto", "rank", "ddmin", "prefix", "suffix")
+    }
+    assert all(result.found for result in found.values())
+    cheapest = found["auto"]
+    assert cheapest.pinned and cheapest.search.minimal
+    assert cheapest.cost.plan <= min(result.cost.plan for result in found.values())
+    assert cheapest.search.evaluations < found["ddmin"].search.evaluations
