@@ -70,10 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except QdebugError as error:
         return _report(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
-        told = "nothing half-written was left behind"
-        if {"bisect", "sweep"} & set(arguments[:1]) and "--no-cache" not in arguments:
-            told += ", and the same command goes on where it was"
-        print(f"qdebug: interrupted; {told}", file=sys.stderr)
+        print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
         return INTERRUPTED
     except typer.TyperException as error:
         message = error.format_message()

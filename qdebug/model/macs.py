@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import onnx
 
-from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import Layer, Layers
+from qdebug.model.graph import Graph
+from qdebug.model.layers import QUANTIZABLE_OPS, Layer, Layers
 
-Shapes = Mapping[str, tuple[int | str | None, ...]]
+Shape = Sequence[int | str | None]
+Shapes = Mapping[str, Shape]
 
 
 @dataclass(frozen=True)
@@ -53,35 +54,25 @@ def _shapes(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Shapes:
 
 def _work(graph: Graph, layer: Layer, shapes: Shapes) -> Work:
     anchor = graph.by_name[layer.name]
-    elements = _size(shapes.get(anchor.outputs[0], ()))
-    per_element = _MACS.get(anchor.op_type if not anchor.domain else "")
-    macs = elements * per_element(anchor, shapes) if per_element else 0.0
-    if anchor.op_type == "ConvTranspose":
-        macs = _size(shapes.get(anchor.inputs[0], ())) * _size(_shape(anchor, shapes, 1)[1:])
-    return Work(macs, elements)
+    out = shapes.get(anchor.outputs[0], ())
+    macs = 0.0
+    if layer.op_type in QUANTIZABLE_OPS and not anchor.domain:
+        left, right = (shapes.get(t, ()) for t in anchor.inputs[:2])
+        macs = macs_of(layer.op_type, left, right, out)
+    return Work(macs, _size(out))
 
 
-def _conv(node: Node, shapes: Shapes) -> float:
-    # The weight is [out, in / groups, kernel …].
-    return _size(_shape(node, shapes, 1)[1:])
+def macs_of(op_type: str, left: Shape, right: Shape, out: Shape) -> float:
+    """Multiply-accumulates of a Conv, ConvTranspose, Gemm or MatMul with operands and output of
+    these shapes; an axis without a size counts as 1."""
+    if op_type == "Conv":  # the weight is [out, in / groups, kernel …]
+        return _size(out) * _size(right[1:])
+    if op_type == "ConvTranspose":
+        return _size(left) * _size(right[1:])
+    if op_type == "Gemm":  # either operand may be transposed: √(|A|·|B| / |Y|) is K
+        return _size(out) * math.sqrt(_size(left) * _size(right) / max(_size(out), 1.0))
+    return _size(out) * _size(left[-1:])
 
 
-def _matmul(node: Node, shapes: Shapes) -> float:
-    return _size(_shape(node, shapes, 0)[-1:])
-
-
-def _gemm(node: Node, shapes: Shapes) -> float:
-    """A [M, K] by B [K, N], either of which may be transposed: √(|A|·|B| / |Y|) is K."""
-    left, right = _size(_shape(node, shapes, 0)), _size(_shape(node, shapes, 1))
-    return math.sqrt(left * right / max(_size(shapes.get(node.outputs[0], ())), 1.0))
-
-
-_MACS = {"Conv": _conv, "ConvTranspose": _conv, "MatMul": _matmul, "Gemm": _gemm}
-
-
-def _shape(node: Node, shapes: Shapes, operand: int) -> tuple[int | str | None, ...]:
-    return shapes.get(node.inputs[operand], ())
-
-
-def _size(shape: Sequence[int | str | None]) -> float:
-    return float(math.prod(size if isinstance(size, int) else 1 for size in shape))
+def _size(shape: Shape) -> float:
+    return float(math.prod(n if isinstance(n, int) and n > 0 else 1 for n in shape))

@@ -65,6 +65,5 @@ def in_milliseconds(setup: Setup, target: Target) -> Space:
 
 
 def _maker(setup: Setup, target: Target, portion: Portion) -> EngineMaker:
-    progress = setup.context.progress
-    maker = EngineMaker(target.library, target.settings, cache=target.cache, progress=progress)
+    maker = target.maker(setup.context.progress)
     return for_samples(maker, setup.model.graph, portion.samples, portion.batches)

@@ -21,6 +21,7 @@ from qdebug.run.tensorrt.inspect.layers import EngineInfo
 from qdebug.run.tensorrt.inspect.onnx_file import with_nodes
 from qdebug.run.tensorrt.inspect.plan_audit import audit_plan
 from qdebug.run.tensorrt.library import Library, LibraryKind, load_library
+from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.run.tensorrt.probe import abilities
 from qdebug.run.tensorrt.settings import (
     BuildSettings,
@@ -54,6 +55,10 @@ class Target:
             named = ", ".join(f"{a}.{b}" for a, b in self.settings.compute_capabilities)
             return f"compute capability {named}"
         return self.device.name if isinstance(self.device, Device) else "this machine"
+
+    def maker(self, progress: ProgressCallback) -> EngineMaker:
+        """Builds and loads engines of it."""
+        return EngineMaker(self.library, self.settings, cache=self.cache, progress=progress)
 
 
 def open_target(settings: EngineSettings, *, cached: bool) -> Target:

@@ -19,7 +19,6 @@ from qdebug.pipeline.gate import Gate
 from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
 from qdebug.report.files import write_bytes, write_text
-from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.run.tensorrt.observe.ways import CaptureWay
 from qdebug.types import Array, Tensors
 
@@ -106,9 +105,7 @@ def execute_engine(
         QdebugError: an engine that cannot be built or run, or a metric that raised.
     """
     batches = list(samples.batches())
-    maker = EngineMaker(
-        target.library, target.settings, cache=target.cache, progress=context.progress
-    )
+    maker = target.maker(context.progress)
     job = EngineJob(
         for_samples(maker, subject.reference, samples, batches),
         context.backend,

@@ -104,7 +104,7 @@ def test_an_engine_that_is_wrong_in_fp32_already(
         return replace(fake_maker(settings), build=spoilt)
 
     monkeypatch.setattr("qdebug.pipeline.engine_execute.why_not_run", lambda target: "")
-    monkeypatch.setattr("qdebug.pipeline.engine_execute.EngineMaker", maker)
+    monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
     done = desk.run(*flags)
     assert "'out' is wrong in the engine of FP32 already" in done.out

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qdebug.model import macs
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.run.tensorrt.inspect.audit import Audit
 from qdebug.run.tensorrt.inspect.flow import (
@@ -151,13 +151,7 @@ def macs_of(node: OnnxNode) -> float | None:
     left, right, out = node.input_shapes[0], node.input_shapes[1], node.output_shapes[0]
     if left is None or right is None or out is None:
         return None
-    if node.op_type == "Conv":
-        return _size(out) * _size(right[1:])
-    if node.op_type == "ConvTranspose":
-        return _size(left) * _size(right[1:])
-    if node.op_type == "Gemm":  # either operand may be transposed: √(|A|·|B| / |Y|) is K
-        return _size(out) * math.sqrt(_size(left) * _size(right) / max(_size(out), 1))
-    return _size(out) * _size(left[-1:])
+    return macs.macs_of(node.op_type, left, right, out)
 
 
 def _shares(info: EngineInfo, products: list[EngineLayer]) -> tuple[Share, ...]:
@@ -198,7 +192,3 @@ def _total(layers: object) -> float | None:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _size(shape: tuple[int, ...]) -> float:
-    return float(math.prod(d if d > 0 else 1 for d in shape))
