@@ -31,14 +31,19 @@ from qdebug.cli.options import (
     OptimizationLevel,
     Plan,
     Plugin,
+    Refit,
     Rest,
+    SaveEngine,
+    SaveLog,
     Sparsity,
     TacticSource,
     Tf32,
     TimingCache,
     Verbose,
+    VersionCompatible,
     Weights,
     Workspace,
+    setting_flags,
 )
 
 _SEARCH = "Search"
@@ -171,6 +176,10 @@ def bisect_command(
     tf32: Tf32 = False,
     sparsity: Sparsity = False,
     plugin: Plugin = None,
+    refit: Refit = False,
+    version_compatible: VersionCompatible = False,
+    save_engine: SaveEngine = None,
+    save_log: SaveLog = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -189,47 +198,7 @@ def bisect_command(
     Example: qdebug bisect model.onnx --inputs samples.npz --metric top1 --max-drop 0.01
     -o precision.yaml
     """
-    flags = {
-        "model": model,
-        "inputs": inputs,
-        "precision": precision,
-        "rest": rest,
-        "weights": weights,
-        "calib_data": calib_data,
-        "method": method,
-        "plan": plan,
-        "calibration": calibration,
-        "samples": samples,
-        "calib_samples": calib_samples,
-        "batch_size": batch_size,
-        "backend": backend,
-        "compute_capability": tuple(compute_capability or ()),
-        "optimization_level": optimization_level,
-        "workspace": workspace,
-        "tactic_sources": tuple(tactic_source or ()),
-        "timing_cache": timing_cache,
-        "tf32": tf32 or None,
-        "sparsity": sparsity or None,
-        "plugin": tuple(plugin or ()),
-        "holdout": holdout,
-        "holdout_share": holdout_share,
-        "target": target,
-        "max_drop": max_drop,
-        "metric": metric,
-        "strategy": strategy,
-        "pin_to": pin_to,
-        "pin": tuple(pin or ()),
-        "never_pin": tuple(never_pin or ()),
-        "profile": profile,
-        "profile_layers": profile_layers,
-        "max_evaluations": max_evaluations,
-        "time_limit": time_limit,
-        "journal": journal,
-        "literal": literal or None,
-        "output": output,
-        "force": force or None,
-        "cache": False if no_cache else None,
-    }
+    flags = setting_flags(locals())
     return _run(flags, config, json=json, no_progress=no_progress, verbose=verbose)
 
 
@@ -265,10 +234,17 @@ def _run(
         "--config": str(config) if config else None,
     }
     json_file = None if json == "-" else json
-    outputs = {"--output": settings.output, "--json": json_file, "--journal": settings.journal}
+    engine_files = {"--save-engine": settings.save_engine, "--save-log": settings.save_log}
+    outputs = {
+        "--output": settings.output,
+        "--json": json_file,
+        "--journal": settings.journal,
+        **engine_files,
+    }
     check_distinct(outputs, inputs)
-    if settings.output:
-        check_new(settings.output, "--output", force=settings.force)
+    for flag, path in {"--output": settings.output, **engine_files}.items():
+        if path:
+            check_new(path, flag, force=settings.force)
     if json_file:
         check_writable(json_file, "--json")
     kept = settings.cache or settings.journal is not None

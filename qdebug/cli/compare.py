@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdebug.cli.options import (
-    ENGINE,
     GATE,
     WHAT,
     Backend,
@@ -34,14 +33,19 @@ from qdebug.cli.options import (
     Output,
     Plan,
     Plugin,
+    Refit,
     Rest,
+    SaveEngine,
+    SaveLog,
     Sparsity,
     TacticSource,
     Tf32,
     TimingCache,
     Verbose,
+    VersionCompatible,
     Weights,
     Workspace,
+    setting_flags,
 )
 
 if TYPE_CHECKING:
@@ -107,23 +111,11 @@ def compare_command(
     tf32: Tf32 = False,
     sparsity: Sparsity = False,
     plugin: Plugin = None,
+    refit: Refit = False,
+    version_compatible: VersionCompatible = False,
     capture: Capture = None,
-    save_engine: Annotated[
-        str | None,
-        typer.Option(
-            help="Write the engine, as trtexec --loadEngine takes it.",
-            metavar="FILE",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
-    save_log: Annotated[
-        str | None,
-        typer.Option(
-            help="Write the verbose log of its build, for `qdebug inspect`.",
-            metavar="FILE",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
+    save_engine: SaveEngine = None,
+    save_log: SaveLog = None,
     output: Output = None,
     keep: Annotated[
         str | None,
@@ -156,43 +148,7 @@ def compare_command(
 
     Example: qdebug compare model.onnx --inputs samples.npz --calib-data calib.npz -o run.h5
     """
-    flags = {
-        "model": model,
-        "inputs": inputs,
-        "precision": precision,
-        "rest": rest,
-        "weights": weights,
-        "calib_data": calib_data,
-        "method": method,
-        "plan": plan,
-        "calibration": calibration,
-        "reference": reference,
-        "backend": backend,
-        "compute_capability": tuple(compute_capability or ()),
-        "optimization_level": optimization_level,
-        "workspace": workspace,
-        "tactic_sources": tuple(tactic_source or ()),
-        "timing_cache": timing_cache,
-        "tf32": tf32 or None,
-        "sparsity": sparsity or None,
-        "plugin": tuple(plugin or ()),
-        "capture": capture,
-        "save_engine": save_engine,
-        "save_log": save_log,
-        "samples": samples,
-        "calib_samples": calib_samples,
-        "batch_size": batch_size,
-        "local_samples": local_samples,
-        "memory_budget": memory_budget,
-        "fail_on": tuple(fail_on or ()),
-        "metric": metric,
-        "output": output,
-        "keep": keep,
-        "keep_dtype": keep_dtype,
-        "save_plan": save_plan,
-        "force": force or None,
-        "cache": False if no_cache else None,
-    }
+    flags = setting_flags(locals())
     return _run(flags, config, json=json, top=top, no_progress=no_progress, verbose=verbose)
 
 

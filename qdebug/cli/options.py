@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -139,6 +140,38 @@ Plugin = Annotated[
         help="A shared object with plugins; repeatable.", metavar="FILE", rich_help_panel=ENGINE
     ),
 ]
+Refit = Annotated[
+    bool,
+    typer.Option(
+        "--refit",
+        help="Weights can be replaced later. Needs a GPU to build on.",
+        rich_help_panel=ENGINE,
+    ),
+]
+VersionCompatible = Annotated[
+    bool,
+    typer.Option(
+        "--version-compatible",
+        help="The engine runs under later versions of the library.",
+        rich_help_panel=ENGINE,
+    ),
+]
+SaveEngine = Annotated[
+    str | None,
+    typer.Option(
+        help="Write the engine, as trtexec --loadEngine takes it.",
+        metavar="FILE",
+        rich_help_panel=ENGINE,
+    ),
+]
+SaveLog = Annotated[
+    str | None,
+    typer.Option(
+        help="Write the verbose log of its build, for `qdebug inspect`.",
+        metavar="FILE",
+        rich_help_panel=ENGINE,
+    ),
+]
 Capture = Annotated[
     str | None,
     typer.Option(
@@ -176,3 +209,20 @@ Verbose = Annotated[
         "-v", "--verbose", count=True, help="Say what is done; -vv adds tracebacks to errors."
     ),
 ]
+
+_NO_SETTINGS = ("config", "json", "no_cache", "no_progress", "top", "verbose")
+_RENAMED = {"tactic_source": "tactic_sources"}
+
+
+def setting_flags(given: Mapping[str, object]) -> dict[str, object]:
+    """The flags that a command was given, by the names of its settings; what was not is None.
+
+    Args:
+        given: every parameter of the command: its `locals()` before anything else is done.
+    """
+    flags: dict[str, object] = {"cache": False if given["no_cache"] else None}
+    for name, value in given.items():
+        if name not in _NO_SETTINGS:
+            value = tuple(value) if isinstance(value, list) else value
+            flags[_RENAMED.get(name, name)] = None if value is False else value
+    return flags

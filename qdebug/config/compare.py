@@ -24,7 +24,6 @@ class CompareSettings(CandidateSettings):
         output: the run file; None writes none.
         force: replace existing files.
         save_plan: write the plan that was run to this file.
-        save_engine, save_log: write the engine that was built, and the log of its build.
     """
 
     reference: str | None = None
@@ -36,5 +35,3 @@ class CompareSettings(CandidateSettings):
     output: str | None = None
     force: bool = False
     save_plan: str | None = None
-    save_engine: str | None = None
-    save_log: str | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from qdebug.config.resolve import Bytes
+from qdebug.config.resolve import Bytes, flag_of
+from qdebug.errors import UsageError
 
 BackendName = Literal["ort", "tensorrt-rtx", "tensorrt"]
 CaptureName = Literal["outputs", "debug", "unfused"]
@@ -28,6 +29,9 @@ class EngineSettings:
         tf32: let FP32 layers compute in TF32.
         sparsity: use kernels for weights with 2:4 sparsity.
         plugin: shared objects with plugins.
+        refit: weights of the engine can be replaced later.
+        version_compatible: the engine runs under later versions of the library.
+        save_engine, save_log: files for the engine that was built, and for the log of its build.
         capture: how tensors of an engine are observed.
     """
 
@@ -40,4 +44,29 @@ class EngineSettings:
     tf32: bool = False
     sparsity: bool = False
     plugin: tuple[str, ...] = ()
+    refit: bool = False
+    version_compatible: bool = False
+    save_engine: str | None = None
+    save_log: str | None = None
     capture: CaptureName = "outputs"
+
+
+def check_engine_flags(settings: EngineSettings) -> None:
+    """Refuse what would have no effect: settings of engines, where none is built.
+
+    Raises:
+        UsageError: names the first of them.
+    """
+    if settings.backend != "ort":
+        return
+    for field in fields(EngineSettings):
+        if getattr(settings, field.name) != field.default:
+            flag = _FLAGS.get(field.name, flag_of(field.name))
+            raise UsageError(
+                f"{flag} is about engines, and --backend ort builds none",
+                f"Add --backend tensorrt-rtx (or tensorrt), or drop {flag}.",
+            )
+
+
+_FLAGS = {"tactic_sources": "--tactic-source"}
+"""Flags that are not called as the setting is: they are given once for each value."""

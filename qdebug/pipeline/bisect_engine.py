@@ -5,7 +5,7 @@ from __future__ import annotations
 from qdebug.measure.engine import EngineReport
 from qdebug.pipeline.bisect_setup import Setup
 from qdebug.pipeline.candidates import Engines
-from qdebug.pipeline.engine import Target, engine_of, why_not_run
+from qdebug.pipeline.engine import Target, engine_of, save_engine, why_not_run
 from qdebug.pipeline.engine_observe import for_samples
 from qdebug.pipeline.latency import costs_of
 from qdebug.pipeline.portion import Portion
@@ -33,17 +33,20 @@ def engines_of(setup: Setup) -> Engines | None:
 
 
 def engine_report(setup: Setup, plan: PrecisionPlan) -> EngineReport | None:
-    """The engine of the answer, audited; None without an engine's backend.
+    """The engine of the answer, audited, and saved where that was asked for; None without an
+    engine's backend.
 
     Raises:
-        QdebugError: it cannot be built.
+        QdebugError: it cannot be built, or not be written.
     """
     target = setup.engine
     if target is None:
         return None
     subject = planned_subject(setup.model, bind_plan(plan, setup.model, setup.subject.layers))
     samples, progress = setup.searched.samples, setup.context.progress
-    return engine_of(target, subject, samples, progress, not_run=why_not_run(target)).report
+    engine = engine_of(target, subject, samples, progress, not_run=why_not_run(target))
+    save_engine(engine, setup.settings)
+    return engine.report
 
 
 def in_milliseconds(setup: Setup, target: Target) -> Space:

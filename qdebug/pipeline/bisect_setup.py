@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qdebug.config.bisect import BisectSettings
+from qdebug.config.engine import check_engine_flags
 from qdebug.errors import UsageError
 from qdebug.measure.result import LayerResult
 from qdebug.measure.task import labels_of
@@ -57,6 +58,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
+    check_engine_flags(settings)
     target = read_target(settings)
     engine = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
     plan = plan_from(settings)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdebug.config.compare import CompareSettings
-from qdebug.errors import MetricError, UsageError
+from qdebug.config.engine import check_engine_flags
+from qdebug.errors import MetricError
 from qdebug.measure.compare import Errors
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.samples import Samples, open_samples
@@ -126,14 +127,12 @@ def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
 
 def _checked(settings: CompareSettings) -> tuple[Gate, Keep, Target | None]:
     """What can be read, and refused, before any work."""
+    check_engine_flags(settings)
     gate, keep = read_gate(settings), Keep.parse(settings.keep)
     of_engine = {"--save-engine": settings.save_engine, "--save-log": settings.save_log}
     for flag, path in {"--save-plan": settings.save_plan, **of_engine}.items():
-        if not path:
-            continue
-        if flag in of_engine and settings.backend == "ort":
-            raise UsageError(f"{flag}: --backend ort builds no engine", "Use tensorrt-rtx.")
-        check_new(path, flag, force=settings.force)
+        if path:
+            check_new(path, flag, force=settings.force)
     target = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
     return gate, keep, target
 

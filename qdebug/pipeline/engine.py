@@ -11,6 +11,7 @@ from qdebug.measure.engine import EngineReport
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Samples
 from qdebug.pipeline.subject import Subject
+from qdebug.report.files import write_bytes, write_text
 from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.builder_config import check_settings
 from qdebug.run.tensorrt.cache import EngineCache, timing_cache_file
@@ -85,6 +86,8 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
         tf32=settings.tf32,
         sparsity=settings.sparsity,
         plugins=tuple(Path(p) for p in settings.plugin),
+        refit=settings.refit,
+        version_compatible=settings.version_compatible,
     )
     check_settings(library, build)
     cache = EngineCache(cache_folder() / "engines") if cached else None
@@ -154,6 +157,18 @@ def engine_of(
             audit=audit,
         ),
     )
+
+
+def save_engine(engine: Engine, settings: EngineSettings) -> None:
+    """Write what --save-engine and --save-log ask for.
+
+    Raises:
+        StoreError: a file cannot be written.
+    """
+    if settings.save_engine:
+        write_bytes(settings.save_engine, engine.built.engine, "--save-engine")
+    if settings.save_log:
+        write_text(settings.save_log, engine.built.log, "--save-log")
 
 
 def fitted(target: Target, graph: Graph, samples: Samples) -> Target:

@@ -12,13 +12,12 @@ from qdebug.measure.result import CompareResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric, join_outputs
 from qdebug.model.samples import Samples
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine import Target, engine_of, why_not_run
+from qdebug.pipeline.engine import Target, engine_of, save_engine, why_not_run
 from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
 from qdebug.pipeline.engine_run import attribute_engine
 from qdebug.pipeline.gate import Gate
 from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
-from qdebug.report.files import write_bytes, write_text
 from qdebug.run.tensorrt.observe.ways import CaptureWay
 from qdebug.types import Array, Tensors
 
@@ -75,10 +74,7 @@ def with_engine(
     not_run = why_not_run(target)
     engine = engine_of(target, subject, samples, context.progress, not_run=not_run)
     report = engine.report
-    if settings.save_engine:
-        write_bytes(settings.save_engine, engine.built.engine, "--save-engine")
-    if settings.save_log:
-        write_text(settings.save_log, engine.built.log, "--save-log")
+    save_engine(engine, settings)
     if not_run:
         return replace(result, engine=report)
     done = execute_engine(target, settings, subject, samples, context, gate.metric)

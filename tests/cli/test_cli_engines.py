@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from qdebug.config.engine import EngineSettings, check_engine_flags
+from qdebug.errors import UsageError
 from qdebug.run.tensorrt.device import find_device
 from qdebug.run.tensorrt.fake import fake_build, fake_maker
 from qdebug.run.tensorrt.maker import EngineMaker
@@ -60,7 +62,54 @@ def test_the_engine_and_its_log_are_kept_where_asked(desk: Any) -> None:
     desk.refused("inspect", "net.engine", says=["net.engine is a serialized engine"])
     desk.refused(*flags, says=["exists", "--force"])
     assert desk.run(*flags, "--force").code == 0
-    desk.refused(*flags[:4], "--save-log", "other.log", says=["--save-log", "tensorrt-rtx"])
+
+
+@needs_rtx
+@simulated
+def test_the_engine_of_a_search_is_kept_too(desk: Any) -> None:
+    flags = ["bisect", "net.onnx", "--inputs", "data.npz", "--target", "output.sqnr_db>=20",
+             *RTX, "-o", "plan.yaml", "--save-log", "build.log",
+             "--save-engine", "net.engine"]  # fmt: skip
+    done = desk.run(*flags, "--json", "-")
+    assert done.code == 0, done.err
+    assert Path("net.engine").stat().st_size == done.json["engine"]["size_bytes"]
+    assert desk.run("inspect", "build.log", "--expect", "plan.yaml").code == 0
+    Path("plan.yaml").unlink()
+    desk.refused(*flags, says=["--save-engine: net.engine exists", "--force"])
+
+
+FOR_ENGINES = [
+    ["--compute-capability", "8.9"], ["--optimization-level", "0"], ["--workspace", "1G"],
+    ["--tactic-source", "JIT_CONVOLUTIONS"], ["--timing-cache", "t.bin"], ["--tf32"],
+    ["--sparsity"], ["--plugin", "p.so"], ["--refit"], ["--version-compatible"],
+    ["--save-engine", "net.engine"], ["--save-log", "build.log"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", FOR_ENGINES, ids=lambda flags: flags[0])
+def test_flags_of_engines_without_an_engine(desk: Any, flags: list[str]) -> None:
+    says = [f"{flags[0]} is about engines", "--backend ort", "--backend tensorrt-rtx"]
+    desk.refused("compare", "net.onnx", "--inputs", "data.npz", *flags, says=says)
+    target = ["--target", "output.cosine>=0.9"]
+    desk.refused("bisect", "net.onnx", "--inputs", "data.npz", *target, *flags, says=says)
+
+
+def test_every_setting_of_an_engine_is_refused_without_one() -> None:
+    named = {flags[0].removeprefix("--").replace("-", "_") for flags in FOR_ENGINES}
+    named = {"tactic_sources" if n == "tactic_source" else n for n in named}
+    assert {f.name for f in fields(EngineSettings)} == named | {"backend", "capture"}
+    with pytest.raises(UsageError, match="--capture"):
+        check_engine_flags(EngineSettings(capture="debug"))
+
+
+@needs_rtx
+@simulated
+def test_refit_and_version_compatible_reach_the_builder(desk: Any) -> None:
+    flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
+    done = desk.run(*flags, "--refit")
+    assert done.code == 3 and "drop --refit" in done.err, done
+    done = desk.run(*flags, "--version-compatible")
+    assert done.code == 3 and "Drop --version-compatible" in done.err, done
 
 
 @needs_rtx

@@ -72,8 +72,21 @@ class EngineMaker:
             cache=self.cache,
             progress=self.progress,
         )
-        engine = load_engine(self.library, built.engine, self.cuda, tf32=settings.tf32)
-        return Made(engine, built.skipped)
+        return Made(self.load(built), built.skipped)
+
+    def load(self, built: BuiltEngine) -> Engine:
+        """Load an engine that was built with these settings.
+
+        Raises:
+            UsageError, BackendError: see `load_engine`.
+        """
+        return load_engine(
+            self.library,
+            built.engine,
+            self.cuda,
+            tf32=self.settings.tf32,
+            host_code=self.settings.version_compatible,
+        )
 
 
 def probe_feeds(engine: Engine) -> dict[str, Array]:

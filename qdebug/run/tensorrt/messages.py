@@ -147,18 +147,18 @@ def _workspace(library: Library, match: re.Match[str]) -> QdebugError:
 
 
 def _missing_object(library: Library, match: re.Match[str]) -> QdebugError:
-    return BackendError(
-        f"{library.name} cannot load {match[1]}",
-        "Version-compatible engines need the lean runtime; install it, or drop the setting."
-        if "lean" in match[1]
-        else "Install the complete library.",
-    )
+    hint = "Install the complete library."
+    if "lean" in match[1]:
+        hint = "--version-compatible needs the lean runtime: install it, or drop the flag."
+        if library.rtx:
+            hint = "Drop --version-compatible: its packages hold no lean runtime, which it needs."
+    return BackendError(f"{library.name} cannot load {match[1]}", hint)
 
 
 def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
         f"{library.name} had to compile a kernel on a GPU while building, and could not",
-        "Refittable engines need a GPU to be built: build there, or drop the setting.",
+        "Refittable engines need a GPU to be built: build there, or drop --refit.",
     )
 
 

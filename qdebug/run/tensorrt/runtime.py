@@ -105,9 +105,18 @@ def numpy_type(data_type: Any) -> np.dtype[np.generic] | None:
 
 
 def load_engine(
-    library: Library, engine: bytes, cuda: Cuda | None = None, *, tf32: bool = False
+    library: Library,
+    engine: bytes,
+    cuda: Cuda | None = None,
+    *,
+    tf32: bool = False,
+    host_code: bool = False,
 ) -> Engine:
     """Deserialize an engine, built with `tf32` in its settings or without.
+
+    Args:
+        host_code: run what the engine brings for the host: the runtime of a version-compatible
+            one. Only for engines that were built here.
 
     Raises:
         UsageError: pycuda is not installed.
@@ -121,6 +130,8 @@ def load_engine(
     with cuda.current(), library.logs.collecting() as messages:
         try:
             runtime = trt.Runtime(library.logger)
+            if host_code:
+                runtime.engine_host_code_allowed = True
             raw = runtime.deserialize_cuda_engine(engine)
         except TypeError:  # pybind11's word for a constructor that gave nothing
             raw = None
