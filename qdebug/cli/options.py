@@ -93,6 +93,15 @@ Backend = Annotated[
         rich_help_panel=WHAT,
     ),
 ]
+Typing = Annotated[
+    str | None,
+    typer.Option(
+        help="How the builder is told the precisions: strong (default), by Q/DQ and Casts; "
+        "TensorRT 10 only: implicit, by layer precisions and dynamic ranges, or implicit-cache, "
+        "by layer precisions and a calibrator's cache.",
+        rich_help_panel=ENGINE,
+    ),
+]
 ComputeCapability = Annotated[
     list[str] | None,
     typer.Option(

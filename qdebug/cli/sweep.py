@@ -78,6 +78,14 @@ def sweep_command(
             rich_help_panel=_AXES,
         ),
     ] = None,
+    typing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How the builder is told the precisions: strong (default); in TensorRT 10 also "
+            "implicit and implicit-cache.",
+            rich_help_panel=_AXES,
+        ),
+    ] = None,
     tf32: Annotated[
         list[str] | None,
         typer.Option(help="off (default), on: let FP32 layers use TF32.", rich_help_panel=_AXES),
@@ -86,6 +94,19 @@ def sweep_command(
         list[str] | None,
         typer.Option(
             help="off (default), on: kernels for 2:4 sparse weights.", rich_help_panel=_AXES
+        ),
+    ] = None,
+    refit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="off (default), on: weights can be replaced later.", rich_help_panel=_AXES
+        ),
+    ] = None,
+    version_compatible: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="off (default), on: the engine runs under later versions of the library.",
+            rich_help_panel=_AXES,
         ),
     ] = None,
     compute_capability: Annotated[
@@ -154,8 +175,11 @@ def sweep_command(
         "weights": weights,
         "optimization_level": optimization_level,
         "tactic_sources": tactic_sources,
+        "typing": typing,
         "tf32": tf32,
         "sparsity": sparsity,
+        "refit": refit,
+        "version_compatible": version_compatible,
         "compute_capability": compute_capability,
     }
     flags = {

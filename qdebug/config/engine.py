@@ -12,6 +12,7 @@ from qdebug.errors import UsageError
 
 BackendName = Literal["ort", "tensorrt-rtx", "tensorrt"]
 CaptureName = Literal["outputs", "debug", "unfused"]
+TypingName = Literal["strong", "implicit", "implicit-cache"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,8 @@ class EngineSettings:
 
     Attributes:
         backend: where the candidate runs.
+        typing: how the builder is told the precisions: "strong" by the model's own Q/DQ and Casts;
+            in TensorRT 10 also by implicit quantization, ranges given one by one or as a cache.
         compute_capability: GPUs to build for, such as "8.9"; () builds for the one that is
             present, or for 8.9 where there is none.
         optimization_level: the builder's, 0 to 5.
@@ -36,6 +39,7 @@ class EngineSettings:
     """
 
     backend: BackendName = "ort"
+    typing: TypingName = "strong"
     compute_capability: tuple[str, ...] = ()
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
     workspace: Bytes | None = None

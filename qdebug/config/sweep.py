@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BeforeValidator, Field
 
 from qdebug.config.candidate import WeightsName
-from qdebug.config.engine import BackendName
+from qdebug.config.engine import BackendName, TypingName
 from qdebug.config.resolve import Bytes, Positive
 
 ValueT = TypeVar("ValueT", bound=str)
@@ -49,7 +49,7 @@ class SweepSettings:
             is present, or for 8.9 where there is none.
         optimization_level: an axis, the builder's level.
         tactic_sources: an axis, each "default", "none" or names of trt.TacticSource joined by "+".
-        tf32, sparsity: axes.
+        typing, tf32, sparsity, refit, version_compatible: axes.
         workspace, timing_cache, plugin: as of `compare`, the same for all.
         reference: the FP32 model of one that carries Q/DQ.
         calibration, calib_data, method, samples, calib_samples, batch_size, metric: as of
@@ -69,8 +69,11 @@ class SweepSettings:
     compute_capability: Axis[str] = ()
     optimization_level: Axis[LevelName] = ("default",)
     tactic_sources: Axis[str] = ("default",)
+    typing: Axis[TypingName] = ("strong",)
     tf32: Axis[SwitchName] = ("off",)
     sparsity: Axis[SwitchName] = ("off",)
+    refit: Axis[SwitchName] = ("off",)
+    version_compatible: Axis[SwitchName] = ("off",)
     workspace: Bytes | None = None
     timing_cache: str | None = None
     plugin: tuple[str, ...] = ()

@@ -27,7 +27,8 @@ class Combination:
         weights: "" where no layer runs in INT8, or the model carries Q/DQ.
         compute_capability: "" for the GPU that is present.
         optimization_level, tactic_sources: "default" is the library's choice.
-        tf32, sparsity: "on" or "off".
+        typing: how the builder is told the precisions.
+        tf32, sparsity, refit, version_compatible: "on" or "off".
     """
 
     precision: str
@@ -35,8 +36,11 @@ class Combination:
     compute_capability: str
     optimization_level: str
     tactic_sources: str
+    typing: str
     tf32: str
     sparsity: str
+    refit: str
+    version_compatible: str
 
     @property
     def values(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from qdebug.pipeline.answer import (
     pinned_layers,
     plan_with,
 )
-from qdebug.pipeline.bisect_engine import engine_report, engines_of, in_milliseconds
+from qdebug.pipeline.bisect_engine import built_answer, engines_of, in_milliseconds
 from qdebug.pipeline.bisect_setup import prepare
 from qdebug.pipeline.rounds import answered
 from qdebug.search.outcome import BisectResult
@@ -32,6 +32,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     answer = answered(setup, engines)
     searched, search = answer.searched, answer.searched.result
     found = search.achieved is not None
+    engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
     direction = direction_note(setup, search, searched.reference_task)
     return BisectResult(
         model_path=settings.model,
@@ -51,6 +52,6 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         plan=plan_with(setup, search.pins),
         checks=answer.checks,
         fast=searched.how,
-        notes=(*setup.planned.notes, *answer.notes, *direction),
-        engine=engine_report(setup, plan_with(setup, search.pins)) if found else None,
+        notes=(*setup.planned.notes, *answer.notes, *direction, *(engine.notes if engine else ())),
+        engine=engine.report if engine else None,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from qdebug.measure.engine import EngineReport
+from qdebug.pipeline.asked import asked_of, planned_graph
 from qdebug.pipeline.bisect_setup import Setup
 from qdebug.pipeline.candidates import Engines
-from qdebug.pipeline.engine import Target, engine_of, save_engine, why_not_run
+from qdebug.pipeline.engine import Engine, Target, engine_of, save_engine, why_not_run
 from qdebug.pipeline.engine_observe import for_samples
 from qdebug.pipeline.latency import costs_of
 from qdebug.pipeline.portion import Portion
@@ -29,10 +29,10 @@ def engines_of(setup: Setup) -> Engines | None:
     def opened(portion: Portion) -> Backend:
         return TensorRTBackend(_maker(setup, target, portion))
 
-    return opened
+    return Engines(opened, lambda bound: planned_graph(target.typing, bound).proto)
 
 
-def engine_report(setup: Setup, plan: PrecisionPlan) -> EngineReport | None:
+def built_answer(setup: Setup, plan: PrecisionPlan) -> Engine | None:
     """The engine of the answer, audited, and saved where that was asked for; None without an
     engine's backend.
 
@@ -46,7 +46,7 @@ def engine_report(setup: Setup, plan: PrecisionPlan) -> EngineReport | None:
     samples, progress = setup.searched.samples, setup.context.progress
     engine = engine_of(target, subject, samples, progress, not_run=why_not_run(target))
     save_engine(engine, setup.settings)
-    return engine.report
+    return engine
 
 
 def in_milliseconds(setup: Setup, target: Target) -> Space:
@@ -58,8 +58,9 @@ def in_milliseconds(setup: Setup, target: Target) -> Space:
     samples = setup.searched.samples
     engine = engine_of(target, setup.subject, samples, setup.context.progress, not_run="")
     maker = _maker(setup, target, setup.searched)
+    asked = asked_of(target.typing, setup.subject)
     first = setup.searched.batches[0]
-    with EngineSession(maker.make(setup.subject.candidate.proto).engine) as session:
+    with EngineSession(maker.make(asked.graph.proto).engine) as session:
         measured = session.layer_times(samples.feeds(first.start, first.count))
     times = [LayerTime(t.name, t.median_ms) for t in measured]
     info = with_times(engine.info, times, "the engine's own profile")

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+import onnx
+
 from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.measure.candidate import Agreement, CandidateResult
 from qdebug.measure.sums import MeasureOptions
@@ -35,8 +37,19 @@ from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.stream import map_in_order
 from qdebug.types import Precision, Tensors
 
-Engines = Callable[[Portion], Backend]
-"""What runs candidates on the samples of a portion, in place of ONNX Runtime."""
+
+@dataclass(frozen=True)
+class Engines:
+    """What runs candidates in place of ONNX Runtime.
+
+    Attributes:
+        backend: runs them on the samples of a portion.
+        model: lowers them.
+    """
+
+    backend: Callable[[Portion], Backend]
+    model: Callable[[BoundPlan], onnx.ModelProto]
+
 
 Raises = Mapping[str, Precision]
 """Layer name -> the precision it is raised to; every other layer is as in the base plan."""
@@ -75,7 +88,7 @@ class CandidateRunner:
             capture: tensors of the reference to measure too; then candidates run literally.
             literal: True for literal Q/DQ, False for the fast kernels, None to use these where
                 they agree with literal Q/DQ on this machine.
-            engines: what runs the candidates on the samples of a portion, in place of ONNX Runtime.
+            engines: what runs the candidates in place of ONNX Runtime.
 
         Raises:
             QdebugError: a range is missing, samples cannot be read, the model does not run, or the
@@ -83,6 +96,7 @@ class CandidateRunner:
         """
         self._context, self._model, self._bound = context, model, bound
         self._engines: Backend | None = None
+        self._lowered: Callable[[BoundPlan], onnx.ModelProto] = _lowered
         self._capture = tuple(dict.fromkeys(capture))
         self._keep = metric is not None
         self.agreement: Agreement | None = None
@@ -92,7 +106,8 @@ class CandidateRunner:
             stack.callback(session.close)
             self._reference = KeptReference(context, model.graph, session, portion, metric)
             self.portion = self._reference.portion
-            self._engines = engines(self.portion) if engines is not None else None
+            if engines is not None:
+                self._engines, self._lowered = engines.backend(self.portion), engines.model
             self.reference_task = self._reference.judge.of(self._reference.judge.reference)
             self.literal, self.reason = self._choose(literal)
             self._stack = stack.pop_all()
@@ -161,10 +176,10 @@ class CandidateRunner:
     def _open(self, bound: BoundPlan, literal: bool) -> Session:
         sessions = self._sessions
         if self._engines is not None:
-            return self._engines.open(lower(bound).graph.proto, self._capture)
+            return self._engines.open(self._lowered(bound), self._capture)
         if sessions is not None and not self._capture and sessions.takes(bound.precisions):
             return sessions.open(bound.precisions, kernels=not literal)
-        return self._context.backend.open(lower(bound).graph.proto, self._capture)
+        return self._context.backend.open(_lowered(bound), self._capture)
 
     def _execute(
         self,
@@ -254,6 +269,10 @@ def _result(run: _Run, judge: Judge) -> CandidateResult:
         failure = f"its outputs hold NaN or Inf, and {error.message}"
         return CandidateResult({}, None, math.nan, run.seconds, failure=failure)
     return CandidateResult(outputs, task, score.noise(), run.seconds, inside)
+
+
+def _lowered(bound: BoundPlan) -> onnx.ModelProto:
+    return lower(bound).graph.proto
 
 
 def _sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:

@@ -15,6 +15,7 @@ from qdebug.errors import MetricError
 from qdebug.measure.compare import Errors
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.samples import Samples, open_samples
+from qdebug.pipeline.asked import check_model
 from qdebug.pipeline.build import Built, build_subject, load_model, plan_from
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.diagnose import diagnosed
@@ -75,6 +76,8 @@ def compare(
         stored = open_stored(stack, settings)
         plan = plan_from(settings)
         model = load_model(settings.model, plan)
+        if target is not None:
+            check_model(target.typing, model)
         samples = open_samples(
             settings.inputs,
             model.graph.inputs,

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdebug.config.engine import EngineSettings
+from qdebug.config.engine import EngineSettings, TypingName
+from qdebug.errors import UsageError
 from qdebug.measure.engine import EngineReport
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Samples
+from qdebug.pipeline.asked import STRONG, asked_of
 from qdebug.pipeline.subject import Subject
 from qdebug.report.files import write_bytes, write_text
 from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.builder_config import check_settings
 from qdebug.run.tensorrt.cache import EngineCache, timing_cache_file
+from qdebug.run.tensorrt.constrain import check_implicit
 from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.inspect.build_log import read_build_log
@@ -42,12 +45,20 @@ class Target:
 
     Attributes:
         device: the GPU to run them on, or why they are not run.
+        typing: the lowering that the builder gets.
     """
 
     library: Library
     settings: BuildSettings
     device: Device | str
     cache: EngineCache | None
+    typing: TypingName = STRONG
+
+    @property
+    def name(self) -> str:
+        """The library, for people, and how it is told the precisions."""
+        implicit = "" if self.typing == STRONG else f", {self.typing}"
+        return f"{self.library.name}{implicit}"
 
     @property
     def built_for(self) -> str:
@@ -69,7 +80,15 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
         BackendError, UsageError: it is not installed or does not load, or a setting that it does
             not have.
     """
-    library = load_library(LibraryKind(settings.backend))
+    kind = LibraryKind(settings.backend)
+    if settings.typing != STRONG and kind is LibraryKind.RTX:
+        raise UsageError(
+            f"--typing {settings.typing}: TensorRT for RTX knows only strongly typed networks",
+            "TensorRT 10 has implicit quantization (--backend tensorrt); or drop --typing.",
+        )
+    library = load_library(kind)
+    if settings.typing != STRONG:
+        check_implicit(library)
     device = find_device()
     named = [c for text in settings.compute_capability for c in text.split(",")]
     capabilities = tuple(parse_compute_capability(c) for c in named)
@@ -91,7 +110,7 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
     )
     check_settings(library, build)
     cache = EngineCache(cache_folder() / "engines") if cached else None
-    return Target(library, build, device, cache)
+    return Target(library, build, device, cache, settings.typing)
 
 
 def why_not_run(target: Target) -> str:
@@ -109,11 +128,13 @@ def why_not_run(target: Target) -> str:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine of a candidate: as bytes, as layers, and audited."""
+    """An engine of a candidate: as bytes, as layers, and audited. `notes` say what of the plan the
+    builder could not be told."""
 
     built: BuiltEngine
     info: EngineInfo
     report: EngineReport
+    notes: tuple[str, ...] = ()
 
 
 def engine_of(
@@ -130,7 +151,8 @@ def engine_of(
     Raises:
         QdebugError: the library cannot parse or build it.
     """
-    graph = subject.candidate
+    asked = asked_of(target.typing, subject)
+    graph = asked.graph
     if target.settings.profile is None:
         target = fitted(target, graph, samples)
     built = build_engine(
@@ -141,12 +163,12 @@ def engine_of(
         progress=progress,
     )
     info = with_nodes(read_build_log(built.log, "the build log"), graph)
-    audit = audit_plan(subject.model, subject.layers, subject.precisions, info)
+    audit = audit_plan(subject.model, subject.layers, asked.precisions, info)
     return Engine(
         built,
         info,
         EngineReport(
-            library=target.library.name,
+            library=target.name,
             built_for=target.built_for,
             not_run=not_run,
             seconds=built.seconds,
@@ -156,6 +178,7 @@ def engine_of(
             warnings=built.warnings,
             audit=audit,
         ),
+        asked.notes,
     )
 
 

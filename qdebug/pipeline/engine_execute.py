@@ -11,6 +11,7 @@ from qdebug.measure.metrics import metrics_of
 from qdebug.measure.result import CompareResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric, join_outputs
 from qdebug.model.samples import Samples
+from qdebug.pipeline.asked import asked_of
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine import Target, engine_of, save_engine, why_not_run
 from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
@@ -73,6 +74,7 @@ def with_engine(
     """
     not_run = why_not_run(target)
     engine = engine_of(target, subject, samples, context.progress, not_run=not_run)
+    result = replace(result, notes=(*result.notes, *engine.notes))
     report = engine.report
     save_engine(engine, settings)
     if not_run:
@@ -112,13 +114,15 @@ def execute_engine(
         workers=context.parallel.workers,
         progress=context.progress,
     )
-    before = preflight(job, subject.reference, subject.candidate)
+    built = asked_of(target.typing, subject).graph
+    before = preflight(job, subject.reference, built)
     finals = _Finals() if metric is not None else None
     found = attribute_engine(
         job,
         subject.reference,
         subject.candidate,
         subject.tensors,
+        built=built,
         mismatch=bool(before.reference_mismatch),
         finals=finals,
     )

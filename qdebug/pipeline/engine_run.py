@@ -54,6 +54,7 @@ def attribute_engine(
     candidate: Graph,
     tensors: Mapping[str, str],
     *,
+    built: Graph | None = None,
     mismatch: bool = False,
     finals: Finals | None = None,
 ) -> EngineFindings:
@@ -61,6 +62,7 @@ def attribute_engine(
 
     Args:
         tensors: reference tensor -> tensor of `candidate` that stands for it.
+        built: what the engine is built of, where that is not `candidate`: the same tensors.
         mismatch: run an FP32 engine as well, to tell a reference mismatch tensor by tensor.
         finals: gets the outputs of FP32 and of the clean engine, batch by batch, in order.
 
@@ -72,7 +74,7 @@ def attribute_engine(
     with ExitStack() as stack:
         cpu = opened(stack, job.simulation.open(reference.proto, inner))
         simulation = opened(stack, job.simulation.open(candidate.proto, stand_ins))
-        observed = observe_engine(job, cpu, candidate, stand_ins)
+        observed = observe_engine(job, cpu, built or candidate, stand_ins)
         stack.callback(observed.clean.close)
         stack.callback(observed.session.close)
         plain = None

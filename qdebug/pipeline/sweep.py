@@ -180,7 +180,8 @@ class _Work:
         self._tell(done, f"{variant.name}, simulated")
         simulation = self.judge.simulated(subject)
         for number, (point, gpu) in enumerate(zip(self.points, self.gpus, strict=True)):
-            text = ", ".join(v for v in point.values if v not in ("", "default", "off"))
+            values = point.values.values()
+            text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
             self._tell(done + number, f"{variant.name}, {text}")
             row = SweepRow(point.combination(variant, subject), simulation, gpu.not_run)
             yield self._built(row, subject, point.target, gpu).judged(self.conditions)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import cast
 
 from qdebug.config.compare import CompareSettings
-from qdebug.config.engine import EngineSettings
+from qdebug.config.engine import EngineSettings, TypingName
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
@@ -34,15 +36,15 @@ class Variant:
 class BuilderPoint:
     """How it is built: one value of each of the builder's axes, as written, and what they mean."""
 
-    values: tuple[str, str, str, str, str]
+    values: Mapping[str, str]
     target: Target
 
     def combination(self, variant: Variant, subject: Subject) -> Combination:
         """The point of the whole product."""
         if subject.plan is None:
-            return Combination("Q/DQ", "", *self.values)
+            return Combination("Q/DQ", "", **self.values)
         int8 = Precision.INT8 in subject.precisions.values()
-        return Combination(variant.name, str(subject.plan.weights) if int8 else "", *self.values)
+        return Combination(variant.name, str(subject.plan.weights) if int8 else "", **self.values)
 
 
 def variants_of(settings: SweepSettings) -> list[Variant]:
@@ -100,20 +102,25 @@ def builder_points(settings: SweepSettings) -> list[BuilderPoint]:
             "--backend ort builds no engines, so there is nothing to sweep",
             "Use --backend tensorrt-rtx, which builds on any machine, or tensorrt.",
         )
-    axes = product(
-        settings.compute_capability or ("",),
-        settings.optimization_level,
-        settings.tactic_sources,
-        settings.tf32,
-        settings.sparsity,
-    )
-    return [_point(settings, *values) for values in axes]
+    axes: dict[str, Sequence[str]] = {
+        "compute_capability": settings.compute_capability or ("",),
+        "optimization_level": settings.optimization_level,
+        "tactic_sources": settings.tactic_sources,
+        "typing": settings.typing,
+        "tf32": settings.tf32,
+        "sparsity": settings.sparsity,
+        "refit": settings.refit,
+        "version_compatible": settings.version_compatible,
+    }
+    points = product(*axes.values())
+    return [_point(settings, dict(zip(axes, values, strict=True))) for values in points]
 
 
-def _point(
-    settings: SweepSettings, capability: str, level: str, sources: str, tf32: str, sparsity: str
-) -> BuilderPoint:
+def _point(settings: SweepSettings, values: Mapping[str, str]) -> BuilderPoint:
     named = {_DEFAULT: None, "none": ()}
+    capability, level, sources = (
+        values[axis] for axis in ("compute_capability", "optimization_level", "tactic_sources")
+    )
     engine = EngineSettings(
         backend=settings.backend,
         compute_capability=tuple(capability.split("+")) if capability else (),
@@ -121,13 +128,16 @@ def _point(
         workspace=settings.workspace,
         tactic_sources=named[sources] if sources in named else tuple(sources.split("+")),
         timing_cache=settings.timing_cache,
-        tf32=tf32 == "on",
-        sparsity=sparsity == "on",
+        typing=cast("TypingName", values["typing"]),
+        tf32=values["tf32"] == "on",
+        sparsity=values["sparsity"] == "on",
+        refit=values["refit"] == "on",
+        version_compatible=values["version_compatible"] == "on",
         plugin=settings.plugin,
     )
     target = open_target(engine, cached=settings.cache)
     built_for = "+".join(f"{a}.{b}" for a, b in target.settings.compute_capabilities)
-    return BuilderPoint((built_for, level, sources, tf32, sparsity), target)
+    return BuilderPoint({**values, "compute_capability": built_for}, target)
 
 
 def read_conditions(settings: SweepSettings) -> tuple[Condition, ...]:

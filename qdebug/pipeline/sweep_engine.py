@@ -12,6 +12,7 @@ from qdebug import __version__
 from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.measure.sweep import EngineFacts, Execution, Failure, Misbuilt, OutputErrors
 from qdebug.model.samples import Samples
+from qdebug.pipeline.asked import asked_of
 from qdebug.pipeline.engine import Engine, Target, engine_of
 from qdebug.pipeline.subject import Subject
 from qdebug.pipeline.sweep_errors import OutputJudge, errors_from_json
@@ -19,7 +20,6 @@ from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
 from qdebug.run.tensorrt.cuda import Cuda
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.inspect.summary import gate_values, summarize
-from qdebug.run.tensorrt.runtime import load_engine
 from qdebug.run.tensorrt.session import EngineSession
 from qdebug.store.kept import load_kept, save_kept
 from qdebug.types import ProgressCallback
@@ -86,13 +86,13 @@ def executed(
     try:
         built = found.built or build_engine(
             target.library,
-            subject.candidate.proto,
+            asked_of(target.typing, subject).graph.proto,
             target.settings,
             cache=target.cache,
             progress=progress,
         )
-        engine = load_engine(target.library, built.engine, cuda, tf32=target.settings.tf32)
-        with EngineSession(engine) as session:
+        maker = replace(target.maker(progress), cuda=cuda)
+        with EngineSession(maker.load(built)) as session:
             errors = judge.of(session, subject)
             execution = Execution(errors, session.latency_ms(judge.first_feeds()))
     except (BackendError, ModelError) as error:
@@ -103,7 +103,8 @@ def executed(
 
 
 def _key(target: Target, subject: Subject, *parts: str) -> str:
-    engine = engine_key(target.library, BuildJob(subject.candidate.proto, target.settings))
+    asked = asked_of(target.typing, subject).graph
+    engine = engine_key(target.library, BuildJob(asked.proto, target.settings))
     text = "\n".join([__version__, engine, *parts])
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -119,7 +120,7 @@ def _facts(engine: Engine) -> EngineFacts:
         values=gate_values(summarize(engine.info), found),
         mismatches=tuple(Misbuilt(r.node, str(r.asked), r.built) for r in found.mismatches),
         unknown=tuple(r.node for r in found.unknown),
-        warnings=tuple(w.text for w in report.warnings),
+        warnings=(*engine.notes, *(w.text for w in report.warnings)),
         cached=report.cached,
     )
 

@@ -23,8 +23,11 @@ AXES = {
     "compute_capability": "for",
     "optimization_level": "level",
     "tactic_sources": "tactics",
+    "typing": "typing",
     "tf32": "TF32",
     "sparsity": "sparse",
+    "refit": "refit",
+    "version_compatible": "v.comp.",
 }
 """Heads of the columns of a combination's values."""
 
@@ -34,9 +37,14 @@ _TITLES = {
     "compute_capability": "compute capability {}",
     "optimization_level": "optimization level {}",
     "tactic_sources": "tactic sources {}",
+    "typing": "typing {}",
     "tf32": "TF32 {}",
     "sparsity": "sparsity {}",
+    "refit": "refit {}",
+    "version_compatible": "version-compatible {}",
 }
+_USUAL = {"typing": "strong", "refit": "off", "version_compatible": "off"}
+"""What goes without saying."""
 _LONGEST_VALUE = 24
 _MOST_LISTED = 3
 _GENERAL = "-vv shows"
@@ -88,6 +96,7 @@ def _title(result: SweepResult) -> Iterator[tuple[str, str]]:
     axes = varying(result)
     rows = [row.combination.values for row in result.rows]
     same = {a: next((r[a] for r in rows if r[a]), "") for a in AXES if a not in axes}
+    same = {axis: value for axis, value in same.items() if value != _USUAL.get(axis)}
     told = [_TITLES[axis].format(_value(value)) for axis, value in same.items() if value]
     if told:
         yield f"In all: {', '.join(told)}", ""

@@ -82,7 +82,7 @@ FOR_ENGINES = [
     ["--compute-capability", "8.9"], ["--optimization-level", "0"], ["--workspace", "1G"],
     ["--tactic-source", "JIT_CONVOLUTIONS"], ["--timing-cache", "t.bin"], ["--tf32"],
     ["--sparsity"], ["--plugin", "p.so"], ["--refit"], ["--version-compatible"],
-    ["--save-engine", "net.engine"], ["--save-log", "build.log"],
+    ["--save-engine", "net.engine"], ["--save-log", "build.log"], ["--typing", "implicit"],
 ]  # fmt: skip
 
 
@@ -172,6 +172,8 @@ def test_an_engine_that_is_wrong_in_fp32_already(
         (["--tactic-source", "CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
         (["--plugin", "nothing.so"], ["nothing.so"]),
         (["--optimization-level", "9"], ["9"]),
+        (["--typing", "implicit"], ["--typing implicit", "TensorRT 10", "--backend tensorrt"]),
+        (["--typing", "weak"], ["--typing", "'weak'", "strong, implicit, implicit-cache"]),
     ],
 )
 def test_bad_settings_cost_nothing(desk: Any, flags: list[str], says: list[str]) -> None:

@@ -154,6 +154,7 @@ def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
         (["--precision", ","], ["--precision", "no value"]),
         (["--optimization-level", "0,9"], ["--optimization-level", "'9'"]),
         (["--sparsity", "yes"], ["--sparsity", "'yes'", "off, on"]),
+        (["--typing", "strong,implicit"], ["--typing implicit", "TensorRT 10"]),
         (["--tactic-sources", "default,CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
         (["--compute-capability", "8.9,5.0"], ["5.0", "8.9"]),
         (["--backend", "ort"], ["--backend ort", "tensorrt-rtx"]),

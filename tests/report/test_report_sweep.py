@@ -36,7 +36,16 @@ def result(*, gpu: bool) -> SweepResult:
     for precision in ("int8+fp16", "/plans/a-plan-with-a-rather-long-name.yaml"):
         for level in ("default", "5"):
             point = Combination(
-                precision, "per-channel", "8.6+8.9", level, "default", "off", "on" if level else ""
+                precision,
+                "per-channel",
+                compute_capability="8.6+8.9",
+                optimization_level=level,
+                tactic_sources="default",
+                typing="strong",
+                tf32="off",
+                sparsity="on" if level else "",
+                refit="off",
+                version_compatible="off",
             )
             errors = OutputErrors({"y": METRICS}, 0.98, 0.99)
             held = (Checked("metric>=0.9", 0.98, True),)

@@ -1,8 +1,8 @@
 """Build engines through Polygraphy's loaders.
 
 The ONNX model is the lowered plan: Q/DQ pairs and Casts say the precision of everything, and the
-network is strongly typed, on every library. TensorRT 10 alone can also be given the FP32 model and
-the constraints of `constraints.constraints_of`.
+network is strongly typed, on every library. TensorRT 10 alone can also be given a plan in the terms
+of its implicit quantization, as `constraints.constrained_graph` writes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from google.protobuf.message import EncodeError
 from qdebug.errors import BackendError, QdebugError, UsageError
 from qdebug.run.tensorrt.builder_config import check_profile, check_settings, config_loader
 from qdebug.run.tensorrt.cache import EngineCache
-from qdebug.run.tensorrt.constraints import Constraints, apply_constraints, constrain_config
+from qdebug.run.tensorrt.constrain import apply_constraints, check_implicit, constrain_config
+from qdebug.run.tensorrt.constraints import constraints_in
 from qdebug.run.tensorrt.device import find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.library import Library
@@ -41,18 +42,16 @@ class BuildJob:
     """All that decides an engine.
 
     Attributes:
-        proto: the model; not modified, its types are kept exactly.
+        proto: the model; not modified. Its types are kept exactly, unless it carries constraints.
         settings: see BuildSettings; `profile` must name every input with dynamic axes.
         outputs: tensors to make outputs in addition to those of the model.
         debug: tensors to mark as debug tensors.
-        constraints: TensorRT 10's implicit way; `proto` is then that of the constraints.
     """
 
     proto: onnx.ModelProto
     settings: BuildSettings
     outputs: Sequence[str] = ()
     debug: Sequence[str] = ()
-    constraints: Constraints | None = None
 
 
 def build_engine(
@@ -62,7 +61,6 @@ def build_engine(
     *,
     outputs: Sequence[str] = (),
     debug: Sequence[str] = (),
-    constraints: Constraints | None = None,
     cache: EngineCache | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> BuiltEngine:
@@ -70,20 +68,23 @@ def build_engine(
 
     Args:
         library: what builds.
-        proto: see BuildJob, as are settings, outputs, debug and constraints.
+        proto: see BuildJob, as are settings, outputs and debug.
         cache: where engines are kept; None builds anew and keeps nothing.
         progress: told the per cent that are done.
 
     Raises:
-        UsageError: settings that the library does not have, or no GPU and no compute capability.
+        UsageError: settings that the library does not have, no GPU and no compute capability, or
+            constraints where the library has no implicit quantization.
         ModelError: the model cannot be parsed; names the node.
         PlanError: constraints that do not fit what was parsed.
         BackendError: the builder failed.
         KeyboardInterrupt: Ctrl-C, after the builder has stopped.
     """
-    job = BuildJob(proto, settings, outputs, debug, constraints)
+    job = BuildJob(proto, settings, outputs, debug)
     check_settings(library, settings)
     check_profile(proto, settings.profile or {})
+    if constraints_in(proto) is not None:
+        check_implicit(library)
     model = _serialized(library, proto)
     key = engine_key(library, job, model)
     kept = cache.load(key) if cache is not None else None
@@ -120,12 +121,11 @@ def engine_key(library: Library, job: BuildJob, model: bytes | None = None) -> s
         BackendError: the model is too large to be handed over.
     """
     model = model or _serialized(library, job.proto)
-    settings, constraints = job.settings, job.constraints
+    settings = job.settings
     facts = asdict(settings) | {
         "timing_cache": None,
         "plugins": [_digest(p.read_bytes()) for p in settings.plugins],
         "model": _digest(model),
-        "constraints": constraints.fingerprint() if constraints else None,
         "library": [library.kind, *library.version],
         "device": None if settings.compute_capabilities else repr(find_device()),
         "outputs": sorted(set(job.outputs)),
@@ -176,7 +176,7 @@ class _Build:
         """Builder, network and parser; the network reads the parser's memory."""
         from polygraphy.backend.trt import NetworkFromOnnxBytes
 
-        constraints = self.job.constraints
+        constraints = constraints_in(self.job.proto)
         self._load_plugins()
         try:
             network: tuple[Any, Any, Any] = NetworkFromOnnxBytes(
@@ -195,11 +195,12 @@ class _Build:
         """The serialized engine."""
         from polygraphy.backend.trt import EngineBytesFromNetwork
 
-        settings, calibrators = self.job.settings, []
+        settings, constraints = self.job.settings, constraints_in(self.job.proto)
+        calibrators = []
 
         def constrain(config: Any) -> None:
-            if self.job.constraints is not None:
-                made = constrain_config(self.library, config, self.job.constraints)
+            if constraints is not None:
+                made = constrain_config(self.library, config, constraints)
                 calibrators.append(made)  # the configuration itself does not keep it alive
 
         timing = None if self.library.rtx else settings.timing_cache
@@ -248,5 +249,5 @@ class _Build:
 def _cache_refused(library: Library) -> BackendError:
     return BackendError(
         f"{library.name} did not accept the calibration cache made from the plan",
-        "Give the ranges one by one instead of by a cache.",
+        "Use --typing implicit, which gives the ranges one by one.",
     )

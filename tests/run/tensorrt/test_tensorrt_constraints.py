@@ -10,8 +10,14 @@ import pytest
 
 from qdebug.errors import PlanError, UsageError
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.constraints import constraints_of, nodes_of
+from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
+from qdebug.run.tensorrt.constrain import nodes_of
+from qdebug.run.tensorrt.constraints import (
+    constrained_graph,
+    constraints_in,
+    constraints_of,
+    lost_in_constraints,
+)
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.network import tensors_of
 from qdebug.run.tensorrt.settings import BuildSettings
@@ -29,7 +35,7 @@ def test_what_a_plan_asks_for(bound_plan: Plan) -> None:
     assert BLOCK + "depthwise/act/Clip_output_0" not in found.stored
     assert found.stored[BLOCK + "pointwise/act/Clip_output_0"] is Precision.FP16
     assert found.ranges["input"] == pytest.approx(4.0)
-    assert found.notes == ()
+    assert lost_in_constraints(bound_plan("digits_cnn", "mixed")) == ()
 
 
 def test_outputs_of_the_model_keep_their_type(bound_plan: Plan) -> None:
@@ -43,10 +49,10 @@ def test_what_cannot_be_said_is_noted(bound_plan: Plan) -> None:
     bound = bound_plan("digits_cnn", "int8")
     weight = next(layer.weight for layer in bound.layers if layer.weight)
     own = replace(bound.plan, tensors={**bound.plan.tensors, weight: TensorRange(1.0)})
-    (note,) = constraints_of(replace(bound, plan=own)).notes
+    (note,) = lost_in_constraints(replace(bound, plan=own))
     assert weight in note and "not used" in note
     whole = replace(bound.plan, weights=Granularity.PER_TENSOR)
-    assert "by output channel" in constraints_of(replace(bound, plan=whole)).notes[0]
+    assert "by output channel" in lost_in_constraints(replace(bound, plan=whole))[0]
 
 
 def test_ranges_are_needed(bound_plan: Plan) -> None:
@@ -58,30 +64,43 @@ def test_ranges_are_needed(bound_plan: Plan) -> None:
         constraints_of(replace(bound, plan=replace(bound.plan, tensors=several)))
 
 
-def test_equal_constraints_have_equal_fingerprints(bound_plan: Plan) -> None:
+@pytest.mark.parametrize("by_cache", [False, True])
+def test_a_model_carries_its_constraints(bound_plan: Plan, by_cache: bool) -> None:
+    bound = bound_plan("digits_cnn", "mixed")
+    graph = constrained_graph(bound, by_cache=by_cache)
+    assert constraints_in(graph.proto) == constraints_of(bound, by_cache=by_cache)
+    assert constraints_in(bound.layers.graph.proto) is None  # it was not changed
+    assert graph.nodes == bound.layers.graph.nodes
+
+
+def test_whatever_is_asked_counts_in_the_key_of_an_engine(
+    rtx: Library, bound_plan: Plan, ada: BuildSettings
+) -> None:
     bound = bound_plan("digits_cnn", "mixed")
     plan = bound.plan
-    prints = {constraints_of(bound).fingerprint(), constraints_of(bound).fingerprint()}
-    assert len(prints) == 1
-    prints.add(constraints_of(bound, calibrator=True).fingerprint())
-    prints.add(
-        constraints_of(replace(bound, plan=replace(plan, rest=Precision.FP32))).fingerprint()
-    )
     wider = {**plan.tensors, "input": TensorRange(5.0)}
-    prints.add(constraints_of(replace(bound, plan=replace(plan, tensors=wider))).fingerprint())
-    assert len(prints) == 4
+    asked = [
+        constrained_graph(bound),
+        constrained_graph(bound, by_cache=True),
+        constrained_graph(replace(bound, plan=replace(plan, rest=Precision.FP32))),
+        constrained_graph(replace(bound, plan=replace(plan, tensors=wider))),
+    ]
+    keys = [engine_key(rtx, BuildJob(graph.proto, ada)) for graph in asked]
+    assert len(set(keys)) == 4
+    assert engine_key(rtx, BuildJob(constrained_graph(bound).proto, ada)) == keys[0]
 
 
 @pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
 def test_the_parser_keeps_every_name(rtx: Library, bound_plan: Plan, net: str) -> None:
     """Each node of the plan has layers, and each tensor that is to be set exists, whatever layers
     TensorRT makes of a node."""
+    model = constrained_graph(bound_plan(net, "int8")).proto
     asked = constraints_of(bound_plan(net, "int8"))
     trt = rtx.module
     builder = trt.Builder(rtx.logger)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, rtx.logger)
-    assert parser.parse(asked.proto.SerializeToString())
+    assert parser.parse(model.SerializeToString())
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     assert set(asked.precisions) <= {node for layer in layers for node in nodes_of(layer)}
     tensors = {
@@ -94,6 +113,6 @@ def test_the_parser_keeps_every_name(rtx: Library, bound_plan: Plan, net: str) -
 def test_tensorrt_for_rtx_has_no_such_way(
     rtx: Library, bound_plan: Plan, ada: BuildSettings
 ) -> None:
-    asked = constraints_of(bound_plan("digits_cnn", "int8"))
-    with pytest.raises(UsageError, match="no precision constraints"):
-        build_engine(rtx, asked.proto, ada, constraints=asked)
+    asked = constrained_graph(bound_plan("digits_cnn", "int8"))
+    with pytest.raises(UsageError, match="no implicit quantization"):
+        build_engine(rtx, asked.proto, ada)

@@ -124,6 +124,7 @@ def _fill(recorder: Recorder, network: Fake, proto: onnx.ModelProto) -> bool:
         made = [_tensor(recorder, t, kinds.get(t, 1), is_end=t in ends) for t in node.output]
         kind = _LAYER_TYPES.get(node.op_type, "ELEMENTWISE")
         layers.append(_layer(recorder, node.name, kind, f"[ONNX Layer: {node.name}]", made))
+    recorder.parsed, recorder.parsed_at = proto, len(recorder.calls)
     network._members.update(
         num_layers=len(layers),
         get_layer=lambda index: layers[index],

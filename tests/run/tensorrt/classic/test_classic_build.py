@@ -31,7 +31,7 @@ from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.cache import EngineCache
 from qdebug.run.tensorrt.calibrator import make_calibrator
-from qdebug.run.tensorrt.constraints import constraints_of
+from qdebug.run.tensorrt.constraints import constrained_graph, constraints_in
 from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 from qdebug.types import Precision
 library, recorder = recorded_library()
@@ -96,7 +96,7 @@ print(json.dumps(dict(
 IMPLICIT = (
     PRELUDE
     + """
-def constrained(calibrator):
+def constrained(by_cache):
     plan = PrecisionPlan(
         Precision.INT8, rest=Precision.FP16, layers={"/classifier/Gemm": Precision.FP32}
     )
@@ -104,12 +104,13 @@ def constrained(calibrator):
     layers = find_layers(model.graph)
     missing = bind_plan(plan, model, layers).missing_ranges()
     ranges = {t: TensorRange(i + 1.0) for i, t in enumerate(missing)}
-    return constraints_of(bind_plan(plan.with_ranges(ranges, ""), model, layers), calibrator)
+    bound = bind_plan(plan.with_ranges(ranges, ""), model, layers)
+    return constrained_graph(bound, by_cache=by_cache).proto
 
-def build(calibrator):
-    made = constrained(calibrator)
-    build_engine(library, made.proto, BuildSettings(profile=profile), constraints=made)
-    return made
+def build(by_cache):
+    proto = constrained(by_cache)
+    build_engine(library, proto, BuildSettings(profile=profile))
+    return constraints_in(proto)
 """
 )
 
@@ -122,7 +123,7 @@ def implicit() -> str:
 
 def test_the_implicit_way_of_tensorrt_10(classic: Run, implicit: str) -> None:
     code = """
-made = build(calibrator=False)
+made = build(by_cache=False)
 print(json.dumps(dict(
     network=recorder.of("create_network"),
     flags=[f.name for f, in recorder.of("set_flag")],
@@ -149,7 +150,7 @@ print(json.dumps(dict(
 
 def test_calibrators_serve_the_plan(classic: Run, implicit: str, tmp_path: Path) -> None:
     code = f"""
-made = build(calibrator=True)
+made = build(by_cache=True)
 assert not recorder.of("set_dynamic_range")
 (calibrator,), = recorder.of("int8_calibrator")
 assert isinstance(calibrator, trt.IInt8EntropyCalibrator2)
@@ -179,7 +180,7 @@ def refuse(recorder, config):
     return None
 stand_in._run = refuse
 try:
-    build(calibrator=True)
+    build(by_cache=True)
 except QdebugError as error:
     print(error.exit_code, error.message)
 """

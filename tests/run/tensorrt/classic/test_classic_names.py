@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from qdebug.run.tensorrt import calibrator, constraints
+from qdebug.run.tensorrt import calibrator, constrain
 from qdebug.run.tensorrt.library import Library
 
-PACKAGE = Path(constraints.__file__).parent
+PACKAGE = Path(constrain.__file__).parent
 MODULE = re.compile(r"(?:[\w.]*\.)?(?:_?trt|(?:_?library|self)\.module)\.(.+)")
 """How our code writes the module: `trt`, `self._trt`, `self.library.module` and the like."""
 
@@ -61,8 +61,8 @@ def test_names_exist_in_the_bindings(
     names = used_names()
     if not without:
         names |= set(calibrator._CLASSES.values())
-    names |= {f"DataType.{name}" for name in constraints._DATA_TYPES.values()}
-    names |= {f"LayerType.{name}" for name in (*constraints._FREE, *constraints._INT8_WORK)}
+    names |= {f"DataType.{name}" for name in constrain._DATA_TYPES.values()}
+    names |= {f"LayerType.{name}" for name in (*constrain._FREE, *constrain._INT8_WORK)}
     lacks = json.loads(classic(version, CODE.format(names=sorted(names))))
     assert set(lacks) == {n for n in names if n.startswith(ONLY_RTX) or n in without}
 
