@@ -16,7 +16,7 @@ from qdebug.pipeline.subject import Subject
 from qdebug.report.files import write_bytes, write_text
 from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.builder_config import check_settings
-from qdebug.run.tensorrt.cache import EngineCache, timing_cache_file
+from qdebug.run.tensorrt.cache import EngineCache, library_file
 from qdebug.run.tensorrt.constrain import check_implicit
 from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
@@ -70,7 +70,12 @@ class Target:
 
     def maker(self, progress: ProgressCallback) -> EngineMaker:
         """Builds and loads engines of it."""
-        return EngineMaker(self.library, self.settings, cache=self.cache, progress=progress)
+        compiled = None
+        if self.cache is not None:
+            compiled = library_file(cache_folder() / "compiled", "compiled", self.library)
+        return EngineMaker(
+            self.library, self.settings, cache=self.cache, compiled=compiled, progress=progress
+        )
 
 
 def open_target(settings: EngineSettings, *, cached: bool) -> Target:
@@ -101,7 +106,7 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
         tactic_sources=settings.tactic_sources,
         timing_cache=Path(settings.timing_cache)
         if settings.timing_cache
-        else timing_cache_file(cache_folder() / "timing", library),
+        else library_file(cache_folder() / "timing", "timing", library),
         tf32=settings.tf32,
         sparsity=settings.sparsity,
         plugins=tuple(Path(p) for p in settings.plugin),

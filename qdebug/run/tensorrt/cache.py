@@ -29,13 +29,13 @@ LIMIT_BYTES = 4 * 2**30
 _SCHEMA = "qdebug.engine/1"
 
 
-def timing_cache_file(folder: Path, library: Library) -> Path:
-    """Where in `folder` the timing cache of a library is kept: one for each version and GPU, since
-    TensorRT takes no other's."""
+def library_file(folder: Path, kind: str, library: Library) -> Path:
+    """Where in `folder` something of a library is kept, such as its "timing" cache: a file for each
+    version and GPU, since TensorRT takes no other's."""
     device = find_device()
     gpu = device.name if isinstance(device, Device) else "no GPU"
     version = ".".join(map(str, library.version))
-    return folder / re.sub(r"[^\w.-]+", "-", f"timing-{library.kind}-{version}-{gpu}.bin")
+    return folder / re.sub(r"[^\w.-]+", "-", f"{kind}-{library.kind}-{version}-{gpu}.bin")
 
 
 class EngineCache:

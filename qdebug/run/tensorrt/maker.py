@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -35,6 +36,7 @@ class EngineMaker:
     Attributes:
         settings: `profile` must name every input with dynamic axes.
         cache: where built engines are kept; None builds each anew.
+        compiled: the file that keeps what is compiled when engines are executed.
         cuda: the GPU; None opens the first one.
         progress: told of each build.
         build: `build_engine`, or what stands in for it.
@@ -43,6 +45,7 @@ class EngineMaker:
     library: Library
     settings: BuildSettings = field(default_factory=BuildSettings)
     cache: EngineCache | None = None
+    compiled: Path | None = None
     cuda: Cuda | None = None
     progress: ProgressCallback = ignore_progress
     build: Callable[..., BuiltEngine] = field(default=build_engine, repr=False)
@@ -86,6 +89,7 @@ class EngineMaker:
             self.cuda,
             tf32=self.settings.tf32,
             host_code=self.settings.version_compatible,
+            compiled=self.compiled,
         )
 
 

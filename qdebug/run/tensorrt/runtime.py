@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from qdebug.errors import BackendError
 from qdebug.run.tensorrt.cuda import Cuda, DeviceMemoryError, open_cuda
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.logger import LogMessage
+from qdebug.run.tensorrt.runtime_cache import runtime_cache, save_runtime_cache
 from qdebug.run.tensorrt.tf32 import settle_tf32
 from qdebug.types import Skipped
 
@@ -57,6 +59,7 @@ class Engine:
         raw: the `trt.ICudaEngine`.
         runtime: the `trt.IRuntime` that it needs as long as it lives.
         inputs, outputs: in the engine's order.
+        compiled: the file that keeps what is compiled for it; None keeps it in memory.
     """
 
     library: Library
@@ -65,37 +68,37 @@ class Engine:
     runtime: Any = field(repr=False)
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-
-
-_caches: dict[str, Any] = {}
+    compiled: Path | None = None
 
 
 class Contexts:
     """Makes the execution contexts of one engine. Must live as long as they do.
 
-    TensorRT for RTX compiles kernels when a context is made. All engines of a process share what
-    was compiled: seen, 2.0 s for a first context, 0.02 s for the next one of the same engine and
-    0.4 s for one of an engine that differs in its outputs. TensorRT keeps no reference to the cache
-    (seen: a segmentation fault), so it is kept here for good.
+    All engines of a process share what TensorRT for RTX compiles for them: see `runtime_cache`.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._raw = engine.raw
+        self._engine = engine
         self._config: Any = None
         if hasattr(engine.raw, "create_runtime_config"):
             config = engine.raw.create_runtime_config()
             if hasattr(config, "create_runtime_cache"):
-                name = engine.library.name
-                if name not in _caches:
-                    _caches[name] = config.create_runtime_cache()
-                config.set_runtime_cache(_caches[name])
+                with engine.cuda.current():
+                    cache = runtime_cache(engine.library.name, config, engine.compiled)
+                    config.set_runtime_cache(cache)
                 self._config = config
 
     def create(self) -> Any:
         """A `trt.IExecutionContext`, or None where TensorRT refuses."""
         if self._config is None:
-            return self._raw.create_execution_context()
-        return self._raw.create_execution_context(self._config)
+            return self._engine.raw.create_execution_context()
+        return self._engine.raw.create_execution_context(self._config)
+
+    def save(self) -> None:
+        """Keep what was compiled so far for the next process."""
+        if self._config is not None and self._engine.compiled is not None:
+            with self._engine.cuda.current():
+                save_runtime_cache(self._engine.library.name, self._engine.compiled)
 
 
 def numpy_type(data_type: Any) -> np.dtype[np.generic] | None:
@@ -111,12 +114,14 @@ def load_engine(
     *,
     tf32: bool = False,
     host_code: bool = False,
+    compiled: Path | None = None,
 ) -> Engine:
     """Deserialize an engine, built with `tf32` in its settings or without.
 
     Args:
         host_code: run what the engine brings for the host: the runtime of a version-compatible
             one. Only for engines that were built here.
+        compiled: see Engine.
 
     Raises:
         UsageError: pycuda is not installed.
@@ -140,7 +145,7 @@ def load_engine(
     ports = [_port(trt, raw, raw.get_tensor_name(k)) for k in range(raw.num_io_tensors)]
     inputs = tuple(p for p in ports if p.range is not None)
     outputs = tuple(p for p in ports if p.range is None)
-    return Engine(library, cuda, raw, runtime, inputs, outputs)
+    return Engine(library, cuda, raw, runtime, inputs, outputs, compiled)
 
 
 def _port(trt: Any, raw: Any, name: str) -> Port:

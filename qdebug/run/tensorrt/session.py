@@ -129,13 +129,17 @@ class EngineSession:
     def close(self) -> None:
         """See Session.close. Waits for executions in flight."""
         with self._changed:
+            contexts = self._contexts
             self._engine = self._contexts = None
             self._changed.wait_for(lambda: len(self._free) == len(self._slots))
             self._past = self.times
             for slot in self._slots:
                 slot.close()
+            used = bool(self._slots)
             self._slots, self._free = [], []
             self._changed.notify_all()
+        if contexts is not None and used:
+            contexts.save()
 
     @contextmanager
     def _slot(self) -> Iterator[Slot]:

@@ -12,7 +12,7 @@ import pytest
 
 from qdebug.run.tensorrt import cache as cache_module
 from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
-from qdebug.run.tensorrt.cache import EngineCache, timing_cache_file
+from qdebug.run.tensorrt.cache import EngineCache, library_file
 from qdebug.run.tensorrt.device import Device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.library import Library
@@ -139,7 +139,7 @@ def test_a_timing_cache_for_each_library_and_gpu(
     for gpu in ("NVIDIA H200", "NVIDIA L4 / x"):
         monkeypatch.setattr(cache_module, "find_device", lambda gpu=gpu: Device(gpu, (8, 9), 1))
         for library in (rtx, replace(rtx, version=(1, 6))):
-            path = timing_cache_file(tmp_path, library)
+            path = library_file(tmp_path, "timing", library)
             assert path.parent == tmp_path
             found.add(path)
     assert len(found) == 4

@@ -1,0 +1,68 @@
+"""What TensorRT for RTX compiles for this GPU is taken by the next process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdebug.run.tensorrt.cuda import Cuda
+from qdebug.run.tensorrt.library import Library
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+
+CODE = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
+from qdebug.run.tensorrt.cache import EngineCache
+from qdebug.run.tensorrt.library import load_library
+from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.run.tensorrt.session import EngineSession
+from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+model, data, folder = map(Path, sys.argv[1:])
+file = folder / "compiled.bin"
+x = np.load(data)["input"][:16]
+settings = BuildSettings(profile={"input": ShapeRange(x.shape, x.shape, x.shape)})
+maker = EngineMaker(
+    load_library("tensorrt-rtx"), settings, EngineCache(folder / "engines"), compiled=file
+)
+engine = maker.make(prepare_model(read_model(model)).graph.proto).engine
+taken = None
+if file.exists():
+    with engine.cuda.current():
+        config = engine.raw.create_runtime_config()
+        taken = config.create_runtime_cache().deserialize(file.read_bytes())
+started = time.perf_counter()
+with EngineSession(engine) as session:
+    session.run({"input": x})
+    seconds = time.perf_counter() - started
+print(json.dumps([taken, seconds, file.stat().st_size]))
+"""
+
+
+def test_the_next_process_takes_what_was_compiled(
+    library: Library, cuda: Cuda, figures: dict[str, Any], tmp_path: Path
+) -> None:
+    if not hasattr(library.module, "IRuntimeCache"):
+        pytest.skip("this library compiles nothing when an engine is executed")
+    files = [str(BUNDLED / "digits_encoder.onnx"), str(BUNDLED / "digits_holdout.npz")]
+    command = [sys.executable, "-c", CODE, *files, str(tmp_path)]
+    told = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(done.stdout.splitlines()[-1]))
+    (first, before, size), (second, after, _) = told
+    figures["compiled kernels"] = {
+        "first_run_s": round(before, 3),
+        "first_run_of_the_next_process_s": round(after, 3),
+        "file_bytes": size,
+    }
+    assert first is None and size > 0 and second is not False
