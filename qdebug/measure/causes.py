@@ -67,8 +67,8 @@ def int8_causes(parts: Sequence[OperandPart], weight: WeightPart | None) -> tupl
         causes += [_clipping(part, clipping), _coarse(part, part.energy / total - clipping)]
     if weight is not None:
         causes.append(_weight(weight, weight.energy / total))
-    kept = [c for c in causes if c.share >= LEAST_SHARE]
-    return tuple(sorted(kept, key=lambda c: -c.share))
+    kept = [c for c in causes if (c.share or 0) >= LEAST_SHARE]
+    return tuple(sorted(kept, key=lambda c: -(c.share or 0)))
 
 
 def half_causes(largest: float, tiny: float) -> tuple[Cause, ...]:

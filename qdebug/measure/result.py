@@ -25,14 +25,15 @@ class Cause:
 
     Attributes:
         label: one of DESIGN's causes: clipping, coarse-step, weight-range, …
-        share: of the layer's local error energy, 0 to 1; for accumulation and amplification, of
-            the error energy at its output.
+        share: of the layer's local error energy, 0 to 1; for accumulation, amplification, kernel
+            and reference-mismatch, of the error energy at its output; None for not-as-planned,
+            which is no part of an error.
         evidence: the measured numbers, for people.
         remedy: what to do.
     """
 
     label: str
-    share: float
+    share: float | None
     evidence: str
     remedy: str
 

@@ -61,9 +61,7 @@ def _inherited(
     subject: Subject, result: LayerResult, noise: Mapping[str, float]
 ) -> tuple[Cause, ...]:
     local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
-    layer = subject.layers.by_name[result.name]
-    reads = {t for n in layer.nodes for t in subject.reference.by_name[n].reads}
-    inputs = max((noise.get(t, 0.0) for t in reads), default=0.0)
+    inputs = max((noise.get(t, 0.0) for t in subject.reads(result.name)), default=0.0)
     cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0))
     return (cause,) if cause else ()
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.config.compare import CompareSettings
-from qdebug.measure.engine import Execution
+from qdebug.measure.engine import EngineReport, Execution
+from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.measure.metrics import metrics_of
-from qdebug.measure.result import CompareResult, TaskResult, TensorResult
+from qdebug.measure.result import CompareResult, LayerResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric, join_outputs
 from qdebug.model.samples import Samples
 from qdebug.pipeline.asked import asked_of
@@ -78,15 +79,33 @@ def with_engine(
     report = engine.report
     save_engine(engine, settings)
     if not_run:
-        return replace(result, engine=report)
+        return replace(result, engine=report, layers=_explained(subject, result.layers, report))
     done = execute_engine(target, settings, subject, samples, context, gate.metric)
+    report = replace(report, execution=done.execution)
     return replace(
         result,
-        engine=replace(report, execution=done.execution),
+        engine=report,
+        layers=_explained(subject, result.layers, report),
         outputs=done.outputs,
         task=done.task,
         verdict=verdict_of(gate.conditions, done.outputs, result.layers, result.tensors, done.task),
     )
+
+
+def _explained(
+    subject: Subject, layers: Sequence[LayerResult], engine: EngineReport
+) -> tuple[LayerResult, ...]:
+    """`layers` with the causes that only the engine shows before those of the simulation."""
+    wrong = {row.node: not_as_planned(row) for row in engine.audit.audit.mismatches}
+    done = engine.execution
+    # The clean engine has the last word on the model's outputs.
+    found = {a.tensor: a for a in (*done.tensors, *done.outputs)} if done else {}
+    explained = []
+    for layer in layers:
+        seen = attributed_cause(layer.tensor, found, sorted(subject.reads(layer.name)))
+        causes = [c for c in (wrong.get(layer.name), seen) if c is not None]
+        explained.append(replace(layer, causes=(*causes, *layer.causes)))
+    return tuple(explained)
 
 
 def execute_engine(

@@ -49,6 +49,12 @@ class Subject:
     plan: PrecisionPlan | None
     notes: tuple[str, ...] = ()
 
+    def reads(self, layer: str) -> frozenset[str]:
+        """The reference's tensors that a layer reads, those between its own nodes left out."""
+        nodes = [self.reference.by_name[n] for n in self.layers.by_name[layer].nodes]
+        own = {t for node in nodes for t in node.outputs}
+        return frozenset(t for node in nodes for t in node.reads if t not in own)
+
 
 def planned_subject(model: Model, bound: BoundPlan) -> Subject:
     """The model against itself in the precisions of a plan."""

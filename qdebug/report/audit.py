@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qdebug.report.tables import name_table, print_table
+from qdebug.report.tables import name_table, print_indented, print_table
 from qdebug.report.view import printable
 from qdebug.run.tensorrt.inspect.audit import AuditRow, Verdict
 from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit
 
 _QUIET = (Verdict.SAME, Verdict.GONE, Verdict.FUSED)
+_MOST_REASONS = 2
 
 
 def print_audit(console: Console, audit: PlanAudit, plan: str, top: int | None) -> None:
@@ -35,23 +36,38 @@ def print_audit(console: Console, audit: PlanAudit, plan: str, top: int | None) 
         print_table(console, _table(console, rows[:top]))
     if top is not None and len(rows) > top:
         console.print(Text(f"{len(rows) - top} more (-v or --json).", style="dim"))
+    _print_reasons(console, found.mismatches)
+
+
+def _print_reasons(console: Console, mismatches: Sequence[AuditRow]) -> None:
+    """Why layers were built otherwise, and what to do."""
+    for row in [r for r in mismatches if r.note][:_MOST_REASONS]:
+        console.print(Text(f"  {printable(row.node)}"), soft_wrap=True)
+        print_indented(console, f"Built in {row.built}: {printable(row.note)}.", 4, "")
+        if row.advice:
+            print_indented(console, printable(row.advice), 4, "green")
 
 
 def _table(console: Console, rows: Sequence[AuditRow]) -> Table:
     heads = ["layer", "op", "asked", "built", "verdict"]
-    noted = any(r.note for r in rows) and not console.is_terminal
+    noted = any(_why(r) for r in rows) and not console.is_terminal
     return name_table(
         console,
         [*heads, "why"] if noted else heads,
         [
             (
                 r.node,
-                [r.op_type, r.asked, r.built or "–", r.verdict, *([r.note] if noted else [])],
+                [r.op_type, r.asked, r.built or "–", r.verdict, *([_why(r)] if noted else [])],
                 "red" if r.verdict is Verdict.MISMATCH else "",
             )
             for r in rows
         ],
     )
+
+
+def _why(row: AuditRow) -> str:
+    """The note of a row, but of a mismatch, whose reason stands below the table."""
+    return "" if row.verdict is Verdict.MISMATCH else row.note
 
 
 def audit_to_json(audit: PlanAudit) -> dict[str, Any]:
@@ -73,6 +89,7 @@ def _row(row: AuditRow, audit: PlanAudit) -> dict[str, Any]:
         "built": row.built or None,
         "verdict": str(row.verdict),
         "note": row.note or None,
+        "advice": row.advice or None,
         "engine_layer": row.engine_layer or None,
         "nodes": [
             {"name": name, "engine_layers": list(to)} for name, to in audit.nodes[row.node].items()

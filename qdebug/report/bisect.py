@@ -13,7 +13,16 @@ from rich.text import Text
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.engine import print_engine
 from qdebug.report.tables import print_indented, print_table
-from qdebug.report.view import counted, decibel, number, printable, share, shorten_layer, widest
+from qdebug.report.view import (
+    cause_title,
+    counted,
+    decibel,
+    number,
+    printable,
+    share,
+    shorten_layer,
+    widest,
+)
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
@@ -240,7 +249,7 @@ def _why(result: BisectResult, layer: PinnedLayer) -> str:
         parts.append("demanded by --pin")
     elif layer.without is not None:
         parts.append(f"without it {_measured(layer.without)}")
-    parts += [f"{c.label} ({100 * c.share:.0f}%): {c.evidence}" for c in layer.causes[:1]]
+    parts += [f"{cause_title(c)}: {c.evidence}" for c in layer.causes[:1]]
     return "; ".join(parts)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.cells import cell_len, set_cell_size
 
 from qdebug.measure.engine import EngineReport
+from qdebug.measure.engine_causes import ENGINE_LABELS
 from qdebug.measure.metrics import Metrics
-from qdebug.measure.result import CompareResult, LayerResult
+from qdebug.measure.result import Cause, CompareResult, LayerResult
 
 _MOST_REASONS = 3
 
@@ -67,7 +68,7 @@ def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
         title=_title(result),
         facts=tuple(_facts(result)),
         layers=tuple(_row(layer) for layer in shown),
-        reasons=tuple(_reasons(shown)),
+        reasons=(*_engine_reasons(result), *_reasons(shown)),
         hidden=len(result.layers) - len(shown),
         local_samples=result.local_samples,
         notes=tuple(printable(note) for note in result.notes),
@@ -186,11 +187,25 @@ def _judged(result: CompareResult) -> bool | None:
 def _reasons(layers: Sequence[LayerResult]) -> Iterator[tuple[str, str, str]]:
     """The main cause of each of the worst layers; the same remedy for the same cause only once."""
     said: set[str] = set()
-    for layer in [x for x in layers if x.causes][:_MOST_REASONS]:
-        cause = layer.causes[0]
-        text = f"{cause.label} ({100 * cause.share:.0f}%): {printable(cause.evidence)}."
+    explained = [x for x in layers if any(c.label not in ENGINE_LABELS for c in x.causes)]
+    for layer in explained[:_MOST_REASONS]:
+        cause = next(c for c in layer.causes if c.label not in ENGINE_LABELS)
+        text = f"{cause_title(cause)}: {printable(cause.evidence)}."
         yield printable(layer.name), text, "" if cause.remedy in said else cause.remedy
         said.add(cause.remedy)
+
+
+def _engine_reasons(result: CompareResult) -> Iterator[tuple[str, str, str]]:
+    """For each cause that only an engine shows, the first layer in execution order."""
+    order = {t.name: k for k, t in enumerate(result.tensors)}
+    layers = sorted(result.layers, key=lambda x: order.get(x.tensor, 0))
+    for label in ENGINE_LABELS:
+        found = [(x, c) for x in layers for c in x.causes if c.label == label]
+        if found:
+            layer, cause = found[0]
+            more = f" (the first of {len(found)} layers)" if len(found) > 1 else ""
+            text = f"{cause_title(cause)}{more}: {printable(cause.evidence)}."
+            yield printable(layer.name), text, printable(cause.remedy)
 
 
 def _verdict(result: CompareResult) -> str:
@@ -204,6 +219,11 @@ def _verdict(result: CompareResult) -> str:
     if failed:
         return f"FAILED: {failed} of {len(conditions)} conditions do not hold."
     return f"PASSED: all {len(conditions)} conditions hold."
+
+
+def cause_title(cause: Cause) -> str:
+    """Such as "clipping (80%)"."""
+    return cause.label if cause.share is None else f"{cause.label} ({100 * cause.share:.0f}%)"
 
 
 def printable(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,37 @@ def test_a_layer_built_in_another_precision_fails(desk: Any, make: Any) -> None:
     assert done.code == 1, (done.out, done.err)
     assert "FAILED: 1 layer of the engine not built as planned" in done.out
     assert "up" in done.out and "mismatch" in done.out
-    audit = desk.run("compare", "up.onnx", "--inputs", "up.npz", *RTX, "--json", "-").json["engine"]
-    assert audit["audit"]["mismatches"] == ["up"]
+    assert "not-as-planned: planned in int8, built in fp32" in done.out
+    found = desk.run("compare", "up.onnx", "--inputs", "up.npz", *RTX, "--json", "-").json
+    assert found["engine"]["audit"]["mismatches"] == ["up"]
+    causes = {x["name"]: x["causes"][0] for x in found["layers"] if x["causes"]}
+    assert causes["up"]["label"] == "not-as-planned" and causes["up"]["share"] is None
+    assert "Pin it to fp32" in causes["up"]["remedy"] and "Pin it to fp32" in done.out
+
+
+@needs_rtx
+@simulated
+def test_a_pinned_product_whose_casts_are_folded_gets_advice_that_helps(desk: Any) -> None:
+    """TensorRT for RTX drops the casts around an FP32 product of FP16 data."""
+    products = [f"/layers/layers.0/attention/{m}" for m in ("MatMul", "MatMul_1")]
+
+    def compared(pins: list[str]) -> Any:
+        layers = "".join(f"  {name}: fp32\n" for name in pins)
+        text = f"schema: qdebug.plan/1\nprecision: int8\nrest: fp16\nlayers:\n{layers}"
+        desk.write("plan.yaml", text)
+        return desk.run(
+            *("compare", BUNDLED / "digits_encoder.onnx", "--plan", "plan.yaml", *RTX),
+            *("--inputs", BUNDLED / "digits_holdout.npz", "--samples", "2"),
+            *("--top", "1", "--json", "found.json", "--force"),
+        )
+
+    done = compared(products)
+    assert done.code == 1 and "folded the casts" in done.out and "--rest fp32" in done.out
+    audit = json.loads(Path("found.json").read_text())["engine"]["audit"]
+    assert audit["mismatches"] == products
+    advice = [row["advice"] for row in audit["layers"] if row["verdict"] == "mismatch"]
+    feeders = [text.split("'")[1] for text in advice]
+    assert compared([*products, *feeders]).code == 0
 
 
 @needs_rtx
@@ -157,10 +187,15 @@ def test_an_engine_that_is_wrong_in_fp32_already(
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
     done = desk.run(*flags)
     assert "'out' is wrong in the engine of FP32 already" in done.out
-    execution = desk.run(*flags, "--json", "-").json["engine"]["execution"]
+    found = desk.run(*flags, "--json", "-").json
+    execution = found["engine"]["execution"]
     assert execution["preflight"]["reference_mismatch"] == ["out"]
     labels = {t["tensor"]: t["label"] for t in execution["tensors"]}
     assert labels["out"] == "reference-mismatch" and labels["r1"] == "quantization"
+    assert "reference-mismatch (" in done.out
+    layers = {x["name"]: [c["label"] for c in x["causes"]] for x in found["layers"]}
+    assert layers["fc"][0] == "reference-mismatch"
+    assert "reference-mismatch" not in layers["conv1"]
 
 
 @needs_rtx

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,19 @@ import pytest
 
 from qdebug.errors import QdebugError
 from qdebug.model.graph import Graph
-from qdebug.model.layers import find_layers
+from qdebug.model.layers import Layer, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.engine_observe import EngineJob, for_samples
+from qdebug.pipeline.engine_run import EngineFindings, attribute_engine
 from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend
 from qdebug.run.tensorrt.cuda import PyCuda, open_cuda
 from qdebug.run.tensorrt.library import Library, load_library
 from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.run.tensorrt.observe.ways import CaptureWay
 from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import Precision
 
@@ -72,8 +74,7 @@ class Case:
     reference: Graph
     lowered: Lowered
     job: EngineJob
-    layers: dict[str, str]
-    """Quantizable layers and their output tensors."""
+    layers: tuple[Layer, ...]
 
 
 @pytest.fixture(scope="session")
@@ -121,10 +122,23 @@ def case(library: Library, cuda: PyCuda) -> Callable[..., Case]:
             model.graph,
             lowered,
             _job(EngineMaker(library, BuildSettings(), cuda=cuda), model.graph, samples),
-            {x.name: x.output for x in find_layers(model.graph) if x.quantizable},
+            find_layers(model.graph).all,
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def findings(case: Callable[..., Case]) -> Callable[..., EngineFindings]:
+    """`findings(net, kind, way)`: FP32, simulation and engine side by side, observed in one way."""
+
+    @cache
+    def run(net: str, kind: str, way: CaptureWay) -> EngineFindings:
+        one = case(net, kind)
+        job = replace(one.job, ways=(way,))
+        return attribute_engine(job, one.reference, one.lowered.graph, one.lowered.tensors)
+
+    return run
 
 
 def _job(maker: EngineMaker, graph: Graph, samples: Samples) -> EngineJob:

@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from qdebug.measure.attribution import agreement
-from qdebug.pipeline.engine_run import attribute_engine
+from qdebug.measure.attribution import RELEVANT_DB, agreement
+from qdebug.pipeline.engine_run import EngineFindings, attribute_engine
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.observe.ways import CaptureWay
 
 
-@pytest.mark.parametrize("net", ["digits_encoder", "minilm"])
-def test_the_simulation_foretells_an_int8_transformer(
-    case: Callable[..., Any], figures: dict[str, Any], net: str
+@pytest.mark.parametrize(
+    ("net", "kind"),
+    [("digits_encoder", "int8"), ("minilm", "int8")]
+    + [(net, "fp16") for net in ("digits_cnn", "face detector", "digits_encoder", "minilm")],
+)
+def test_the_simulation_foretells_the_engine(
+    case: Callable[..., Any],
+    findings: Callable[..., EngineFindings],
+    figures: dict[str, Any],
+    net: str,
+    kind: str,
 ) -> None:
-    one = case(net, "int8")
-    found = attribute_engine(one.job, one.reference, one.lowered.graph, one.lowered.tensors)
-    outputs = set(one.layers.values())
+    """Tensors whose error in the engine is below 60 dB: their error is the simulation's, and layers
+    rank alike. In FP16 they are those behind several roundings: on the CPU 10 of 32, 96 of 115, 13
+    of 108 and 104 of 204 in these networks."""
+    one, found = case(net, kind), findings(net, kind, CaptureWay.OUTPUTS)
+    outputs = {x.output for x in one.layers if x.quantizable or kind == "fp16"}
     layers = agreement([a for a in found.attributions if a.tensor in outputs])
+    below = [a for a in found.attributions if not a.total_db >= RELEVANT_DB]
+    apart = sorted(below, key=lambda a: -abs(a.quantization_db - a.total_db))
     kernel = sorted((round(a.kernel_db, 1), a.tensor) for a in found.attributions)
-    figures[f"int8 {net}"] = {
+    figures[f"{kind} {net}"] = {
         "tensors": len(found.attributions),
         "agreement": found.agreement,
         "layers": layers,
+        "furthest apart": [
+            (a.tensor, round(a.quantization_db, 2), round(a.total_db, 2)) for a in apart[:5]
+        ],
         "lowest kernel_db": kernel[:3],
-        "labels": sorted({a.label for a in found.attributions}),
-        "way": found.way,
+        "labels": Counter(a.label for a in found.attributions),
         "checks": found.checks,
         "clean": found.clean,
     }
-    assert found.way is CaptureWay.OUTPUTS and not found.checks[-1].hides
-    assert found.agreement.tensors > 50
+    print(f"{net} {kind}: {len(below)} of {len(found.attributions)} tensors below 60 dB")
+    assert not found.checks[-1].hides
+    assert len(below) > (50 if kind == "int8" else 0)
     assert found.agreement.within is not None and found.agreement.within >= 0.95
     assert layers.spearman is not None and layers.spearman >= 0.98
-    assert all(a.label in ("", "quantization") for a in found.attributions)
-    assert found.clean[0].label == "quantization" and found.clean[0].kernel_share < 0.1
+    if kind == "int8":
+        assert all(a.label in ("", "quantization") for a in found.attributions)
+        assert found.clean[0].label == "quantization" and found.clean[0].kernel_share < 0.1
 
 
 @pytest.mark.parametrize(
@@ -48,15 +65,13 @@ def test_the_simulation_foretells_an_int8_transformer(
 )
 @pytest.mark.parametrize("way", list(CaptureWay))
 def test_every_way_is_checked_against_the_clean_engine(
-    case: Callable[..., Any],
+    findings: Callable[..., EngineFindings],
     figures: dict[str, Any],
     net: str,
     kind: str,
     way: CaptureWay,
 ) -> None:
-    one = case(net, kind)
-    job = replace(one.job, ways=(way,))
-    found = attribute_engine(job, one.reference, one.lowered.graph, one.lowered.tensors)
+    found = findings(net, kind, way)
     check = found.checks[-1]
     figures[f"{way} {net} {kind}"] = {
         "observed": check.observed,

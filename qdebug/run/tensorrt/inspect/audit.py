@@ -10,14 +10,8 @@ from qdebug.errors import UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.run.tensorrt.inspect.layer_info import NAMES_ONLY
 from qdebug.run.tensorrt.inspect.layers import FLOATS, EngineInfo, EngineLayer, OnnxNode, Role
+from qdebug.run.tensorrt.inspect.mismatch import MOVING_OPS, explain_mismatch
 from qdebug.types import Precision
-
-MOVING_OPS = frozenset(
-    {"Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements"}
-    | {"GatherND", "Identity", "MaxPool", "GlobalMaxPool", "Pad", "Reshape", "Slice", "Split"}
-    | {"SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"}
-)
-"""Operations that pass values on unchanged: in INT8 they are exact."""
 
 
 class Verdict(StrEnum):
@@ -42,6 +36,7 @@ class AuditRow:
         built: the precision found, as in `EngineTensor.dtype`, or "tf32"; "" where none is told.
         engine_layer: the name of the engine's layer that does its work, or "".
         note: why the verdict is what it is, where that is not plain.
+        advice: what to do about a mismatch, where something is known.
     """
 
     node: str
@@ -51,6 +46,7 @@ class AuditRow:
     engine_layer: str
     verdict: Verdict
     note: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,10 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
         verdict, note = _absent(op_type, node, info)
         return AuditRow(name, op_type, want, "", "", verdict, note)
     verdict, note = _judged(name, op_type, want, layer)
-    return AuditRow(name, op_type, want, layer.precision, layer.name, verdict, note)
+    advice = ""
+    if verdict is Verdict.MISMATCH:
+        note, advice = explain_mismatch(node, want, layer, info)
+    return AuditRow(name, op_type, want, layer.precision, layer.name, verdict, note, advice)
 
 
 def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[Verdict, str]:

@@ -1,0 +1,43 @@
+"""`qdebug bisect` where candidates run as engines: built by a fake, the answer's by the library."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spoilt_engines import perceptron, spoilt_in_int8
+
+from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.fake import fake_build, fake_maker
+from qdebug.run.tensorrt.maker import EngineMaker
+
+RTX = ["--backend", "tensorrt-rtx", "--compute-capability", "8.9"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None or not isinstance(find_device(), str),
+    reason="needs TensorRT for RTX, and no GPU: tests/gpu has the same on one",
+)
+def test_the_search_goes_on_where_the_engine_disagrees(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The simulation pins `second`; the engine gets `fourth` wrong as well."""
+
+    def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
+        return replace(fake_maker(settings), build=spoilt_in_int8(fake_build, "fourth"))
+
+    net = perceptron(tmp_path)
+    flags = ["bisect", net.model, "--inputs", net.samples, "--pin-to", "fp32",
+             "--target", "output.sqnr_db>=25", *RTX, "--json", "-"]  # fmt: skip
+    simulated = desk.run(*flags)
+    assert simulated.code == 0 and simulated.json["pinned"] == ["second"]
+    monkeypatch.setattr("qdebug.pipeline.bisect_engine.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.bisect.in_milliseconds", lambda setup, target: setup.space)
+    monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
+    found = desk.run(*flags)
+    assert found.code == 0 and found.json["pinned"] == ["second", "fourth"]
+    assert any("done again on engines" in note for note in found.json["notes"])
+    assert found.json["checks"][-1]["passed"] and found.json["baseline"] < 15
