@@ -24,7 +24,7 @@ from qdebug.cli.options import (
     Json,
     Method,
     Metric,
-    Model,
+    ModelOrPlan,
     NoCache,
     NoProgress,
     NumSamples,
@@ -51,7 +51,7 @@ _SEARCH = "Search"
 
 
 def bisect_command(
-    model: Model = None,
+    model: ModelOrPlan = None,
     inputs: Inputs = None,
     precision: CandidatePrecision = None,
     rest: Rest = None,
@@ -213,7 +213,13 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import emit, error_console, resumable, set_verbosity
+    from qdebug.cli.common import (
+        emit,
+        error_console,
+        resumable,
+        set_verbosity,
+        with_planned_model,
+    )
     from qdebug.config.bisect import BisectSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.bisect import bisect
@@ -223,7 +229,7 @@ def _run(
     from qdebug.report.progress import ProgressBars
 
     set_verbosity(verbose)
-    settings = resolve(BisectSettings, "bisect", flags, config)
+    settings = resolve(BisectSettings, "bisect", with_planned_model(flags, config), config)
     inputs = {
         "MODEL": settings.model,
         "--inputs": settings.inputs,

@@ -6,8 +6,9 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -52,6 +53,20 @@ def write_json(data: dict[str, Any], target: str) -> None:
         print(text)
     else:
         write_text(target, text + "\n", "--json")
+
+
+def with_planned_model(flags: Mapping[str, object], config: Path | None) -> dict[str, object]:
+    """`flags` with the model that --plan names, where MODEL was left out and no file gives it.
+
+    Raises:
+        PlanError: the plan cannot be read, or names no model that is there.
+    """
+    from qdebug.plan.planfile import model_for, named_model
+
+    plan = flags.get("plan")
+    if flags.get("model") or not isinstance(plan, str) or config is not None:
+        return dict(flags)
+    return {**flags, "model": model_for(plan, named_model(plan), hint="Give MODEL.")}
 
 
 @contextmanager

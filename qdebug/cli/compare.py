@@ -25,7 +25,7 @@ from qdebug.cli.options import (
     Json,
     Method,
     Metric,
-    Model,
+    ModelOrPlan,
     NoCache,
     NoProgress,
     NumSamples,
@@ -56,7 +56,7 @@ _KEEP = "What to keep"
 
 
 def compare_command(
-    model: Model = None,
+    model: ModelOrPlan = None,
     inputs: Inputs = None,
     precision: CandidatePrecision = None,
     rest: Rest = None,
@@ -164,7 +164,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import emit, error_console, set_verbosity
+    from qdebug.cli.common import emit, error_console, set_verbosity, with_planned_model
     from qdebug.config.compare import CompareSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.compare import compare
@@ -174,7 +174,7 @@ def _run(
     from qdebug.report.view import compare_view
 
     set_verbosity(verbose)
-    settings = resolve(CompareSettings, "compare", flags, config)
+    settings = resolve(CompareSettings, "compare", with_planned_model(flags, config), config)
     _check_targets(settings, config, json)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         outcome = compare(settings, progress)

@@ -16,7 +16,7 @@ from qdebug.plan.export import TARGETS
 from qdebug.plan.export.source import Source
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
-from qdebug.plan.planfile import read_plan
+from qdebug.plan.planfile import model_for, read_plan
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.report.files import check_distinct, check_writable
 from qdebug.types import Precision
@@ -55,14 +55,10 @@ def export_plan(
     path = Path(output or f"{Path(source).with_suffix('')}{TARGETS[target].suffix}")
     _check_free([path], force)
     ranges = read_ranges(source)
-    model_path = model or ranges.model_path
+    model_path = model_for(source, ranges.model_path, model)
     inputs = {"the model": model_path, "the plan": source}
     check_distinct({"-o": str(path)}, inputs)
     check_writable(str(path), "-o")
-    if not model_path:
-        raise PlanError(f"{source} names no model", "Give it with --model.")
-    if not model and not Path(model_path).exists():
-        raise PlanError(f"{source} is for {model_path}: no such file", "Give it with --model.")
     bound, prepared, notes = _bind(source, ranges, model_path, missing)
     rendered = TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
     check_distinct({f"-o, of which {p.name} is a part": str(p) for p in rendered.files}, inputs)

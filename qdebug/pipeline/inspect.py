@@ -14,7 +14,7 @@ from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.subject import planned_subject
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, TensorRange, bind_plan
-from qdebug.plan.planfile import named_model, read_plan
+from qdebug.plan.planfile import model_for, named_model, read_plan
 from qdebug.run.tensorrt.inspect.diff import diff
 from qdebug.run.tensorrt.inspect.layers import EngineInfo
 from qdebug.run.tensorrt.inspect.onnx_file import with_nodes
@@ -87,9 +87,7 @@ def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> PlanAudit:
 
 def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
     plan = read_plan(plan_file)
-    path = model_file or named_model(plan_file)
-    if not path:
-        raise PlanError(f"{plan_file} names no model", "Give it with --model.")
+    path = model_for(plan_file, named_model(plan_file), model_file)
     model = prepare_model(read_model(path), required_opset(plan))
     if model.quantized:
         raise PlanError(

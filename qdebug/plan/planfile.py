@@ -88,6 +88,32 @@ def named_model(path: str | Path) -> str:
     return read_yaml(Path(path), _PlanFile, PlanError).model.path
 
 
+def model_for(
+    source: str | Path, named: str, given: str | None = None, hint: str = "Give it with --model."
+) -> str:
+    """The model file of a plan or a calibration: the one that is given, else the one that it names,
+    looked for from the working directory and then beside it, as files that belong together move.
+
+    Args:
+        source: the plan's file.
+        named: the model in it, "" for none.
+        given: by the user, who needs no plan to name it.
+        hint: how it is given.
+
+    Raises:
+        PlanError: it names none, or none that is there.
+    """
+    if given:
+        return given
+    if not named:
+        raise PlanError(f"{source} names no model", hint)
+    folder = Path(source).parent
+    for path in (Path(named), folder / named, folder / Path(named).name):
+        if path.exists():
+            return str(path)
+    raise PlanError(f"{source} is for {named}: no such file, neither here nor beside it", hint)
+
+
 def plan_to_yaml(
     plan: PrecisionPlan,
     model_path: str = "",

@@ -169,6 +169,35 @@ def test_export_of_a_plan_whose_model_is_elsewhere(desk: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("named", ["net.onnx", "models/net.onnx", "../elsewhere/net.onnx"])
+def test_a_model_that_moved_with_its_plan(desk: Any, named: str) -> None:
+    """It is looked for from the working directory, then beside the plan, by every command."""
+    plan = f"schema: qdebug.plan/1\nprecision: fp16\nmodel: {{path: {named}}}\n"
+    (desk.folder / "moved" / "models").mkdir(parents=True)
+    desk.write("moved/plan.yaml", plan)
+    kept = "moved/models/net.onnx" if named.startswith("models") else "moved/net.onnx"
+    Path("net.onnx").rename(kept)
+    run = ["--plan", "moved/plan.yaml", "--inputs", "data.npz", "--json", "-"]
+    assert Path(desk.run("compare", *run).json["model"]["path"]) == Path(kept)
+    assert desk.run("bisect", *run, "--target", "output.cosine>=0.9").code == 0
+    assert desk.run("export", "moved/plan.yaml", "-o", "half.onnx").code == 0
+    assert desk.run("inspect", "half.onnx", "--expect", "moved/plan.yaml").code == 0
+    Path(kept).rename("net.onnx")
+    if not named.startswith("net"):
+        says = [f"moved/plan.yaml is for {named}: no such file, neither here nor beside it"]
+        desk.refused("compare", *run[:-2], says=[*says, "Give MODEL."])
+        desk.refused("inspect", "half.onnx", "--expect", "moved/plan.yaml", says=[*says, "--model"])
+
+
+def test_a_model_that_is_given_needs_no_plan_to_name_it(desk: Any) -> None:
+    desk.write("lost.yaml", "schema: qdebug.plan/1\nprecision: fp16\nmodel: {path: gone.onnx}\n")
+    run = ["--plan", "lost.yaml", "--inputs", "data.npz"]
+    assert desk.run("compare", "net.onnx", *run).code == 0
+    assert desk.run("export", "lost.yaml", "--model", "net.onnx").code == 0
+    config = desk.write("c.yaml", "command: compare\nmodel: net.onnx\n")
+    assert desk.run("compare", *run, "--config", config).code == 0
+
+
 def test_export_of_a_plan_that_names_no_model(desk: Any) -> None:
     desk.write("bare.yaml", "schema: qdebug.plan/1\nprecision: fp16\n")
     desk.refused("export", "bare.yaml", says=["bare.yaml names no model", "--model"])
