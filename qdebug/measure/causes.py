@@ -100,6 +100,22 @@ def half_causes(largest: float, tiny: float) -> tuple[Cause, ...]:
     return ()
 
 
+def harmless_cause(largest: float, readers_db: float) -> Cause:
+    """Why a layer overflows that does no harm, as one that makes a mask of -Inf.
+
+    Args:
+        largest: magnitude that it writes in FP32.
+        readers_db: the lowest SQNR among the layers that read it.
+    """
+    return Cause(
+        "fp16-overflow",
+        1.0,
+        f"values reach {largest:.3g}, FP16 ends at {_HALF_MAX:.0f}; harmless: every layer that "
+        f"reads them is finite, at {readers_db:.1f} dB or better",
+        "Nothing needs to be done: it works as a mask of -Inf does.",
+    )
+
+
 def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
     """Why a layer's output is worse than its own error explains, None where it is not.
 

@@ -10,6 +10,9 @@ from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import Metrics
 from qdebug.types import Precision, Skipped
 
+HARMLESS_DB = 40.0
+"""An error of a hundredth of the signal: an overflow whose readers show less is no culprit."""
+
 
 @dataclass(frozen=True)
 class TensorResult:
@@ -48,6 +51,8 @@ class LayerResult:
             that runs in FP32, or that could not be cut loose.
         input_clipped_fraction: the largest share of an input's values that its Q/DQ pair clips.
         rank: 1 is the worst; by local error, and layers without one by cumulative error.
+        readers_sqnr_db: of a layer that holds NaN or Inf of its own, the lowest SQNR among the
+            layers that read them, where all of those are finite; it then ranks by it.
     """
 
     name: str
@@ -60,6 +65,12 @@ class LayerResult:
     input_clipped_fraction: float | None
     rank: int = 0
     causes: tuple[Cause, ...] = ()
+    readers_sqnr_db: float | None = None
+
+    @property
+    def harmless(self) -> bool:
+        """It overflows, and what reads it shows nothing of that: as a mask of -Inf."""
+        return self.readers_sqnr_db is not None and self.readers_sqnr_db >= HARMLESS_DB
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,12 @@ class _Values:
             exact = exact[np.isfinite(exact)]
             largest = _largest(exact)
         self.count += exact.size
-        self.squares += float(exact @ exact)
         self.largest = max(self.largest, largest)
         if amax is None:
             magnitude = np.abs(exact)
             self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
             return
+        self.squares += float(exact @ exact)
         scale = np.float32(scale_of(amax))
         work = exact / scale
         np.rint(work, out=work)

@@ -238,7 +238,7 @@ def _result(
         first_divergence=first_divergence(layers, subject),
         skipped=all_skipped(subject, errors, not_float),
         task=task,
-        notes=(*subject.notes, *overflow_notes(finals, tensors)),
+        notes=(*subject.notes, *overflow_notes(finals, layers)),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import onnx
 
-from qdebug.measure.causes import inherited_cause
+from qdebug.measure.causes import harmless_cause, inherited_cause
 from qdebug.measure.result import Cause, LayerResult, TensorResult
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples
@@ -54,12 +54,15 @@ def diagnosed(
 
 
 def _needs_reason(result: LayerResult) -> bool:
-    return result.local_sqnr_db is not None and not result.local_sqnr_db > _GOOD_DB
+    local = result.local_sqnr_db
+    return local is not None and not local > _GOOD_DB and not result.harmless
 
 
 def _inherited(
     subject: Subject, result: LayerResult, noise: Mapping[str, float]
 ) -> tuple[Cause, ...]:
+    if result.harmless:
+        return (harmless_cause(result.metrics.ref_amax, result.readers_sqnr_db or 0.0),)
     local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
     inputs = max((noise.get(t, 0.0) for t in subject.reads(result.name)), default=0.0)
     cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0))

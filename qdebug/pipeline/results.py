@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from qdebug.measure.compare import Errors, skipped_tensors
 from qdebug.measure.conditions import Checked, Condition, check_condition
-from qdebug.measure.metrics import METRIC_NAMES, Metrics, metrics_of, sqnr_db
+from qdebug.measure.metrics import METRIC_NAMES, metrics_of, sqnr_db
 from qdebug.measure.result import (
     Divergence,
     LayerResult,
@@ -17,6 +17,7 @@ from qdebug.measure.result import (
     Verdict,
 )
 from qdebug.model.layers import Layer
+from qdebug.pipeline.contained import contained
 from qdebug.pipeline.subject import Subject
 from qdebug.types import Precision, Skipped
 
@@ -49,7 +50,7 @@ def layer_results(subject: Subject, errors: Errors) -> tuple[LayerResult, ...]:
         for layer in subject.layers
         if layer.output in errors.tensors
     ]
-    ranked = sorted(results, key=_badness)
+    ranked = sorted(contained(subject, results), key=_badness)
     return tuple(replace(result, rank=i) for i, result in enumerate(ranked, start=1))
 
 
@@ -57,11 +58,11 @@ def first_divergence(
     layers: Sequence[LayerResult], subject: Subject, threshold_db: float = DIVERGENCE_DB
 ) -> Divergence | None:
     """The first layer in execution order whose output is under the threshold, or holds NaN or Inf
-    of its own."""
+    of its own that do harm."""
     by_name = {layer.name: layer for layer in layers}
     for layer in subject.layers:
         result = by_name.get(layer.name)
-        if result is None:
+        if result is None or result.harmless:
             continue
         value = result.metrics.sqnr_db
         if math.isnan(value) or value < threshold_db:
@@ -70,18 +71,27 @@ def first_divergence(
 
 
 def overflow_notes(
-    outputs: Sequence[TensorResult], tensors: Sequence[TensorResult]
+    outputs: Sequence[TensorResult], layers: Sequence[LayerResult]
 ) -> tuple[str, ...]:
     """Overflows that the outputs do not show: attention masks, mostly."""
-    broken = [t for t in tensors if not t.metrics.is_finite]
-    if not broken or not all(t.metrics.is_finite for t in outputs):
-        return ()
-    huge = max(t.metrics.ref_amax for t in broken)
-    return (
-        f"{len(broken)} tensors overflow (values of up to {huge:.3g} in FP32), first "
-        f"'{broken[0].name}', and yet every output is finite: so do attention masks of large "
-        "negative values, without harm.",
-    )
+    notes = []
+    harmless = [x for x in layers if x.harmless]
+    if harmless:
+        worst = min(x.readers_sqnr_db for x in harmless if x.readers_sqnr_db is not None)
+        holds = f"{worst:.1f} dB or better" if math.isfinite(worst) else "exact"
+        notes.append(
+            f"{_overflowing(harmless)}, harmless as masks are: what reads them is finite, {holds}."
+        )
+    rest = [x for x in layers if not (x.metrics.is_finite or x.harmless)]
+    if rest and all(t.metrics.is_finite for t in outputs):
+        notes.append(f"{_overflowing(rest)}, and yet every output is finite.")
+    return tuple(notes)
+
+
+def _overflowing(layers: Sequence[LayerResult]) -> str:
+    huge = max(x.metrics.ref_amax for x in layers)
+    count = "1 layer overflows" if len(layers) == 1 else f"{len(layers)} layers overflow"
+    return f"{count} (values of up to {huge:.3g} in FP32), such as '{layers[0].name}'"
 
 
 def all_skipped(subject: Subject, errors: Errors, not_float: Sequence[str]) -> tuple[Skipped, ...]:
@@ -156,13 +166,13 @@ def _clipped(errors: Errors, tensor: str) -> float | None:
 
 
 def _badness(result: LayerResult) -> tuple[int, float, float]:
-    """Sort key: local error first; NaN and Inf are the worst of each kind."""
-    cumulative = _order(result.metrics)
-    if result.local_sqnr_db is None:
+    """Sort key: local error first; NaN and Inf are the worst of each kind, unless they end in
+    finite layers. Such a layer stands behind the reader that it ranks by."""
+    held = -math.inf if result.readers_sqnr_db is None else result.readers_sqnr_db
+    cumulative = result.metrics.sqnr_db if result.metrics.is_finite else held
+    local = result.local_sqnr_db
+    if local is None:
         return (1, cumulative, 0.0)
-    local = -math.inf if math.isnan(result.local_sqnr_db) else result.local_sqnr_db
+    if math.isnan(local):
+        return (0, held, math.inf)
     return (0, local, cumulative)
-
-
-def _order(metrics: Metrics) -> float:
-    return metrics.sqnr_db if metrics.is_finite else -math.inf

@@ -143,5 +143,5 @@ def _noise(result: LayerResult | None) -> float:
     if result is None or result.local_sqnr_db is None:
         return 0.0
     if math.isnan(result.local_sqnr_db):
-        return 1.0
+        return 1.0 if result.readers_sqnr_db is None else 10 ** (-result.readers_sqnr_db / 10)
     return 10 ** (-result.local_sqnr_db / 10)

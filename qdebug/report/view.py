@@ -139,7 +139,8 @@ def _facts(result: CompareResult) -> list[tuple[str, str]]:
         where = printable(first.layer or first.tensor)
         name = f"first under {first.threshold_db:g} dB"
         facts.append((name, f"{where} ({decibel(first.sqnr_db)} dB)"))
-    broken = [t for t in result.tensors if not t.metrics.is_finite]
+    harmless = {x.tensor for x in result.layers if x.harmless}
+    broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
     if broken:
         facts.append(("NaN or Inf", f"{len(broken)} tensors, first in {printable(broken[0].name)}"))
     facts.append(("compared", _coverage(result)))
@@ -169,11 +170,11 @@ def _row(layer: LayerResult) -> LayerRow:
         layer=printable(layer.name),
         op_type=printable(layer.op_type),
         precision=str(layer.precision),
-        local_db=decibel(layer.local_sqnr_db),
+        local_db="harmless" if layer.harmless else decibel(layer.local_sqnr_db),
         cumulative_db=decibel(metrics.sqnr_db),
         amax=number(metrics.ref_amax, 3),
         clipped=share(layer.input_clipped_fraction),
-        worst=layer.rank == 1 and layer.local_sqnr_db is not None,
+        worst=layer.rank == 1 and layer.local_sqnr_db is not None and not layer.harmless,
     )
 
 
@@ -187,7 +188,8 @@ def _judged(result: CompareResult) -> bool | None:
 def _reasons(layers: Sequence[LayerResult]) -> Iterator[tuple[str, str, str]]:
     """The main cause of each of the worst layers; the same remedy for the same cause only once."""
     said: set[str] = set()
-    explained = [x for x in layers if any(c.label not in ENGINE_LABELS for c in x.causes)]
+    found = [x for x in layers if not x.harmless]
+    explained = [x for x in found if any(c.label not in ENGINE_LABELS for c in x.causes)]
     for layer in explained[:_MOST_REASONS]:
         cause = next(c for c in layer.causes if c.label not in ENGINE_LABELS)
         text = f"{cause_title(cause)}: {printable(cause.evidence)}."

@@ -76,6 +76,72 @@ def test_fp16_overflow_is_found_at_its_layer(tmp_path: Path, where: int) -> None
     assert all(x.metrics.nan_count + x.metrics.inf_count == 80 for x in behind)
 
 
+def masked(*, shown: bool) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
+    """Scores that are masked with float32's lowest value, as exporters write attention masks; with
+    `shown` the masked scores are an output themselves."""
+    nodes = [
+        helper.make_node("Less", ["x", "half"], ["hidden"], "less"),
+        helper.make_node("Where", ["hidden", "lowest", "zero"], ["mask"], "where"),
+        helper.make_node("MatMul", ["x", "w"], ["scores"], "scores"),
+        helper.make_node("Sub", ["scores", "zero"], ["moved"], "sub"),
+        helper.make_node("Add", ["moved", "mask"], ["y" if shown else "masked"], "add"),
+    ]
+    if not shown:
+        nodes.append(helper.make_node("Softmax", ["masked"], ["y"], "softmax"))
+    weights = {
+        "half": np.float32(0.75),
+        "lowest": np.float32(np.finfo(np.float32).min),
+        "zero": np.float32(0),
+        "w": np.eye(8, dtype=np.float32),
+    }
+    return nodes, weights
+
+
+def test_a_mask_of_inf_ranks_by_what_it_does(tmp_path: Path) -> None:
+    """FP16 turns the mask into -Inf: Softmax makes the same 0 of it."""
+    result = run(tmp_path, save(tmp_path, *masked(shown=False)), precision="fp16")
+    ranks = {x.name: x for x in result.layers}
+    softmax, where, add = ranks["softmax"], ranks["where"], ranks["add"]
+    assert softmax.local_sqnr_db is not None and softmax.local_sqnr_db > 60
+    for layer in (where, add):
+        assert layer.local_sqnr_db is not None and math.isnan(layer.local_sqnr_db)
+        assert layer.harmless and layer.readers_sqnr_db == softmax.local_sqnr_db
+        assert layer.rank > softmax.rank
+        (cause,) = layer.causes
+        assert cause.label == "fp16-overflow" and "harmless" in cause.evidence
+    assert result.first_divergence is None
+    (note,) = result.notes
+    assert note.startswith("2 layers overflow") and "harmless" in note
+
+
+def test_a_mask_of_inf_that_is_an_output_is_the_worst(tmp_path: Path) -> None:
+    result = run(tmp_path, save(tmp_path, *masked(shown=True)), precision="fp16")
+    assert {x.name for x in result.layers[:2]} == {"where", "add"}
+    assert not any(x.harmless for x in result.layers)
+    assert result.first_divergence is not None and result.first_divergence.layer == "where"
+
+
+def test_an_overflow_that_its_reader_shows_ranks_by_the_reader(tmp_path: Path) -> None:
+    """The inverse of Inf is 0: finite, and all wrong."""
+    nodes = [
+        helper.make_node("Mul", ["x", "much"], ["large"], "mul"),
+        helper.make_node("Reciprocal", ["large"], ["inverse"], "inverse"),
+        helper.make_node("Mul", ["inverse", "some"], ["y"], "back"),
+    ]
+    model = save(tmp_path, nodes, {"much": np.float32(6e4), "some": np.float32(1e4)})
+    data = np.random.default_rng(0).uniform(2, 4, size=(10, 8)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=data)
+    result = run(tmp_path, model, precision="fp16")
+    layers = {x.name: x for x in result.layers}
+    assert (
+        layers["mul"].readers_sqnr_db
+        == layers["inverse"].local_sqnr_db
+        == pytest.approx(0, abs=1e-6)
+    )
+    assert not layers["mul"].harmless and layers["mul"].rank <= 2
+    assert result.first_divergence is not None and result.first_divergence.layer == "mul"
+
+
 def test_progress_counts_the_samples(tmp_path: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "fc")]
     model = save(tmp_path, nodes, {"w": np.eye(8, dtype=np.float32)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,17 @@ def test_nothing_is_cut_or_coloured_in_a_pipe(kit: Any) -> None:
         assert words in text
     huge = "x" * 6000
     assert huge in kit.show(kit.result([kit.layer(huge)]), width=None)
+
+
+def test_a_harmless_overflow_is_no_finding(kit: Any) -> None:
+    mask = dataclasses.replace(
+        kit.layer("mask", local=math.nan, metrics=kit.broken), readers_sqnr_db=67.5
+    )
+    text = kit.show(kit.result([mask]), width=None)
+    (row,) = [line for line in text.splitlines() if line.startswith(" 1 mask")]
+    assert "harmless" in row
+    assert "NaN or Inf" not in text
+    assert "NaN or Inf" in kit.show(kit.result([kit.layer("x", metrics=kit.broken)]), width=None)
 
 
 def test_markup_and_emoji_codes_are_text(kit: Any, plain: Callable[[str], str]) -> None:
