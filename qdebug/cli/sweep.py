@@ -145,6 +145,13 @@ def sweep_command(
         ),
     ] = None,
     metric: Metric = None,
+    save_engines: Annotated[
+        str | None,
+        typer.Option(
+            help="Write every engine and the log of its build here: 1.engine, 1.log, …",
+            metavar="DIR",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option("-o", "--output", help="Write all figures as CSV.", metavar="FILE.csv"),
@@ -199,6 +206,7 @@ def sweep_command(
         "plugin": tuple(plugin or ()),
         "fail_on": tuple(fail_on or ()),
         "metric": metric,
+        "save_engines": save_engines,
         "output": output,
         "force": force or None,
         "cache": False if no_cache else None,

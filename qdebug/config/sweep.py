@@ -56,6 +56,7 @@ class SweepSettings:
             `compare`.
         cache: reuse what was calibrated, built and measured earlier.
         fail_on: gate conditions, for every combination.
+        save_engines: a folder for every engine, and the log of its build, by its number.
         output: a CSV file to write; None writes none.
         force: replace existing files.
     """
@@ -87,5 +88,6 @@ class SweepSettings:
     metric: str | None = None
     cache: bool = True
     fail_on: tuple[str, ...] = ()
+    save_engines: str | None = None
     output: str | None = None
     force: bool = False

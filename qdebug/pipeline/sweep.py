@@ -32,11 +32,11 @@ from qdebug.pipeline.sweep_axes import (
     read_conditions,
     variants_of,
 )
-from qdebug.pipeline.sweep_engine import executed, facts_of
+from qdebug.pipeline.sweep_engine import built_of, executed, facts_of
 from qdebug.pipeline.sweep_errors import OutputJudge
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.report.files import check_new
+from qdebug.report.files import check_new, make_folder, write_bytes, write_text
 from qdebug.run.ort import OrtBackend
 from qdebug.run.tensorrt.cuda import Cuda, open_cuda
 from qdebug.types import Progress, ProgressCallback, ignore_progress
@@ -70,8 +70,12 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
     context = Context(OrtBackend(parallel.threads), parallel, progress, batch_size)
+    total = len(variants) * len(fit)
+    if settings.save_engines:
+        names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]
+        make_folder(settings.save_engines, names, "--save-engines", force=settings.force)
     judge = OutputJudge(context, samples, metric, cached=settings.cache)
-    work = _Work(context, samples, judge, fit, gpus, conditions, len(variants) * len(fit))
+    work = _Work(context, samples, judge, fit, gpus, conditions, total, settings.save_engines)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
     for variant, plan in zip(variants, plans, strict=True):
@@ -174,6 +178,7 @@ class _Work:
     gpus: Sequence[_Gpu]
     conditions: Sequence[Condition]
     total: int
+    folder: str | None = None
 
     def rows(self, variant: Variant, subject: Subject, done: int) -> Iterator[SweepRow]:
         """Those of one variant; `done` are before them."""
@@ -184,15 +189,24 @@ class _Work:
             text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
             self._tell(done + number, f"{variant.name}, {text}")
             row = SweepRow(point.combination(variant, subject), simulation, gpu.not_run)
-            yield self._built(row, subject, point.target, gpu).judged(self.conditions)
+            yield self._built(row, subject, point.target, gpu, done + number + 1).judged(
+                self.conditions
+            )
         self._tell(done + len(self.points), variant.name)
 
-    def _built(self, row: SweepRow, subject: Subject, target: Target, gpu: _Gpu) -> SweepRow:
+    def _built(
+        self, row: SweepRow, subject: Subject, target: Target, gpu: _Gpu, number: int
+    ) -> SweepRow:
         progress = self.context.progress
         found = facts_of(target, subject, self.samples, progress, not_run=gpu.not_run)
         if isinstance(found, Failure):
             return replace(row, failure=found)
         row = replace(row, engine=found.facts)
+        if self.folder:
+            built = built_of(target, subject, found, progress)
+            stem = f"{self.folder}/{number}"
+            write_bytes(f"{stem}.engine", built.engine, "--save-engines")
+            write_text(f"{stem}.log", built.log, "--save-engines")
         if gpu.cuda is None:
             return row
         execution = executed(target, gpu.cuda, subject, found, self.judge, progress)

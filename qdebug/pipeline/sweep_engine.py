@@ -64,6 +64,23 @@ def facts_of(
     return Found(facts, engine.built)
 
 
+def built_of(
+    target: Target, subject: Subject, found: Found, progress: ProgressCallback
+) -> BuiltEngine:
+    """The engine of which `found` tells; built again where it is kept no longer.
+
+    Raises:
+        QdebugError: it cannot be built any more.
+    """
+    return found.built or build_engine(
+        target.library,
+        asked_of(target.typing, subject).graph.proto,
+        target.settings,
+        cache=target.cache,
+        progress=progress,
+    )
+
+
 def executed(
     target: Target,
     cuda: Cuda,
@@ -84,13 +101,7 @@ def executed(
     if execution:
         return execution
     try:
-        built = found.built or build_engine(
-            target.library,
-            asked_of(target.typing, subject).graph.proto,
-            target.settings,
-            cache=target.cache,
-            progress=progress,
-        )
+        built = built_of(target, subject, found, progress)
         maker = replace(target.maker(progress), cuda=cuda)
         with EngineSession(maker.load(built)) as session:
             errors = judge.of(session, subject)

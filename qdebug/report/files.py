@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,6 +45,22 @@ def check_new(path: str, flag: str, *, force: bool) -> None:
     check_writable(path, flag)
     if os.path.isfile(path) and not force:  # noqa: PTH113 (as above)
         raise StoreError(f"{flag}: {path} exists", "Give --force to replace it.")
+
+
+def make_folder(path: str, names: Iterable[str], flag: str, *, force: bool) -> None:
+    """Make a folder for files called `names`, and refuse to replace one unless `force`.
+
+    Raises:
+        StoreError: one exists, or it cannot be made.
+    """
+    folder = Path(path)
+    for name in names:
+        if not force and (folder / name).exists():
+            raise StoreError(f"{flag}: {folder / name} exists", "Give --force to replace it.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(path, flag, error) from error
 
 
 def write_text(path: str, text: str, flag: str) -> None:

@@ -129,6 +129,23 @@ def test_a_sweep_that_was_ended_goes_on(desk: Any, monkeypatch: pytest.MonkeyPat
 
 @needs_rtx
 @simulated
+def test_engines_are_kept_where_asked(desk: Any) -> None:
+    flags = [*SMALL, "--precision", "int8,fp16", "--save-engines", "out/engines", "--json", "-"]
+    rows = desk.run(*flags).json["combinations"]
+    for row in rows:
+        stem = Path("out/engines") / str(row["number"])
+        assert stem.with_suffix(".engine").stat().st_size == row["engine"]["size_bytes"]
+        values = desk.run("inspect", stem.with_suffix(".log"), "--json", "-").json["values"]
+        assert values["int8_share"] == row["engine"]["values"]["int8_share"]
+    desk.refused(*flags, says=["--save-engines: out/engines/1.engine exists", "--force"])
+    Path("out/engines/1.engine").unlink()
+    assert desk.run(*flags, "--force").code == 0  # built earlier, written again
+    assert Path("out/engines/1.engine").exists()
+    desk.refused(*SMALL, "--save-engines", "net.onnx/x", says=["--save-engines", "net.onnx"])
+
+
+@needs_rtx
+@simulated
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
     process = subprocess.Popen(
