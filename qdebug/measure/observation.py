@@ -63,8 +63,8 @@ class CaptureSums:
         add_errors(self.clean, reference, clean)
         add_errors(self.observed, reference, observed)
 
-    def check(self, way: str, observed: int) -> CaptureCheck:
-        """What they show."""
+    def check(self, way: str, observed: int, silent: str = "") -> CaptureCheck:
+        """What they show. `silent` says why tensors were not observed."""
         outputs = tuple(
             OutputCheck(
                 name,
@@ -77,7 +77,8 @@ class CaptureSums:
         )
         reasons = [reason for x in outputs if (reason := _hides(x))]
         if not observed:
-            reasons.insert(0, "no tensor inside the engine could be observed")
+            why = f": {silent}" if silent else ""
+            reasons.insert(0, f"no tensor inside the engine could be observed{why}")
         return CaptureCheck(way, observed, outputs, reasons[0] if reasons else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -164,7 +165,9 @@ def _tried(
         except (BackendError, ModelError) as error:
             return None, CaptureCheck(str(way), 0, (), error.message)
         stack.pop_all()
-    return session, sums.check(str(way), len(set(session.dtypes) - set(candidate.outputs)))
+    silent = Counter(s.reason for s in session.skipped).most_common(1)
+    observed = len(set(session.dtypes) - set(candidate.outputs))
+    return session, sums.check(str(way), observed, silent[0][0] if silent else "")
 
 
 def opened(stack: ExitStack, session: Session) -> Session:

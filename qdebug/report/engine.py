@@ -71,6 +71,8 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
         facts.append((f"preflight {printable(name)}", text))
     for check in done.checks:
         facts.append((f"observed as {check.way}", check.hides or _undisturbed(check)))
+    if done.skipped:
+        facts.append(("not observed", f"{counted(len(done.skipped), 'tensor')} (--json says why)"))
     if agreement.within is not None:
         rank = "" if agreement.spearman is None else f", rank correlation {agreement.spearman:.3f}"
         text = f"{share(agreement.within)} of {agreement.tensors} tensors within 1 dB{rank}"
@@ -85,8 +87,30 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
         text = f"'{printable(name)}' is wrong in the engine of FP32 already: not by quantization."
         console.print(Text(text, style="red"), soft_wrap=True)
     console.print(Text("Where the engine's error comes from (SQNR in dB)", style="bold"))
-    ranked = sorted(done.tensors, key=lambda t: -t.kernel_share)
+    if reservation := _reservation(done):
+        console.print(Text(reservation, style="yellow"))
+    known = {t.tensor for t in done.outputs}
+    inner = [t for t in done.tensors if t.tensor not in known]
+    ranked = sorted(inner, key=lambda t: -t.kernel_share)
     print_table(console, _parts(console, [*done.outputs, *ranked[:top]]))
+
+
+def _reservation(done: Execution) -> str:
+    """What the reader must know of how tensors were observed; "" where all is as asked."""
+    used, others = done.checks[-1], done.checks[:-1]
+    if not used.observed:
+        return "Nothing inside the engine could be observed, in any way that was tried."
+    if used.hides:
+        return (
+            f"No way of observing leaves the engine as it is. The tensors, observed as {used.way}, "
+            "need not explain the error of the clean engine, whose outputs come first."
+        )
+    if not others:
+        return ""
+    return (
+        f"Observed as {used.way}: as {' and '.join(c.way for c in others)} the engine could not be "
+        "seen as it is."
+    )
 
 
 def _undisturbed(check: CaptureCheck) -> str:

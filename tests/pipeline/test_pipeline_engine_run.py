@@ -135,6 +135,19 @@ def test_a_way_that_cannot_be_built_is_left_out(job: EngineJob) -> None:
     assert "not supported" in caught.value.hint
 
 
+def test_marks_that_nobody_reports_lead_to_the_next_way(job: EngineJob) -> None:
+    """So does TensorRT for RTX 1.6.1."""
+
+    def build(library: Any, proto: Any, settings: Any, **rest: Any) -> BuiltEngine:
+        return fake_build(library, proto, settings, **{**rest, "debug": ()})
+
+    found = run(job, build, ways=(CaptureWay.DEBUG, CaptureWay.UNFUSED))
+    assert found.way is CaptureWay.UNFUSED and [c.observed for c in found.checks] == [0, 2]
+    assert "never reported it" in found.checks[0].hides
+    alone = run(job, build, ways=(CaptureWay.DEBUG,))
+    assert {s.tensor for s in alone.skipped} == {"m", "r"} and alone.clean[0].tensor == "y"
+
+
 def test_a_tensor_for_which_there_is_no_room_gets_an_engine_of_its_own(job: EngineJob) -> None:
     built: list[Sequence[str]] = []
 

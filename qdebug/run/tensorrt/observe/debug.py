@@ -33,7 +33,7 @@ def open_with_debug(
     heard = _probe(made.engine, listener)
     dtypes = {t: heard[t].dtype for t in wanted if t in heard}
     marked = {s.tensor for s in made.skipped}
-    reason = "TensorRT let it be a debug tensor and did not report it"
+    reason = "the library took it as a debug tensor and never reported it"
     silent = [Skipped(t, reason) for t in wanted if t not in heard and t not in marked]
     return EngineSession(
         made.engine,

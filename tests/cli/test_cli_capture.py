@@ -1,0 +1,57 @@
+"""What `compare` says of how an engine was observed: real builds, executed by a fake."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.fake import fake_build, fake_maker
+from qdebug.run.tensorrt.maker import EngineMaker
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None or not isinstance(find_device(), str),
+    reason="needs TensorRT for RTX, and no GPU",
+)
+FLAGS = ["compare", "net.onnx", "--inputs", "data.npz", "--backend", "tensorrt-rtx",
+         "--compute-capability", "8.9", "--capture", "debug"]  # fmt: skip
+
+
+def observing(monkeypatch: pytest.MonkeyPatch, *, unfused: bool) -> None:
+    """Engines that report no marked tensor, and those that fusion leaves if `unfused`."""
+
+    def build(library: Any, proto: Any, settings: Any, **rest: Any) -> Any:
+        seen = replace(settings, unfused_debug_tensors=settings.unfused_debug_tensors and unfused)
+        return fake_build(library, proto, seen, **{**rest, "debug": ()})
+
+    def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
+        return replace(fake_maker(settings), build=build)
+
+    monkeypatch.setattr("qdebug.pipeline.engine_execute.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
+
+
+def test_a_way_that_shows_nothing_is_said_and_left(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observing(monkeypatch, unfused=True)
+    done = desk.run(*FLAGS)
+    assert done.code == 0, done.err
+    assert "never reported it" in done.out and "Observed as unfused: as debug" in done.out
+    execution = desk.run(*FLAGS, "--json", "-").json["engine"]["execution"]
+    assert execution["capture"] == "unfused"
+    assert [c["way"] for c in execution["checks"]] == ["debug", "unfused"]
+    assert execution["checks"][0]["hides"] and execution["checks"][1]["hides"] is None
+
+
+def test_where_no_way_shows_anything_the_outputs_are_what_is_known(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observing(monkeypatch, unfused=False)
+    done = desk.run(*FLAGS)
+    assert done.code == 0, done.err
+    assert "Nothing inside the engine could be observed" in done.out
+    assert "not observed" in done.out and "(--json says why)" in done.out
