@@ -206,7 +206,8 @@ class CandidateRunner:
     def _choose(self, literal: bool | None) -> tuple[bool, str]:
         """Whether to run literally, and why."""
         if self._engines is not None:
-            return True, f"Candidates run on engines of {self._engines.name}."
+            inner = ", with the tensors measured as outputs: less is fused" if self._capture else ""
+            return True, f"Candidates run on engines of {self._engines.name}{inner}."
         if self._capture:
             return True, "Candidates run on literal Q/DQ: tensors inside them are measured."
         if Precision.INT8 not in self._bound.precisions.values():

@@ -67,7 +67,8 @@ def _facts(view: CompareView, console: Console) -> Table:
 
 
 def _layers_title(view: CompareView) -> str:
-    title = "Worst layers by local error"
+    executed = view.engine is not None and not view.engine.not_run
+    title = f"Worst layers by local error{' in the simulation' if executed else ''}"
     if view.local_samples:
         title += f", on {view.local_samples} samples"
     if view.hidden:

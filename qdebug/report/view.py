@@ -205,8 +205,8 @@ def _engine_reasons(result: CompareResult) -> Iterator[tuple[str, str, str]]:
         found = [(x, c) for x in layers for c in x.causes if c.label == label]
         if found:
             layer, cause = found[0]
-            more = f" (the first of {len(found)} layers)" if len(found) > 1 else ""
-            text = f"{cause_title(cause)}{more}: {printable(cause.evidence)}."
+            more = f", and in {len(found) - 1} more layers" if len(found) > 1 else ""
+            text = f"{cause_title(cause)}: {printable(cause.evidence)}{more}."
             yield printable(layer.name), text, printable(cause.remedy)
 
 
