@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 import onnx
 
@@ -58,7 +56,7 @@ _AGREEMENT_SAMPLES = 16
 """About how many samples are run both ways, to see whether the fast kernels may be used."""
 
 
-class CandidateRunner:
+class CandidateRunner(AbstractContextManager["CandidateRunner"]):
     """Evaluates candidates on some samples. A context manager; to be called from one thread, it
     uses several itself.
 
@@ -112,15 +110,11 @@ class CandidateRunner:
             self.literal, self.reason = self._choose(literal)
             self._stack = stack.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Let go of the reference; doing so twice does nothing."""
         self._stack.close()
 
     def evaluate_many(self, candidates: Sequence[Raises]) -> list[CandidateResult]:

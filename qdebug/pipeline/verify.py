@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
+from contextlib import AbstractContextManager
 
 from qdebug.pipeline.bisect_setup import Setup
 from qdebug.pipeline.candidates import CandidateRunner, Engines
@@ -18,7 +16,7 @@ SEARCHED = "searched samples, literal Q/DQ"
 ON_ENGINE = "searched samples, on the engine"
 
 
-class Verifier:
+class Verifier(AbstractContextManager["Verifier"]):
     """Runs sets of pins on the samples of a portion, on literal Q/DQ. A context manager.
 
     Attributes:
@@ -39,33 +37,21 @@ class Verifier:
         self._on = on
         self._always = setup.space.problem.always
         self._known: dict[Pins, Measurement] = {}
-        with ExitStack() as stack:
-            self._runner = stack.enter_context(
-                CandidateRunner(
-                    setup.context,
-                    setup.model,
-                    setup.planned.bound,
-                    portion,
-                    metric=target.metric,
-                    capture=target.captured(layers, setup.model.graph),
-                    literal=True,
-                    engines=engines,
-                )
-            )
-            at_once = 1 if engines else setup.context.parallel.workers
-            self._measure = evaluator(self._runner, target, layers, at_once)
-            self._stack = stack.pop_all()
+        self._runner = CandidateRunner(
+            setup.context,
+            setup.model,
+            setup.planned.bound,
+            portion,
+            metric=target.metric,
+            capture=target.captured(layers, setup.model.graph),
+            literal=True,
+            engines=engines,
+        )
+        at_once = 1 if engines else setup.context.parallel.workers
+        self._measure = evaluator(self._runner, target, layers, at_once)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
 
     def check(self, pins: Pins) -> Check:
         """What `pins` give, beside nothing pinned."""

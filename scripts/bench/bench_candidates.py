@@ -133,7 +133,7 @@ class _Case:
 
     def close(self) -> None:
         for runner in self.runners:
-            runner.__exit__(None, None, None)
+            runner.close()
 
 
 def _make_samples(path: Path, data: Path, count: int) -> None:

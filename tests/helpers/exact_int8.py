@@ -1,0 +1,98 @@
+"""Models whose INT8 sums FP32 holds exactly, and ways to run their candidates.
+
+Where every scale is a power of two and every weight a multiple of its scale, FP32 adds up products
+of INT8 codes exactly. Then the INT8 kernels must give the very same outputs as literal Q/DQ, ties
+of rounding included. Elsewhere the two differ by roundings, which a network amplifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.model.graph import Graph
+from qdebug.model.layers import find_layers
+from qdebug.model.load import ModelFile
+from qdebug.model.prepare import Model
+from qdebug.plan.lower import lower
+from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
+from qdebug.run.ort import OrtBackend
+from qdebug.run.ort_fast.assemble import Assembler
+from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.types import Precision
+
+INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
+SCALE, WEIGHT_SCALE = 2.0**-4, 2.0**-6
+Array = np.ndarray[Any, Any]
+Pins = Mapping[str, Precision]
+
+
+def exact_weight(rng: np.random.Generator, shape: Sequence[int], axis: int | None = 0) -> Array:
+    """Multiples of the scale that the largest of each channel, 127 of them, leads to."""
+    codes = rng.integers(-60, 61, shape)
+    first = [slice(None) if i == axis else 0 for i in range(len(shape))]
+    codes[tuple(first)] = 127
+    return (codes * WEIGHT_SCALE).astype(np.float32)
+
+
+def exact_values(rng: np.random.Generator, shape: Sequence[int]) -> Array:
+    """Multiples of half a step, so that there are ties, beyond the range too."""
+    return (rng.integers(-300, 301, shape) * (SCALE / 2)).astype(np.float32)
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto],
+    weights: Mapping[str, Array],
+    outputs: Sequence[str],
+    shape: Sequence[int | str],
+    opset: int = 17,
+) -> Model:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [onnx.ValueInfoProto(name=t) for t in outputs],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    file = ModelFile(Path("m.onnx"), proto, "sha", "digest")
+    return Model(file, Graph(inferred), {n.name: (n.name,) for n in nodes}, False)
+
+
+def bind(model: Model, plan: PrecisionPlan | None = None, amax: float = 127 * SCALE) -> BoundPlan:
+    """Every tensor with the same scale."""
+    layers = find_layers(model.graph)
+    plan = plan or PrecisionPlan(INT8)
+    tensors = {t: TensorRange(amax) for t in bind_plan(plan, model, layers).needed_ranges()}
+    return bind_plan(plan.with_ranges(tensors, "test"), model, layers)
+
+
+def with_pins(bound: BoundPlan, pins: Pins) -> BoundPlan:
+    return BoundPlan(bound.plan, bound.layers, {**bound.precisions, **pins})
+
+
+def by_the_long_way(bound: BoundPlan, pins: Pins, x: Array) -> dict[str, Array]:
+    graph = lower(with_pins(bound, pins)).graph
+    return dict(OrtBackend(1).open(graph.proto, []).run({"x": x}))
+
+
+def assembled(bound: BoundPlan, pins: Pins, x: Array, *, kernels: bool) -> dict[str, Array]:
+    sessions = CandidateSessions(Assembler(bound), 1)
+    return dict(sessions.open({**bound.precisions, **pins}, kernels=kernels).run({"x": x}))
+
+
+def operators(bound: BoundPlan, pins: Pins | None = None) -> list[str]:
+    model = Assembler(bound).assemble({**bound.precisions, **(pins or {})}, kernels=True).model
+    return [n.op_type for n in onnx.load_from_string(model).graph.node]
+
+
+def assert_same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
