@@ -36,6 +36,10 @@ for command in {commands!r}:
         weak=sum(what == "create_network" and a == (0,) for _, what, a in calls),
         ranges=sum(what == "set_dynamic_range" for _, what, _ in calls),
         calibrators=sum(what == "int8_calibrator" for _, what, _ in calls),
+        memory=[[pool.name, size] for _, what, (pool, size) in
+                (c for c in calls if c[1] == "set_memory_pool_limit")],
+        set={{what: a for _, what, a in calls if what in
+             ("set_tactic_sources", "builder_optimization_level", "set_shape")}},
     ))
 print(json.dumps(told))
 """
@@ -131,6 +135,28 @@ def test_a_plan_with_fp16_and_pins(desk: Any, tmp_path: Path) -> None:
     built = {row["name"]: row["built"] for row in result["engine"]["audit"]["layers"]}
     assert built["first"] == "int8" and built["second"] == "fp32" and built["head"] == "fp16"
     assert any("by output channel, never as a whole" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize("version", ["10.16.1.11", "11.4.0.106"])
+def test_every_flag_reaches_the_builder(
+    desk: Any, stubs: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    plugin = next(stubs(version).glob("libnvinfer_plugin*"))
+    timing = tmp_path / "timing.bin"
+    flags = [
+        "--workspace", "1G", "--optimization-level", "4", "--tactic-source", "JIT_CONVOLUTIONS",
+        "--tactic-source", "EDGE_MASK_CONVOLUTIONS", "--timing-cache", str(timing), "--sparsity",
+        "--tf32", "--refit", "--version-compatible", "--plugin", str(plugin),
+    ]  # fmt: skip
+    (told,) = desk(version, [*COMPARE, *flags])
+    assert told["code"] == 0, told
+    assert told["flags"] == ["REFIT", "SPARSE_WEIGHTS", "TF32", "VERSION_COMPATIBLE"]
+    assert ["WORKSPACE", 2**30] in told["memory"]
+    first = 0 if version.startswith("11") else 3  # of the two, in their TacticSource
+    assert told["set"]["set_tactic_sources"] == [(1 << first) + (1 << first + 1)]
+    assert told["set"]["builder_optimization_level"] == [4]
+    assert told["set"]["set_shape"] == ["x", *[[3, 3, 6, 6]] * 3]  # batches of 3
+    assert timing.read_bytes() == b"timings"
 
 
 def test_a_search_on_engines(desk: Any) -> None:
