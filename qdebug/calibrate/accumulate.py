@@ -26,10 +26,9 @@ values bring smaller ones, and every new layout costs as much as counting a smal
 
 
 class Added(NamedTuple):
-    """What one array brought: Σx, Σx², and the sum of its samples' largest finite magnitudes, which
+    """What one array brought: Σx², and the sum of its samples' largest finite magnitudes, which
     `peaks` holds one by one, float32 [samples]."""
 
-    total: float
     total_sq: float
     peak_total: float
     peaks: Float32
@@ -73,7 +72,7 @@ class Accumulator:
                 self._count(flat[scan.tallied :])
         if not splits:
             peaks = np.full(samples, peaks)
-        return Added(scan.total, scan.total_sq, scan.peak_total, peaks)
+        return Added(scan.total_sq, scan.peak_total, peaks)
 
     def histogram(self) -> TensorHistogram:
         """That of everything added so far."""
@@ -81,14 +80,14 @@ class Accumulator:
         top, first, table = (
             self._trimmed() if seen.amax_bits else (0, 0, np.zeros((4, 0), np.int64))
         )
+        count = self._size - seen.nan_count - seen.inf_count
         return TensorHistogram(
             low=seen.low + 0.0,  # -0 becomes 0
             high=seen.high + 0.0,
-            count=self._size - seen.nan_count - seen.inf_count,
-            zeros=seen.zeros,
+            count=count,
+            zeros=count - int(table[:2].sum()),
             nan_count=seen.nan_count,
             inf_count=seen.inf_count,
-            total=seen.total,
             total_sq=seen.total_sq,
             samples=seen.samples,
             sample_amax_total=seen.peak_total,
@@ -140,5 +139,7 @@ def histogram_of(values: Array, samples: int = 1) -> TensorHistogram:
 
 
 def _flat(values: Array) -> Float32:
+    if values.dtype == np.float32 and values.flags.c_contiguous:
+        return values.reshape(-1)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, np.float32).reshape(-1)

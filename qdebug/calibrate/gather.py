@@ -47,10 +47,8 @@ class Scan(NamedTuple):
 
     low: float
     high: float
-    zeros: int
     nan_count: int
     inf_count: int
-    total: float
     total_sq: float
     amax_bits: int
     smallest_bits: int
@@ -63,10 +61,8 @@ class Scan(NamedTuple):
         return Scan(
             min(self.low, other.low),
             max(self.high, other.high),
-            self.zeros + other.zeros,
             self.nan_count + other.nan_count,
             self.inf_count + other.inf_count,
-            self.total + other.total,
             self.total_sq + other.total_sq,
             max(self.amax_bits, other.amax_bits),
             min(
@@ -78,7 +74,7 @@ class Scan(NamedTuple):
         )
 
 
-NOTHING = Scan(np.inf, -np.inf, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0)
+NOTHING = Scan(np.inf, -np.inf, 0, 0, 0.0, 0, 0, 0, 0.0, 0)
 
 
 def new_counters(bins: int) -> Counters:
@@ -130,10 +126,8 @@ def numpy_scan(flat: Float32, peaks: Float32) -> Scan:
     return Scan(
         float(values.min(initial=np.inf)),
         float(values.max(initial=-np.inf)),
-        int(values.size - np.count_nonzero(values)),
         nan_count,
         int(flat.size - values.size) - nan_count,
-        float(wide.sum()),
         float(np.dot(wide, wide)),
         int(bits.max(initial=0)),
         (int((bits - np.uint32(1)).min(initial=2**32 - 1)) + 1) % 2**32,

@@ -24,7 +24,7 @@ class TensorHistogram:
         count: finite values.
         zeros: those that are exactly 0.
         nan_count, inf_count: values left out of everything else.
-        total, total_sq: Σx and Σx².
+        total_sq: Σx².
         samples: samples with a finite value.
         sample_amax_total: Σ over samples of their largest magnitude.
         top: exponent field of amax, which sets the bins' widths (see layout.py); 0 without any.
@@ -40,7 +40,6 @@ class TensorHistogram:
     zeros: int = 0
     nan_count: int = 0
     inf_count: int = 0
-    total: float = 0.0
     total_sq: float = 0.0
     samples: int = 0
     sample_amax_total: float = 0.0
@@ -52,6 +51,15 @@ class TensorHistogram:
     def amax(self) -> float:
         """The exact largest magnitude; 0 for a tensor without finite values."""
         return max(abs(self.low), abs(self.high)) if self.count else 0.0
+
+    @property
+    def total(self) -> float:
+        """Σx, from what the bins hold: exact but for float64 rounding."""
+        counts, dropped = self.table[:2], self.table[2:]
+        rows = [
+            counts[i] * layout.means(self.first, counts[i], dropped[i], self.top) for i in (0, 1)
+        ]
+        return float(rows[0].sum() - rows[1].sum())
 
     @property
     def first_bin(self) -> int:
@@ -85,7 +93,6 @@ class TensorHistogram:
             zeros=self.zeros + other.zeros,
             nan_count=self.nan_count + other.nan_count,
             inf_count=self.inf_count + other.inf_count,
-            total=self.total + other.total,
             total_sq=self.total_sq + other.total_sq,
             samples=self.samples + other.samples,
             sample_amax_total=self.sample_amax_total + other.sample_amax_total,

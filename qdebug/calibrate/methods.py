@@ -27,10 +27,14 @@ DEFAULT_PERCENTILE = 99.99
 
 @dataclass(frozen=True)
 class Calibrator:
-    """A named rule from a tensor's histogram to its amax."""
+    """A named rule from a tensor's histogram to its amax.
+
+    `concurrent` rules may be called by several threads at once.
+    """
 
     name: str
     amax: Callable[[TensorHistogram], float]
+    concurrent: bool = True
 
 
 def parse_method(text: str) -> Calibrator:

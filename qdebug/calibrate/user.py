@@ -38,4 +38,4 @@ def load_calibrator(spec: str) -> Calibrator:
             raise UsageError(f"--calibrator {spec} returned {value}", "Return a number >= 0.")
         return value
 
-    return Calibrator(name, amax)
+    return Calibrator(name, amax, concurrent=False)

@@ -55,7 +55,7 @@ def calibrate(
     needed, cached = subject.needed, settings.cache
     gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
     seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
-    ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
+    ranges = {c.name: _ranges(context, gathered, needed, c) for c in calibrators}
     difference = None
     if settings.from_cache:
         given = ranges_for(settings.from_cache, subject.model)
@@ -115,9 +115,9 @@ def _portions(settings: CalibrateSettings, model: Model) -> tuple[Portion, Porti
 
 
 def _ranges(
-    gathered: Gathered, needed: list[str], calibrator: Calibrator
+    context: Context, gathered: Gathered, needed: list[str], calibrator: Calibrator
 ) -> dict[str, TensorRange]:
-    amax = calibrated(gathered.histograms, needed, calibrator)
+    amax = calibrated(context, gathered.histograms, needed, calibrator)
     return {tensor: TensorRange(value, calibrator.name) for tensor, value in amax.items()}
 
 

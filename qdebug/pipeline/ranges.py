@@ -30,10 +30,10 @@ from qdebug.types import Progress
 Float32 = npt.NDArray[np.float32]
 
 _SCALARS = (
-    *("low", "high", "count", "zeros", "nan_count", "inf_count", "total", "total_sq"),
+    *("low", "high", "count", "zeros", "nan_count", "inf_count", "total_sq"),
     *("samples", "sample_amax_total", "top", "first"),
 )
-_GATHER_VERSION = "1"
+_GATHER_VERSION = "2"
 """Part of the cache's key: to be raised when what is gathered changes."""
 
 
@@ -86,10 +86,16 @@ def gather_ranges(
 
 
 def calibrated(
-    histograms: Mapping[str, TensorHistogram], tensors: list[str], calibrator: Calibrator
+    context: Context,
+    histograms: Mapping[str, TensorHistogram],
+    tensors: Sequence[str],
+    calibrator: Calibrator,
 ) -> dict[str, float]:
     """The amax of `tensors` by `calibrator`."""
-    return {t: calibrator.amax(histograms[t]) for t in tensors if t in histograms}
+    known = [t for t in tensors if t in histograms]
+    workers = context.parallel.workers if calibrator.concurrent else 1
+    found = map_in_order(lambda t: calibrator.amax(histograms[t]), known, workers)
+    return dict(zip(known, found, strict=True))
 
 
 def to_records(gathered: Gathered) -> dict[str, RangeRecord]:
@@ -136,7 +142,7 @@ def _run(context: Context, session: Session, portion: Portion, wanted: set[str] 
         added = {
             name: own[name].add(array, batch.count)
             for name, array in tensors.items()
-            if np.issubdtype(array.dtype, np.floating) and (wanted is None or name in wanted)
+            if array.dtype.kind == "f" and (wanted is None or name in wanted)
         }
         idle.append(own)
         return added
@@ -162,7 +168,6 @@ def _total(shares: Iterable[Accumulator | None], added: Sequence[Added]) -> Tens
     merged = reduce(TensorHistogram.merge, [s.histogram() for s in shares if s is not None])
     return replace(
         merged,
-        total=sum(a.total for a in added),
         total_sq=sum(a.total_sq for a in added),
         sample_amax_total=sum(a.peak_total for a in added),
     )

@@ -35,7 +35,7 @@ from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.portion import whole
-from qdebug.pipeline.ranges import gather_ranges
+from qdebug.pipeline.ranges import calibrated, gather_ranges
 from qdebug.pipeline.sizing import parallelism
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.run.ort import OrtBackend
@@ -127,9 +127,7 @@ def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
     needed = plan.needed_ranges()
     gathered = gather_ranges(context, graph, whole(samples), cached=False, tensors=needed)
     for method in METHODS:
-        calibrator = parse_method(method)
-        for tensor in needed:
-            calibrator.amax(gathered.histograms[tensor])
+        calibrated(context, gathered.histograms, needed, parse_method(method))
 
 
 def _peer(prepared: object, model: str, data: str, count: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -25,6 +26,22 @@ TOPS = st.integers(layout.SMALLEST_TOP, 254)
 needs_native = pytest.mark.skipif(gather.native is None, reason="the C module was not built")
 
 
+@pytest.fixture(params=["this CPU", "portable"])
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The compiled loops as they are chosen for this CPU, and those that run on any."""
+    gather.native.portable(request.param == "portable")
+    yield request.param
+    gather.native.portable(False)
+
+
+def _added_twice(values: Any) -> TensorHistogram:
+    """Added where no bins are laid out yet, then into those that the first time has made."""
+    accumulator = Accumulator()
+    accumulator.add(values)
+    accumulator.add(values)
+    return accumulator.histogram()
+
+
 def _assert_same(a: TensorHistogram, b: TensorHistogram) -> None:
     for name in ("low", "high", "count", "zeros", "nan_count", "inf_count", "samples", "top"):
         assert getattr(a, name) == getattr(b, name), name
@@ -34,26 +51,42 @@ def _assert_same(a: TensorHistogram, b: TensorHistogram) -> None:
     assert a.first == b.first
 
 
+def _assert_numpy_agrees(values: Any) -> None:
+    compiled = _added_twice(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "native", None)
+        _assert_same(_added_twice(values), compiled)
+
+
 @needs_native
-@settings(deadline=None, max_examples=300)
+@settings(
+    deadline=None,
+    max_examples=300,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(values=st.one_of(ANY, ORDINARY))
-def test_numpy_and_compiled_give_the_same_bins(values: Any) -> None:
-    compiled = histogram_of(values)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "native", None)
-        _assert_same(histogram_of(values), compiled)
+def test_numpy_and_compiled_give_the_same_bins(variant: str, values: Any) -> None:
+    _assert_numpy_agrees(values)
 
 
 @needs_native
-@pytest.mark.parametrize("size", [15, 16, 1023, 1024, 1040, 100_003])
-def test_numpy_and_compiled_agree_on_blocks_and_their_rests(size: int) -> None:
+@pytest.mark.parametrize("size", [15, 16, 2047, 2048, 2064, 100_003])
+@pytest.mark.parametrize("odd", [[0.0, -0.0], [np.nan], [np.inf, -np.inf], [1e-42], [3e38, 1e-45]])
+def test_numpy_and_compiled_agree_on_blocks_and_their_rests(
+    variant: str, size: int, odd: list[float]
+) -> None:
     values = np.random.default_rng(size).laplace(size=size).astype(np.float32)
-    values[:: max(1, size // 7)] = [0, -0.0, np.nan, np.inf, -np.inf, 1e-42, 3, -5][:1]
-    values[size // 2] = np.nan
-    compiled = histogram_of(values)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "native", None)
-        _assert_same(histogram_of(values), compiled)
+    values[:: max(1, size // 7)] = np.resize(odd, len(values[:: max(1, size // 7)]))
+    _assert_numpy_agrees(values)
+    _assert_numpy_agrees(np.abs(values) + np.float32(1))
+
+
+@needs_native
+def test_sums_are_the_same_to_the_last_digit_whether_bins_were_laid_out(variant: str) -> None:
+    values = np.random.default_rng(0).laplace(size=5003).astype(np.float32)
+    accumulator = Accumulator()
+    first, second = accumulator.add(values), accumulator.add(values)
+    assert first.total_sq == second.total_sq
 
 
 @needs_native
