@@ -87,8 +87,7 @@ def compare(
         check_labels(gate, samples)
         writer = _open_writer(stack, settings, keep, samples.count)
         parallel = parallelism()
-        backend = OrtBackend(parallel.threads)
-        context = Context(backend, parallel, progress, settings.batch_size)
+        context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
         built = build_subject(settings, context, plan, model, samples)
         subject = built.subject
         # The digest of the samples costs a pass over them: only for files that will hold it.
@@ -102,7 +101,9 @@ def compare(
         result = _result(settings, subject, samples, gate, errors, not_float, task)
         result = _explained(context, subject, samples, result)
         if target is not None:
-            result = with_engine(target, settings, gate, subject, samples, context, result)
+            result = with_engine(
+                target, settings, gate, subject, samples, context, result, evidence
+            )
         result = replace(
             result,
             notes=(*result.notes, *reuse_notes(settings, stored, rows, key, samples.count)),

@@ -11,12 +11,13 @@ from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.result import CompareResult, LayerResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric, join_outputs
-from qdebug.model.samples import Samples
+from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.asked import asked_of
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine import Target, engine_of, save_engine, why_not_run
 from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
-from qdebug.pipeline.engine_run import attribute_engine
+from qdebug.pipeline.engine_run import EngineSink, attribute_engine
+from qdebug.pipeline.evidence import EvidenceSink
 from qdebug.pipeline.gate import Gate
 from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
@@ -45,10 +46,11 @@ class _Finals:
         self.reference: dict[str, list[Array]] = {}
         self.engine: dict[str, list[Array]] = {}
 
-    def __call__(self, reference: Tensors, engine: Tensors) -> None:
-        for kept, tensors in ((self.reference, reference), (self.engine, engine)):
-            for name, array in tensors.items():
-                kept.setdefault(name, []).append(array)
+    def __call__(self, _: Batch, reference: Tensors, engine: Tensors, outputs: Tensors) -> None:
+        """See EngineSink."""
+        for name in outputs.keys() & reference.keys():
+            self.reference.setdefault(name, []).append(reference[name])
+            self.engine.setdefault(name, []).append(outputs[name])
 
     def judged(self, metric: TaskMetric, samples: Samples) -> TaskResult:
         """The metric of both."""
@@ -65,9 +67,11 @@ def with_engine(
     samples: Samples,
     context: Context,
     result: CompareResult,
+    evidence: EvidenceSink | None = None,
 ) -> CompareResult:
     """`result` with the engine that was built of the candidate. Where it can be executed its
     outputs decide the verdict; the errors of layers and tensors stay those of the simulation.
+    `evidence` keeps what it gives for the samples that were kept before.
 
     Raises:
         QdebugError: an engine that cannot be built or run, or written to a file that was asked
@@ -80,7 +84,8 @@ def with_engine(
     save_engine(engine, settings)
     if not_run:
         return replace(result, engine=report, layers=_explained(subject, result.layers, report))
-    done = execute_engine(target, settings, subject, samples, context, gate.metric)
+    keep = [evidence.engine] if evidence else []
+    done = execute_engine(target, settings, subject, samples, context, gate.metric, keep)
     report = replace(report, execution=done.execution)
     return replace(
         result,
@@ -115,6 +120,7 @@ def execute_engine(
     samples: Samples,
     context: Context,
     metric: TaskMetric | None,
+    sinks: Sequence[EngineSink] = (),
 ) -> Executed:
     """Run FP32, the simulation and the engine side by side, after a preflight.
 
@@ -143,7 +149,7 @@ def execute_engine(
         subject.tensors,
         built=built,
         mismatch=bool(before.reference_mismatch),
-        finals=finals,
+        sinks=[*sinks, *([finals] if finals else [])],
     )
     execution = Execution(
         preflight=before,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +18,9 @@ from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.observe.ways import CaptureWay
 from qdebug.types import Progress, Skipped, Tensors
 
-Finals = Callable[[Tensors, Tensors], None]
-"""Takes the outputs of the reference and of the clean engine, by name in the reference."""
+EngineSink = Callable[[Batch, Tensors, Tensors, Tensors], None]
+"""Takes what a batch gave, in order: tensors of the reference, those observed in the engine, and
+the outputs of the clean one, all by name in the reference."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def attribute_engine(
     *,
     built: Graph | None = None,
     mismatch: bool = False,
-    finals: Finals | None = None,
+    sinks: Sequence[EngineSink] = (),
 ) -> EngineFindings:
     """Run FP32, the simulation and the engine over all batches and split the engine's error.
 
@@ -64,7 +65,7 @@ def attribute_engine(
         tensors: reference tensor -> tensor of `candidate` that stands for it.
         built: what the engine is built of, where that is not `candidate`: the same tensors.
         mismatch: run an FP32 engine as well, to tell a reference mismatch tensor by tensor.
-        finals: gets the outputs of FP32 and of the clean engine, batch by batch, in order.
+        sinks: get every batch, while the next ones run.
 
     Raises:
         QdebugError: a model that cannot be built or run.
@@ -81,7 +82,7 @@ def attribute_engine(
         if mismatch:
             backend = TensorRTBackend(job.maker, group_bytes=job.group_bytes)
             plain = opened(stack, backend.open(reference.proto, inner))
-        sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, finals)
+        sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, sinks)
         latency = observed.clean.latency_ms(job.feeds(job.batches[0]))
     attributions = tuple(sums.attributions(tensors))
     names = {tensors[t]: t for t in inner}
@@ -134,7 +135,7 @@ class _Runs:
 
 
 def _run(
-    job: EngineJob, runs: _Runs, tensors: Mapping[str, str], finals: Finals | None
+    job: EngineJob, runs: _Runs, tensors: Mapping[str, str], sinks: Sequence[EngineSink]
 ) -> tuple[_Sums, _Sums]:
     """The sums of the observed tensors, and of the outputs of the clean engine."""
 
@@ -150,11 +151,12 @@ def _run(
 
     sums, clean = _Sums(), _Sums()
     results = map_in_order(one, job.batches, job.workers)
-    for k, (cpu, simulated, engine, outputs, plain) in enumerate(results, 1):
+    each = zip(job.batches, results, strict=True)
+    for k, (batch, (cpu, simulated, engine, outputs, plain)) in enumerate(each, 1):
         sums.add(cpu, simulated, engine, plain)
         clean.add(cpu, simulated, outputs, plain)
-        if finals is not None:
-            finals({name: cpu[name] for name in outputs if name in cpu}, outputs)
+        for sink in sinks:
+            sink(batch, cpu, engine, outputs)
         job.progress(Progress("engine", k, len(job.batches)))
     return sums, clean
 

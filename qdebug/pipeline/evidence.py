@@ -6,9 +6,10 @@ import heapq
 from collections.abc import Mapping
 
 from qdebug.measure.compare import Errors, Execution
+from qdebug.model.samples import Batch
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
-from qdebug.types import Array
+from qdebug.types import Array, Tensors
 
 
 class EvidenceSink:
@@ -42,6 +43,18 @@ class EvidenceSink:
             row = self._row(execution.start + index, badness)
             if row is not None:
                 self._write(execution, index, row)
+
+    def engine(self, batch: Batch, _: Tensors, engine: Tensors, outputs: Tensors) -> None:
+        """Write what the engine gave for the samples that were kept, once all are known. See
+        EngineSink."""
+        rows = {-sample: row for _, sample, row in self._worst}
+        for index in range(batch.count):
+            sample = batch.start + index
+            row = sample if self._keep.kind == "all" else rows.get(sample)
+            if row is not None:
+                found = {**engine, **outputs}
+                parts = {n: sample_part(a, index, batch.count) for n, a in found.items()}
+                self._writer.put_rows("engine", row, sample, parts)
 
     def _row(self, sample: int, badness: float) -> int | None:
         if self._keep.kind == "all":

@@ -17,11 +17,13 @@ It can be read with plain h5py (1.10 file format or newer)::
     /tensors/00000        one group per tensor, numbered in the order of capture
                             attribute name: the user's exact name
         reference         [rows, *shape of one row], one chunk per row (below 1 GiB)
-        candidate         the same; either may be absent
+        candidate         the same; as the simulation computes it
+        engine            the same; as an engine computes it. Each may be absent
                             attribute ragged:  int64, rows that are stored apart (absent when none)
                             attribute missing: int64, rows with no value (absent when none)
         ragged_reference/<row>   a row whose shape or dtype does not fit the dataset; its row
         ragged_candidate/<row>   there is the fill value: NaN for floats, 0 or False otherwise
+        ragged_engine/<row>
     /ranges/00000         one group per tensor: attribute name, one attribute per scalar (amax,
                           count, ...), one dataset per array (histogram, ...)
 
@@ -59,8 +61,8 @@ RANGES = "ranges"
 
 NO_SAMPLE = -1
 
-Role = Literal["reference", "candidate"]
-ROLES: tuple[Role, ...] = ("reference", "candidate")
+Role = Literal["reference", "candidate", "engine"]
+ROLES: tuple[Role, ...] = ("reference", "candidate", "engine")
 FloatStorage = Literal["float32", "float16"]
 FilterName = Literal["raw", "lz4", "zstd"]
 

@@ -104,7 +104,7 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         for. So the same samples may pass again with other tensors, through the same slots.
 
         Args:
-            role: "reference" or "candidate".
+            role: "reference", "candidate" or "engine".
             row: from 0; below N with "worst:N".
             sample: the sample, from 0, that the arrays belong to.
             tensors: arrays of any shape by tensor name. They are copied before this returns.

@@ -6,11 +6,13 @@ import importlib.util
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qdebug.run.tensorrt.device import find_device
 from qdebug.run.tensorrt.fake import fake_build, fake_maker
 from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.store.reader import RunReader
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None or not isinstance(find_device(), str),
@@ -55,3 +57,22 @@ def test_where_no_way_shows_anything_the_outputs_are_what_is_known(
     assert done.code == 0, done.err
     assert "Nothing inside the engine could be observed" in done.out
     assert "not observed" in done.out and "(--json says why)" in done.out
+
+
+@pytest.mark.parametrize("keep", ["all", "worst:2"])
+def test_a_run_file_keeps_what_the_engine_gave(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
+    observing(monkeypatch, unfused=True)
+    flags = [*FLAGS[:-1], "outputs", "--keep", keep, "--batch-size", "4", "-o", "run.h5"]
+    assert desk.run(*flags).code == 0
+    with RunReader("run.h5") as run:
+        assert set(run.tensors("candidate")) <= set(run.tensors("engine"))
+        assert len(run.samples) == (2 if keep == "worst:2" else 12)
+        for sample in run.samples:
+            for tensor in ("r1", "out"):
+                simulated, engine = (
+                    run.read(role, tensor, sample) for role in ("candidate", "engine")
+                )
+                np.testing.assert_allclose(engine, simulated, rtol=1e-3, atol=1e-3)
+                assert not np.array_equal(engine, run.read("reference", tensor, sample))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from spoilt_engines import perceptron, spoilt_in_int8
 
@@ -14,6 +15,7 @@ from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.cuda import PyCuda
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.maker import EngineMaker
+from qdebug.store.reader import RunReader
 
 DATA = Path(__file__).parents[2] / "calib_data"
 SAMPLES = ["--inputs", str(DATA / "digits_holdout.npz"), "--samples", "64"]
@@ -33,7 +35,9 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
     return json.loads(shown.out)
 
 
-def test_compare(capsys: pytest.CaptureFixture[str], figures: dict[str, Any]) -> None:
+def test_compare(
+    capsys: pytest.CaptureFixture[str], figures: dict[str, Any], tmp_path: Path
+) -> None:
     flags = ["compare", ENCODER, *SAMPLES, *CALIB, "--metric", "top1"]
     gate = ["--fail-on", "metric>=0.9"]
     found = _json(capsys, *flags, *gate)
@@ -45,11 +49,15 @@ def test_compare(capsys: pytest.CaptureFixture[str], figures: dict[str, Any]) ->
     assert done["latency_ms"] > 0
     together = {t["tensor"]: t["total_db"] for t in done["outputs"]}
     assert found["outputs"][0]["sqnr_db"] == pytest.approx(together["logits"])
-    assert main([*flags, *gate]) == 0
+    assert main([*flags, *gate, "-o", str(tmp_path / "run.h5"), "--keep", "all"]) == 0
     shown = capsys.readouterr().out
     figures["compare text"] = shown
     assert "on tensorrt-rtx" in shown and "Where the engine's error comes from" in shown
     assert "was not executed" not in shown
+    with RunReader(tmp_path / "run.h5") as run:
+        assert len(run.samples) == 64 and len(run.tensors("engine")) > 100
+        engine, simulated = (run.read(role, "logits", 63) for role in ("engine", "candidate"))
+    np.testing.assert_allclose(engine, simulated, rtol=0.05, atol=0.05)
 
 
 def test_bisect_on_engines(capsys: pytest.CaptureFixture[str], figures: dict[str, Any]) -> None:
