@@ -106,9 +106,9 @@ def stretches(sample_amax: Mapping[str, Array], samples: npt.NDArray[np.int64]) 
             continue
         first, second = np.argsort(values)[::-1][:2]
         highest, next_highest = float(values[first]), float(values[second])
-        if highest > STRETCH * next_highest > 0:
+        if highest > STRETCH * next_highest:
             found.append(Stretch(tensor, int(samples[first]), highest, next_highest))
-    return sorted(found, key=lambda s: s.amax / s.without, reverse=True)
+    return sorted(found, key=lambda s: s.amax / s.without if s.without else np.inf, reverse=True)
 
 
 def share_above(histogram: TensorHistogram, amax: float) -> float:

@@ -128,6 +128,7 @@ def calibrate_command(
     from qdebug.pipeline.calibrate import calibrate
     from qdebug.pipeline.calibrated_files import CalibratedFiles
     from qdebug.report.calibrate import calibrate_to_json, print_calibrate
+    from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.progress import ProgressBars
 
     set_verbosity(verbose)
@@ -148,7 +149,19 @@ def calibrate_command(
         "cache": not no_cache,
     }
     settings = resolve(CalibrateSettings, "calibrate", flags, None)
+    json_file = None if json == "-" else json
+    check_distinct(
+        {"--output": output, "--trt-cache": trt_cache, "--json": json_file},
+        {
+            "MODEL": model,
+            "--calib-data": calib_data,
+            "--holdout": holdout,
+            "--from-cache": from_cache,
+        },
+    )
     files = CalibratedFiles(output, trt_cache, force)
+    if json_file:
+        check_writable(json_file, "--json")
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = calibrate(settings, progress)
     written = files.write(result)

@@ -66,11 +66,20 @@ class Mix:
 
 @dataclass(frozen=True)
 class RangeDifference:
-    """A tensor whose range is off: the one given, and the exact largest magnitude now."""
+    """A tensor's range that is off: the one given, and the one that `method` gives now."""
 
     tensor: str
     given: float
     fresh: float
+    method: str
+
+    @property
+    def factor(self) -> float:
+        """By how much they differ, at least 1; inf where only one of them is 0."""
+        low, high = sorted((self.given, self.fresh))
+        if low == high:
+            return 1.0
+        return high / low if low > 0 else float("inf")
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,8 @@ class CacheDifference:
 
     Attributes:
         missing: quantized activations that it has no range for.
-        unknown: tensors in it that the model does not have, or not as activations.
+        unknown: tensors in it that the model does not have.
+        unused: how many tensors in it the model has, but no INT8 layer reads: not compared.
         different: ranges more than FACTOR away from the fresh one, the worst first.
         degenerate: ranges that are 0 or denormal although the tensor is not.
         written_by: what the file says about who wrote it: the header of a calibration cache; "" for
@@ -88,6 +98,7 @@ class CacheDifference:
 
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
+    unused: int
     different: tuple[RangeDifference, ...]
     degenerate: tuple[str, ...]
     written_by: str
@@ -130,6 +141,7 @@ class CalibrateResult:
         weights: ranges of weights that are not their largest magnitudes, the same for every method.
         cache_difference: how a cache given differs from a fresh calibration.
         from_cache: no model was run to calibrate.
+        notes: what is odd about the values that were seen.
     """
 
     model_path: str
@@ -147,6 +159,7 @@ class CalibrateResult:
     cache_difference: CacheDifference | None
     from_cache: bool
     source: str
+    notes: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> MethodResult:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import parse_method
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
@@ -210,13 +212,17 @@ def _unused(settings: CandidateSettings) -> tuple[str, ...]:
 
 
 def _notes(data: str | None, gathered: Gathered, used: list[str]) -> tuple[str, ...]:
-    histograms = gathered.histograms
+    flattered = (
+        "No --calib-data: the ranges come from the compared samples themselves, which flatters "
+        "the result."
+    )
+    return (*([flattered] if data is None else []), *range_notes(gathered.histograms, used))
+
+
+def range_notes(histograms: Mapping[str, TensorHistogram], used: Sequence[str]) -> tuple[str, ...]:
+    """What to say of a calibration of the tensors `used`: values that are not finite, tensors that
+    are all 0."""
     notes = []
-    if data is None:
-        notes.append(
-            "No --calib-data: the ranges come from the compared samples themselves, which flatters "
-            "the result."
-        )
     broken = [t for t in used if histograms[t].nan_count or histograms[t].inf_count]
     if broken:
         notes.append(

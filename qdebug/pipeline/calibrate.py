@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qdebug.calibrate.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import Calibrator, parse_method
+from qdebug.calibrate.methods import METHODS, Calibrator, parse_method
 from qdebug.calibrate.user import load_calibrator
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.measure.calibration import CalibrateResult, Coverage, MethodResult
 from qdebug.measure.task import load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import open_samples
-from qdebug.pipeline.build import ranges_for
+from qdebug.pipeline.build import range_notes, ranges_for
 from qdebug.pipeline.cachediff import compare_with_cache
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.mix import choose_mix
@@ -26,10 +27,12 @@ from qdebug.pipeline.ranges import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.sizing import parallelism
 from qdebug.pipeline.trial import try_candidates
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.rangesfile import read_ranges
+from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.run.ort import OrtBackend
 from qdebug.types import ProgressCallback, ignore_progress
 
+_TAKEN = (*METHODS, "mix", "given")
+"""What a user's function may be called, but not be known by."""
 _EXECUTIONS = 10
 """Samples that are split are run in so many batches at least."""
 _EXECUTIONS_FOR_MIX = 50
@@ -53,16 +56,15 @@ def calibrate(
     context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
     graph = subject.model.graph
     needed, cached = subject.needed, settings.cache
+    given = _Given.read(settings.from_cache, subject.model) if settings.from_cache else None
     gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
     seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
     ranges = {c.name: _ranges(context, gathered, needed, c) for c in calibrators}
     difference = None
-    if settings.from_cache:
-        given = ranges_for(settings.from_cache, subject.model)
-        file = read_ranges(settings.from_cache)
-        difference = compare_with_cache(file, gathered.histograms, needed)
+    if given:
+        difference = compare_with_cache(given.file, gathered.histograms, needed, subject.model)
         if not difference.missing:  # it is judged as it is, or not at all
-            ranges["given"] = {t: given[t] for t in needed}
+            ranges["given"] = {t: given.tensors[t] for t in needed}
     mix = None
     if choosing:
         chosen_on = gather_ranges(context, graph, choosing, cached=cached, tensors=needed)
@@ -91,13 +93,28 @@ def calibrate(
         cache_difference=difference,
         from_cache=gathered.from_cache,
         source=settings.calib_data,
+        notes=range_notes(gathered.histograms, needed),
     )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The calibration of --from-cache, and the ranges in it that the model has tensors for."""
+
+    file: Ranges
+    tensors: Mapping[str, TensorRange]
+
+    @classmethod
+    def read(cls, path: str, model: Model) -> _Given:
+        return cls(read_ranges(path), ranges_for(path, model))
 
 
 def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
     found = {c.name: c for c in (parse_method(m) for m in settings.methods)}
     for spec in settings.calibrators:
         user = load_calibrator(spec)
+        if user.name in found or user.name in _TAKEN:
+            user = replace(user, name=spec)
         found[user.name] = user
     return list(found.values())
 

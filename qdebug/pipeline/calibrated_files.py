@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from qdebug.errors import StoreError
 from qdebug.measure.calibration import CalibrateResult, MethodResult
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
 from qdebug.plan.trtcache import DEFAULT_VERSION, CalibrationCache, cache_text
+from qdebug.report.files import check_new, write_text
 
 _KINDS = {"entropy": "EntropyCalibration2", "minmax": "MinMaxCalibration"}
 """TensorRT's name for a method it has itself. It loads a cache by the name of the calibrator that
@@ -21,7 +20,7 @@ class CalibratedFiles:
     """Where to write; checked when it is made, before any work.
 
     Raises:
-        StoreError: a file exists and `force` is False.
+        StoreError: a file exists and `force` is False, or cannot be written.
     """
 
     scales: str | None
@@ -30,10 +29,8 @@ class CalibratedFiles:
 
     def __post_init__(self) -> None:
         for path, flag in ((self.scales, "--output"), (self.trt_cache, "--trt-cache")):
-            if path and Path(path).exists() and not self.force:
-                raise StoreError(f"{flag}: {path} exists", "Give --force to replace it.")
-            if path and not Path(path).absolute().parent.is_dir():
-                raise StoreError(f"{flag}: {path}: no such folder")
+            if path:
+                check_new(path, flag, force=self.force)
 
     def write(self, result: CalibrateResult) -> list[str]:
         """Write the best ranges to the files asked for; return their paths."""
@@ -46,23 +43,14 @@ class CalibratedFiles:
                 model_path=result.model_path,
                 model_sha256=result.model_sha256,
             )
-            written.append(_write(self.scales, text))
+            write_text(self.scales, text, "--output")
+            written.append(self.scales)
         if self.trt_cache:
-            written.append(_write(self.trt_cache, cache_text(_cache(result.chosen))))
+            write_text(self.trt_cache, cache_text(_cache(result.chosen)), "--trt-cache")
+            written.append(self.trt_cache)
         return written
 
 
 def _cache(method: MethodResult) -> CalibrationCache:
     scales = {name: float(scale_of(entry.amax)) for name, entry in method.tensors.items()}
     return CalibrationCache(DEFAULT_VERSION, _KINDS.get(method.name, "EntropyCalibration2"), scales)
-
-
-def _write(path: str, text: str) -> str:
-    partial = Path(path).with_name(f".{Path(path).name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
-    return path

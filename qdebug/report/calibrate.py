@@ -22,7 +22,7 @@ from qdebug.plan.quantize import scale_of
 from qdebug.report.coverage import coverage_to_json, print_coverage
 from qdebug.report.numbers import finite
 from qdebug.report.tables import print_table
-from qdebug.report.view import decibel, number, printable, share, shorten
+from qdebug.report.view import counted, decibel, number, printable, share, shorten
 
 CALIBRATE_SCHEMA = "qdebug.calibrate/1"
 _MOST_LISTED = 5
@@ -51,6 +51,7 @@ def calibrate_to_json(result: CalibrateResult) -> dict[str, Any]:
         "mix_chosen_on_samples": result.mix.samples if result.mix else None,
         "from_cache": result.from_cache,
         "cache_difference": difference and _difference(difference),
+        "notes": list(result.notes),
     }
 
 
@@ -73,6 +74,8 @@ def print_calibrate(console: Console, result: CalibrateResult) -> None:
     print_coverage(console, result.coverage)
     if result.cache_difference:
         _print_difference(console, result.cache_difference)
+    for note in result.notes:
+        console.print(Text(note, style="yellow"))
     console.print(Text(f"Best: {result.best} (by {result.best_by})", style="bold green"))
 
 
@@ -114,7 +117,9 @@ def _print_tensors(console: Console, result: CalibrateResult) -> None:
 def _most_different(methods: list[MethodResult]) -> list[str]:
     def spread(tensor: str) -> float:
         values = [_amax(m, tensor) for m in methods]
-        return max(values) / min(values) if min(values) > 0 else 1.0
+        if max(values) == 0:
+            return 1.0
+        return max(values) / min(values) if min(values) > 0 else math.inf
 
     return sorted(methods[0].tensors, key=spread, reverse=True)[:_MOST_LISTED]
 
@@ -137,14 +142,18 @@ def _print_difference(console: Console, difference: CacheDifference) -> None:
     ):
         if names:
             more = "" if len(names) <= 3 else f" and {len(names) - 3} more"
-            console.print(Text(f"  {what}: {', '.join(names[:3])}{more}", style="yellow"))
+            listed = ", ".join(map(printable, names[:3]))
+            console.print(Text(f"  {what}: {listed}{more}", style="yellow"), soft_wrap=True)
+    if difference.unused:
+        console.print(f"  not compared: {difference.unused} that no INT8 layer reads")
     if difference.different:
         console.print(
-            Text(f"  {len(difference.different)} ranges are off by more than {FACTOR:g} times:")
+            f"  off by more than {FACTOR:g} times: {counted(len(difference.different), 'range')}"
         )
         for entry in difference.different[:_MOST_LISTED]:
             given, fresh = number(entry.given, 3), number(entry.fresh, 3)
-            console.print(Text(f"    {entry.tensor}: {given}, largest value now {fresh}"))
+            told = f"{given}, now {fresh} by {entry.method}"
+            console.print(Text(f"    {printable(entry.tensor)}: {told}"), soft_wrap=True)
     else:
         console.print(f"  no range is off by more than {FACTOR:g} times")
 
@@ -174,8 +183,10 @@ def _difference(difference: CacheDifference) -> dict[str, Any]:
         "written_by": difference.written_by,
         "missing": list(difference.missing),
         "unknown": list(difference.unknown),
+        "unused": difference.unused,
         "degenerate": list(difference.degenerate),
         "different": [
-            {"tensor": d.tensor, "given": d.given, "fresh": d.fresh} for d in difference.different
+            {"tensor": d.tensor, "given": d.given, "fresh": d.fresh, "method": d.method}
+            for d in difference.different
         ],
     }

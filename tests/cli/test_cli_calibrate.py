@@ -273,7 +273,7 @@ def test_the_table_fits_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
         ([CNN, *CALIB, "--samples", "1"], "--holdout"),
         ([CNN, *CALIB, "--metric", "top1"], "labels"),
         ([CNN, *CALIB, "--from-cache", "none.cache"], "none.cache"),
-        ([CNN, *CALIB, "-o", "none/scales.yaml"], "no such folder"),
+        ([CNN, *CALIB, "-o", "none/scales.yaml"], "no directory"),
         ([CNN], "--calib-data"),
         (["none.onnx", *CALIB], "none.onnx"),
     ],

@@ -1,0 +1,178 @@
+"""Files of `qdebug calibrate`: those it is given are judged, those it writes are checked first, and
+what it keeps is never trusted blindly."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from onnx import helper
+
+from qdebug.store.calibration import load_calibration, save_calibration
+from qdebug.store.schema import RangeRecord
+
+CALIBRATE = ("calibrate", "net.onnx", "--calib-data", "calib.npz", "--holdout", "data.npz")
+CALIBRATE = (*CALIBRATE, "--no-progress")
+
+
+def cache(entries: dict[str, float], kind: str = "EntropyCalibration2") -> str:
+    lines = [f"{name}: {struct.pack('>f', scale).hex()}" for name, scale in entries.items()]
+    return "\n".join([f"TRT-101600-{kind}", *lines]) + "\n"
+
+
+def difference(desk: Any, file: str, *flags: str) -> Any:
+    done = desk.run(*CALIBRATE, "--method", "minmax", "--from-cache", file, *flags, "--json", "-")
+    assert done.code == 0, done.err
+    return done.json["cache_difference"]
+
+
+def test_a_cache_of_every_tensor_is_known_whatever_is_kept(desk: Any) -> None:
+    """TensorRT writes a range for every tensor: those that no INT8 layer reads are not unknown."""
+    scales = dict.fromkeys(["x", "c1", "r1", "c2", "s", "r2", "p", "f", "out", "gone"], 0.05)
+    desk.write("old.cache", cache(scales, "MinMaxCalibration"))
+    first = difference(desk, "old.cache")
+    assert (first["unknown"], first["missing"]) == (["gone"], [])
+    assert first["unused"] == len(scales) - 1 - 3  # conv1, conv2 and fc read one each
+    assert desk.run("ranges", "net.onnx", "--calib-data", "calib.npz").code == 0
+    assert difference(desk, "old.cache") == first  # though the ranges of all are kept now
+    shown = desk.run(*CALIBRATE, "--from-cache", "old.cache").out
+    assert "not in the model: gone" in shown
+    assert "not compared: 6 that no INT8 layer reads" in shown
+
+
+def test_tensors_that_are_folded_away_are_known(desk: Any, make: Any) -> None:
+    rng = np.random.default_rng(0)
+    conv = helper.make_node("Conv", ["x", "w"], ["c"], "conv")
+    norm = helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["out"], "norm")
+    weights: dict[str, Any] = {"w": rng.normal(size=(4, 3, 3, 3)).astype(np.float32)}
+    weights |= {name: np.ones(4, np.float32) for name in "gbmv"}
+    desk.save(make([conv, norm], {"x": ("N", 3, 8, 8)}, {"out": ("N", 4, 6, 6)}, weights))
+    desk.write("old.cache", cache({"x": 0.03, "c": 1.0, "out": 1.0}))
+    assert difference(desk, "old.cache")["unknown"] == []
+
+
+def test_ranges_are_compared_with_those_of_their_own_method(desk: Any) -> None:
+    """Entropy cuts outliers off: its ranges are no fault of a cache that it made."""
+    x = np.random.default_rng(0).normal(size=(8, 3, 8, 8)).astype(np.float32)
+    x[0, 0, 0, 0] = 20.0
+    desk.data("calib.npz", x=x)
+    flags = ("--method", "minmax,entropy", "--json", "-")
+    methods = desk.run(*CALIBRATE, *flags).json["methods"]
+    scale = {name: methods[name]["tensors"]["x"]["scale"] for name in methods}
+    assert scale["minmax"] > 4 * scale["entropy"]
+    desk.write("entropy.cache", cache({"x": scale["entropy"]}))
+    assert difference(desk, "entropy.cache")["different"] == []
+    desk.write("minmax.cache", cache({"x": scale["entropy"]}, "MinMaxCalibration"))
+    (found,) = difference(desk, "minmax.cache")["different"]
+    assert (found["tensor"], found["method"], found["fresh"]) == ("x", "minmax", 20.0)
+    shown = desk.run(*CALIBRATE, "--from-cache", "minmax.cache").out
+    assert "off by more than 2 times: 1 range\n" in shown
+    assert "now 20 by minmax" in shown
+    scales = {"schema": "qdebug.scales/1", "tensors": {"x": {"amax": 2.0, "method": "by hand"}}}
+    desk.write("hand.yaml", yaml.safe_dump(scales))
+    assert difference(desk, "hand.yaml")["different"][0]["method"] == "minmax"
+
+
+def test_a_range_of_a_tensor_that_is_0_now_is_off(desk: Any) -> None:
+    desk.data("calib.npz", x=np.zeros((8, 3, 8, 8), np.float32))
+    desk.write("old.cache", cache({"x": 0.05, "r1": 0.0, "f": 1e-40}))
+    found = difference(desk, "old.cache")
+    assert {"tensor": "x", "fresh": 0.0}.items() <= found["different"][0].items()
+    assert found["degenerate"] == ["r1", "f"]
+    done = desk.run(*CALIBRATE, "--from-cache", "old.cache")
+    assert "Quantized tensors that are 0 on all calibration samples: 1, first 'x'" in done.out
+    assert "zero or denormal: r1, f" in done.out
+
+
+def test_a_bad_cache_is_refused_before_the_model_runs(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qdebug.pipeline.ranges._run", None)
+    desk.write("bad.cache", "TRT-101600-EntropyCalibration2\nx: 7fc00000\n")
+    desk.refused(*CALIBRATE, "--from-cache", "bad.cache", says=["bad.cache:2", "'x' is nan"])
+    desk.write("other.cache", cache({"y": 1.0}))
+    desk.refused(*CALIBRATE, "--from-cache", "other.cache", says=["has no tensor of net.onnx"])
+
+
+def test_targets_are_checked_before_the_model_runs(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qdebug.pipeline.ranges._run", None)
+    desk.write("old.yaml", "")
+    desk.refused(*CALIBRATE, "-o", "old.yaml", says=["--output: old.yaml exists", "--force"])
+    desk.refused(*CALIBRATE, "-o", ".", says=["--output: . is a directory"])
+    desk.refused(*CALIBRATE, "--trt-cache", "no/a.cache", says=["--trt-cache", "mkdir -p"])
+    desk.refused(*CALIBRATE, "--json", "no/a.json", says=["--json: no/a.json", "mkdir -p"])
+    for flag in ("-o", "--trt-cache", "--json"):
+        desk.refused(*CALIBRATE, flag, "net.onnx", "--force", says=["net.onnx is also MODEL"])
+    both = ("-o", "one", "--trt-cache", "one")
+    desk.refused(*CALIBRATE, *both, says=["--trt-cache: one is also --output"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_takes_no_files(desk: Any) -> None:
+    Path("closed").mkdir(mode=0o500)
+    desk.refused(*CALIBRATE, "-o", "closed/scales.yaml", says=["closed/scales.yaml", "denied"])
+
+
+def test_values_that_are_not_finite_are_told(desk: Any, make: Any) -> None:
+    nodes = [
+        helper.make_node("Log", ["x"], ["l"], "log"),
+        helper.make_node("MatMul", ["l", "w"], ["out"], "fc"),
+    ]
+    weights = {"w": np.ones((4, 2), np.float32)}
+    desk.save(make(nodes, {"x": ("N", 4)}, {"out": ("N", 2)}, weights))
+    x = np.random.default_rng(0).uniform(0.1, 1, (6, 4)).astype(np.float32)
+    desk.data(x=x)
+    x[2, 1] = 0.0
+    desk.data("calib.npz", x=x)
+    done = desk.run(*CALIBRATE)
+    assert done.code == 0
+    assert "yields NaN or Inf while calibrating, first in 'l'" in done.out
+    assert len(desk.run(*CALIBRATE, "--json", "-").json["notes"]) == 1
+
+
+def test_users_calibrators_of_one_name_are_all_tried(desk: Any) -> None:
+    desk.write("a.py", "def entropy(h):\n    return h.amax\n\ndef mix(h):\n    return h.amax / 2\n")
+    desk.write("b.py", "def half(h):\n    return h.amax / 2\n")
+    Path("sub").mkdir()
+    desk.write("sub/b.py", "def half(h):\n    return h.amax / 4\n")
+    specs = ("a.py:entropy", "a.py:mix", "b.py:half", "sub/b.py:half")
+    flags = [flag for spec in specs for flag in ("--calibrator", spec)]
+    found = desk.run(*CALIBRATE, "--method", "entropy", *flags, "--json", "-").json["methods"]
+    assert list(found) == ["entropy", "a.py:entropy", "a.py:mix", "half", "sub/b.py:half"]
+    amax = {name: method["tensors"]["x"]["amax"] for name, method in found.items()}
+    assert amax["half"] == 2 * amax["sub/b.py:half"] == amax["a.py:entropy"] / 2
+
+
+def test_every_bit_of_what_is_kept_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path))
+    table = np.arange(400, dtype=np.int64).reshape(4, 100)
+    records = {
+        "x": RangeRecord({"low": -1.5, "count": 7}, {"table": table}),
+        "y": RangeRecord({"low": np.inf, "count": 0}, {"table": table[:, :0]}),
+    }
+    save_calibration("key", records)
+    found = load_calibration("key")
+    assert found is not None
+    assert found["x"].scalars == records["x"].scalars
+    np.testing.assert_array_equal(found["x"].arrays["table"], table)
+    whole = (tmp_path / "key.h5").read_bytes()
+    lost = 0
+    for place in range(0, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        (tmp_path / "key.h5").write_bytes(damaged)
+        again = load_calibration("key")
+        lost += again is None
+        if again is not None:  # a byte that means nothing
+            assert again["x"].scalars == records["x"].scalars
+            np.testing.assert_array_equal(again["x"].arrays["table"], table)
+    assert lost > 30
