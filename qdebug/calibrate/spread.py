@@ -1,8 +1,9 @@
 """Where values lie within their bins: a distribution that calibrators can cut anywhere.
 
-A bin knows its count and the exact mean of its values. Where these fit evenly spread values, those
-are assumed; otherwise (one value, or discrete data) all of it is taken to be at the mean. So
-discrete data are exact as long as no two distinct values share a bin.
+A bin knows its count and the exact mean of its values. Where these fit evenly spread values, and a
+bin beside it has values too, those are assumed; otherwise (one value, or discrete data) all of it
+is taken to be at the mean. So discrete data are exact as long as no two distinct values share a bin
+or lie in bins side by side.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.layout import (
@@ -81,7 +83,7 @@ def _spread(histogram: TensorHistogram, counts: Int64, dropped: Int64) -> Spread
     edge = edges(start, size, top)
     low, high = edge[:-1], np.minimum(edge[1:], histogram.amax)
     mean = means(start, counts, dropped, top)
-    even = is_even(counts, mean, low, high)
+    even = is_even(counts, mean, low, high) & _beside_another(counts)
     low, high = np.where(even, low, mean), np.where(even, high, mean * (1 + _POINT))
     width = np.maximum(high - low, np.finfo(np.float64).tiny)
     return Spread(
@@ -93,6 +95,12 @@ def _spread(histogram: TensorHistogram, counts: Int64, dropped: Int64) -> Spread
         counts_after=_sums_after(counts.astype(np.float64)),
         sums_after=_sums_after(counts * ((low + high) / 2)),
     )
+
+
+def _beside_another(counts: Int64) -> npt.NDArray[np.bool_]:
+    """Whether the bin before or after has values: many in a bin between empty ones are equal."""
+    full = np.concatenate([[False], counts > 0, [False]])
+    return full[:-2] | full[2:]
 
 
 def _padded(values: Float64) -> Float64:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
+
+import numpy as np
 
 from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import Calibrator
 from qdebug.errors import UsageError
 from qdebug.userfile import function_of, last_line, load_file, raising_line
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def load_calibrator(spec: str) -> Calibrator:
@@ -34,8 +37,10 @@ def load_calibrator(spec: str) -> Calibrator:
         except Exception as error:  # the user's code may raise anything
             message = f"--calibrator {spec} raised {last_line(error)}"
             raise UsageError(message, raising_line(error, path)) from error
-        if not math.isfinite(value) or value < 0:
-            raise UsageError(f"--calibrator {spec} returned {value}", "Return a number >= 0.")
+        if not 0 <= value <= _LARGEST:  # False for NaN
+            raise UsageError(
+                f"--calibrator {spec} returned {value:g}", "Return a number >= 0, within float32."
+            )
         return value
 
     return Calibrator(name, amax, concurrent=False)

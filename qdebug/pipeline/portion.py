@@ -68,12 +68,14 @@ def split(samples: Samples, share: float) -> tuple[Portion, Portion]:
     """
     calibration: list[Batch] = []
     held_out: list[Batch] = []
-    for number, batch in enumerate(samples.batches()):
+    batches = list(samples.batches())
+    for number, batch in enumerate(batches):
         due = int((number + 1) * share) > int(number * share)
         (held_out if due else calibration).append(batch)
     if not held_out or not calibration:
         raise UsageError(
-            f"--holdout-share: {samples.count} samples are too few to hold out {share:g} of them",
+            f"--holdout-share: {share:g} of {samples.count} samples in {len(batches)} batches "
+            "is none, or all",
             "Give other samples with --holdout DATA.",
         )
     return Portion(samples, tuple(calibration)), Portion(samples, tuple(held_out))

@@ -60,8 +60,9 @@ def print_calibrate(console: Console, result: CalibrateResult) -> None:
     name = Path(result.model_path).name
     console.print(
         Text(
-            f"{name}: {len(result.methods)} calibrations of {result.calibration_samples} samples, "
-            f"judged on {result.held_out_samples} others",
+            f"{printable(name)}: {counted(len(result.methods), 'calibration')} of "
+            f"{counted(result.calibration_samples, 'sample')}, judged on "
+            f"{counted(result.held_out_samples, 'other')}",
             style="bold",
         )
     )

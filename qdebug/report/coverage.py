@@ -26,7 +26,9 @@ def print_coverage(console: Console, coverage: Coverage, over: str = "") -> None
     console.print()
     console.print(Text("Coverage", style="bold").append(f" {over}" if over else "", style="dim"))
     print_indented(console, f"range by number of samples (median/lowest tensor): {steps}", 2)
-    if growth.counts and growth.enough < growth.counts[-1]:
+    if len(growth.counts) < 2:
+        print_indented(console, "one sample does not tell how the ranges grow with more", 2)
+    elif growth.enough < growth.counts[-1]:
         first = "sample gives" if growth.enough == 1 else f"{growth.enough} samples give"
         print_indented(console, f"the first {first} every tensor most of its range", 2)
     else:  # nothing less reached the mark

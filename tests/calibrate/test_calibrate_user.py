@@ -38,6 +38,7 @@ def test_it_gets_the_histogram_and_names_the_method(script: Callable[[str], Path
         ("def f(h):\n    return h.nothing\n", "raised AttributeError"),
         ("def f(h):\n    return float('nan')\n", "returned nan"),
         ("def f(h):\n    return -1\n", "returned -1"),
+        ("def f(h):\n    return 1e39\n", r"returned 1e\+39"),
         ("def f(h):\n    return 'wide'\n", "raised ValueError"),
     ],
 )

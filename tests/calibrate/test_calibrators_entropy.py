@@ -98,6 +98,17 @@ def test_discrete_data_have_exact_linear_bins() -> None:
     np.testing.assert_array_equal(linear_bins(histogram_of(values)), _exact_bins(values))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_few_values_often_repeated_have_exact_linear_bins(seed: int) -> None:
+    """As of a tensor that hardly depends on the input."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 40))
+    magnitudes = np.cumprod(rng.uniform(1.02, 1.4, count))  # over two bins apart
+    values = np.repeat(magnitudes * rng.choice([-1, 1], count), rng.integers(1, 60, count))
+    values = values.astype(np.float32)
+    np.testing.assert_array_equal(linear_bins(histogram_of(values)), _exact_bins(values))
+
+
 def test_outliers_are_clipped_and_two_values_are_not() -> None:
     rng = np.random.default_rng(0)
     values = np.append(rng.normal(size=200_000), 60).astype(np.float32)

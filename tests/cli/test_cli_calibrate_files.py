@@ -137,6 +137,16 @@ def test_values_that_are_not_finite_are_told(desk: Any, make: Any) -> None:
     assert len(desk.run(*CALIBRATE, "--json", "-").json["notes"]) == 1
 
 
+def test_a_single_sample(desk: Any) -> None:
+    desk.data("one.npz", x=np.load("calib.npz")["x"][:1])
+    done = desk.run(*CALIBRATE, "--calib-data", "one.npz", "--holdout", "one.npz")
+    assert done.out.startswith("net.onnx: 5 calibrations of 1 sample, judged on 1 other\n")
+    assert "one sample does not tell how the ranges grow" in done.out
+    desk.refused(
+        "calibrate", "net.onnx", "--calib-data", "one.npz", says=["is none", "--holdout DATA"]
+    )
+
+
 def test_users_calibrators_of_one_name_are_all_tried(desk: Any) -> None:
     desk.write("a.py", "def entropy(h):\n    return h.amax\n\ndef mix(h):\n    return h.amax / 2\n")
     desk.write("b.py", "def half(h):\n    return h.amax / 2\n")
