@@ -99,8 +99,9 @@ def _spread(histogram: TensorHistogram, counts: Int64, dropped: Int64) -> Spread
 
 def _beside_another(counts: Int64) -> npt.NDArray[np.bool_]:
     """Whether the bin before or after has values: many in a bin between empty ones are equal."""
-    full = np.concatenate([[False], counts > 0, [False]])
-    return full[:-2] | full[2:]
+    full = np.zeros(len(counts) + 2, np.bool_)
+    full[1:-1] = counts > 0
+    return np.logical_or(full[:-2], full[2:])
 
 
 def _padded(values: Float64) -> Float64:
