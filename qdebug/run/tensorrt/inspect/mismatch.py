@@ -33,7 +33,7 @@ def explain_mismatch(
     if want is Precision.INT8:
         plain = "fp32" if built == "tf32" else built
         return (
-            f"its kernel reads {built}: the library found none in INT8",
+            "no INT8 kernel took it",
             f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
         )
     operands = {t.dtype for t in (*layer.inputs, *layer.outputs, *layer.constants)}
