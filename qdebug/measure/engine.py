@@ -8,7 +8,6 @@ from qdebug.measure.attribution import Agreement, Attribution
 from qdebug.measure.observation import CaptureCheck, Preflight
 from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit
 from qdebug.run.tensorrt.messages import BuildWarning
-from qdebug.run.tensorrt.profiling import LayerTime
 from qdebug.types import Skipped
 
 
@@ -25,9 +24,7 @@ class Execution:
         agreement: of the simulation with the engine.
         latency_ms: median GPU time of one execution of `latency_samples` samples, copies not
             counted.
-        skipped: tensors that could not be observed.
-        profile: of the clean engine, layer by layer in execution order; measuring keeps layers
-            from overlapping, so the sum exceeds `latency_ms`.
+        skipped: how many tensors could not be observed.
     """
 
     preflight: Preflight
@@ -39,7 +36,6 @@ class Execution:
     latency_ms: float
     latency_samples: int
     skipped: tuple[Skipped, ...]
-    profile: tuple[LayerTime, ...] = ()
 
 
 @dataclass(frozen=True)

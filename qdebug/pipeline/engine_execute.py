@@ -161,7 +161,6 @@ def execute_engine(
         latency_ms=found.latency_ms,
         latency_samples=found.latency_samples,
         skipped=found.skipped,
-        profile=found.profile,
     )
     outputs = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
     task = finals.judged(metric, samples) if finals is not None and metric is not None else None

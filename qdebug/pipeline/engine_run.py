@@ -16,7 +16,6 @@ from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.observe.ways import CaptureWay
-from qdebug.run.tensorrt.profiling import LayerTime
 from qdebug.types import Progress, Skipped, Tensors
 
 EngineSink = Callable[[Batch, Tensors, Tensors, Tensors], None]
@@ -34,7 +33,6 @@ class EngineFindings:
         clean: of the model's outputs, in the clean engine.
         outputs: errors of the model's float outputs, FP32 against the clean engine.
         latency_ms: median GPU time of one execution of the clean engine, of `latency_samples`.
-        profile: the median time of each of its layers.
         agreement: of the simulation with the engine.
         way, checks: see Observed.
         skipped: tensors that were not observed, by name in the reference.
@@ -45,7 +43,6 @@ class EngineFindings:
     outputs: Mapping[str, ErrorSums]
     latency_ms: float
     latency_samples: int
-    profile: tuple[LayerTime, ...]
     agreement: Agreement
     way: CaptureWay
     checks: tuple[CaptureCheck, ...]
@@ -86,9 +83,7 @@ def attribute_engine(
             backend = TensorRTBackend(job.maker, group_bytes=job.group_bytes)
             plain = opened(stack, backend.open(reference.proto, inner))
         sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, sinks)
-        first = job.feeds(job.batches[0])
-        latency = observed.clean.latency_ms(first)
-        profile = observed.clean.layer_times(first)
+        latency = observed.clean.latency_ms(job.feeds(job.batches[0]))
     attributions = tuple(sums.attributions(tensors))
     names = {tensors[t]: t for t in inner}
     return EngineFindings(
@@ -97,7 +92,6 @@ def attribute_engine(
         clean.total,
         latency,
         job.batches[0].count,
-        profile,
         agreement(attributions),
         observed.way,
         observed.checks,

@@ -20,7 +20,6 @@ from qdebug.report.tables import name_table, print_table
 from qdebug.report.view import counted, decibel, printable, share
 
 _MOST_WARNINGS = 3
-_SLOWEST = 3
 
 
 def print_engine(console: Console, engine: EngineReport, top: int) -> None:
@@ -66,9 +65,6 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
     """Where the engine's error comes from, and whether looking inside changed it."""
     agreement = done.agreement
     facts = [("latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}")]
-    if slowest := sorted(done.profile, key=lambda t: -t.median_ms)[:_SLOWEST]:
-        named = ", ".join(f"{printable(t.name)} {t.median_ms:.3f}" for t in slowest)
-        facts.append(("slowest layers", f"{named} ms of {_sum_ms(done):.3f} ms, one by one"))
     for name, db in done.preflight.fp32_db.items():
         again = _apart(done.preflight.repeat_db.get(name, math.inf))
         text = f"FP32 engine against FP32 on the CPU: {_apart(db)}; built twice: {again}"
@@ -117,10 +113,6 @@ def _reservation(done: Execution) -> str:
     )
 
 
-def _sum_ms(done: Execution) -> float:
-    return sum(layer.median_ms for layer in done.profile)
-
-
 def _undisturbed(check: CaptureCheck) -> str:
     apart = min((x.difference_db for x in check.outputs), default=math.inf)
     return f"{check.observed} tensors; outputs against the clean engine's: {_apart(apart)}"
@@ -154,7 +146,6 @@ def _execution(done: Execution) -> dict[str, Any]:
     return {
         "latency_ms": done.latency_ms,
         "latency_samples": done.latency_samples,
-        "profile": [asdict(layer) for layer in done.profile],
         "preflight": {
             "fp32_db": finite(dict(done.preflight.fp32_db)),
             "repeat_db": finite(dict(done.preflight.repeat_db)),

@@ -47,7 +47,6 @@ def test_compare(
     assert engine["executed"] and engine["audit"]["passed"]
     assert done["agreement"]["within"] >= 0.95
     assert done["latency_ms"] > 0
-    assert sum(layer["median_ms"] for layer in done["profile"]) > done["latency_ms"] / 2
     together = {t["tensor"]: t["total_db"] for t in done["outputs"]}
     assert found["outputs"][0]["sqnr_db"] == pytest.approx(together["logits"])
     assert main([*flags, *gate, "-o", str(tmp_path / "run.h5"), "--keep", "all"]) == 0

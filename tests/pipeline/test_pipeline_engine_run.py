@@ -101,7 +101,6 @@ def test_every_way_sees_the_same(job: EngineJob, way: CaptureWay) -> None:
     assert [a.tensor for a in found.clean] == ["y"]
     assert found.checks[0].observed == 2 and found.checks[0].hides == ""
     assert found.latency_ms == 1.0 and found.latency_samples == 4
-    assert [t.name for t in found.profile][-1] == "second" and found.profile[0].median_ms == 0.5
 
 
 def test_a_kernel_that_is_wrong_is_told_from_quantization(job: EngineJob) -> None:
