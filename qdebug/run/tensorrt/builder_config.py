@@ -40,7 +40,8 @@ def check_settings(library: Library, settings: BuildSettings) -> None:
         raise UsageError(f"{library.name}: this machine has no GPU to build for", hint)
     for path in settings.plugins:
         if not path.is_file():
-            raise UsageError(f"--plugin {path}: no such file")
+            what = "a directory" if path.is_dir() else "no such file"
+            raise UsageError(f"--plugin {path}: {what}", "Give the shared object with the plugin.")
     sources = library.module.TacticSource.__members__
     for source in settings.tactic_sources or ():
         if source not in sources:

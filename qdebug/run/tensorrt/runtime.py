@@ -12,6 +12,7 @@ import numpy as np
 
 from qdebug.errors import BackendError
 from qdebug.run.tensorrt.cuda import Cuda, DeviceMemoryError, open_cuda
+from qdebug.run.tensorrt.engine_header import EngineHeader, engine_header
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.logger import LogMessage
 from qdebug.run.tensorrt.runtime_cache import runtime_cache, save_runtime_cache
@@ -141,7 +142,7 @@ def load_engine(
         except TypeError:  # pybind11's word for a constructor that gave nothing
             raw = None
     if raw is None:
-        raise _refused(library, messages)
+        raise _refused(library, messages, engine_header(engine))
     ports = [_port(trt, raw, raw.get_tensor_name(k)) for k in range(raw.num_io_tensors)]
     inputs = tuple(p for p in ports if p.range is not None)
     outputs = tuple(p for p in ports if p.range is None)
@@ -212,8 +213,17 @@ _REFUSALS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _refused(library: Library, messages: Sequence[LogMessage]) -> BackendError:
+def _refused(
+    library: Library, messages: Sequence[LogMessage], header: EngineHeader | None
+) -> BackendError:
     text = errors_in(messages)
+    if header is not None and header.version != library.version:
+        error = BackendError(
+            f"{library.name} cannot execute an engine that {header.builder} built",
+            "Build it again with this version, or run it with that one.",
+        )
+        error.add_note(text)
+        return error
     for part, (problem, hint) in _REFUSALS.items():
         if part in text:
             error = BackendError(f"{library.name} {problem}", hint)

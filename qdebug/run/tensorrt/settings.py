@@ -73,7 +73,8 @@ def parse_compute_capability(text: str) -> tuple[int, int]:
     major, dot, minor = text.strip().partition(".")
     if not (dot and major.isdigit() and minor.isdigit() and len(minor) == 1):
         raise UsageError(
-            f"'{text}' is no compute capability", "Give one like 8.9; several with commas."
+            f"--compute-capability: '{text}' is no compute capability",
+            "Give one like 8.9; several with commas.",
         )
     return int(major), int(minor)
 

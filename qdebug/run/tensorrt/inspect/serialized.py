@@ -6,6 +6,7 @@ import json
 
 from qdebug.errors import QdebugError, UsageError
 from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.engine_header import engine_header
 from qdebug.run.tensorrt.inspect.layer_info import read_layer_info
 from qdebug.run.tensorrt.inspect.layers import EngineInfo
 from qdebug.run.tensorrt.library import LibraryKind, load_library
@@ -39,10 +40,17 @@ def read_engine(data: bytes, name: str) -> EngineInfo:
     Raises:
         UsageError: this machine cannot read it; says what to give instead.
     """
+    header = engine_header(data)
+    if header is not None and not header.whole:
+        raise UsageError(
+            f"{name} is a serialized engine of {header.builder}, and is cut off or spoilt",
+            f"Compare its size with the original. {_INSTEAD}",
+        )
     device = find_device()
     if isinstance(device, str):
+        who = header.builder if header is not None else "TensorRT"
         raise UsageError(
-            f"{name} is a serialized engine: only TensorRT, on the GPU it was built for, can read "
+            f"{name} is a serialized engine: only {who}, on the GPU it was built for, can read "
             f"it ({device})",
             _INSTEAD,
         )
