@@ -15,7 +15,7 @@ from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.build import Planned, load_model, plan_from, plan_ranges
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine import Target as EngineTarget
-from qdebug.pipeline.engine import open_target
+from qdebug.pipeline.engine import check_parsed, open_target
 from qdebug.pipeline.portion import Portion, split, whole
 from qdebug.pipeline.searchspace import Space, search_space
 from qdebug.pipeline.sizing import parallelism
@@ -80,6 +80,8 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
     planned = plan_ranges(settings, context, plan, model, searched)
     subject = planned_subject(model, planned.bound)
+    if engine is not None:
+        check_parsed(engine, subject, searched.samples)
     rated = rate_layers(context, subject, searched)
     return Setup(
         settings=settings,

@@ -14,12 +14,13 @@ from qdebug.config.engine import check_engine_flags
 from qdebug.errors import MetricError
 from qdebug.measure.compare import Errors
 from qdebug.measure.result import CompareResult, TaskResult
+from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.asked import check_model
 from qdebug.pipeline.build import Built, build_subject, load_model, plan_from
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.diagnose import diagnosed
-from qdebug.pipeline.engine import Target, open_target
+from qdebug.pipeline.engine import Target, engine_of, open_target
 from qdebug.pipeline.engine_execute import with_engine
 from qdebug.pipeline.evidence import EvidenceSink
 from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
@@ -78,18 +79,14 @@ def compare(
         model = load_model(settings.model, plan)
         if target is not None:
             check_model(target.typing, model)
-        samples = open_samples(
-            settings.inputs,
-            model.graph.inputs,
-            limit=settings.samples,
-            batch_size=settings.batch_size,
-        )
-        check_labels(gate, samples)
+        samples = _samples(settings, model, gate)
         writer = _open_writer(stack, settings, keep, samples.count)
         parallel = parallelism()
         context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
         built = build_subject(settings, context, plan, model, samples)
         subject = built.subject
+        # Before the simulation: what cannot be built is told at once.
+        engine = engine_of(target, subject, samples, progress) if target is not None else None
         # The digest of the samples costs a pass over them: only for files that will hold it.
         key = reference_key(subject, samples) if writer or stored else ""
         rows = stored_rows(stored, key)
@@ -100,9 +97,9 @@ def compare(
         task, failure = task_result(gate.metric, outputs, samples)
         result = _result(settings, subject, samples, gate, errors, not_float, task)
         result = _explained(context, subject, samples, result)
-        if target is not None:
+        if engine is not None:
             result = with_engine(
-                target, settings, gate, subject, samples, context, result, evidence
+                engine, settings, gate, subject, samples, context, result, evidence
             )
         result = replace(
             result,
@@ -121,6 +118,17 @@ def compare(
     if failure is not None:
         raise _with_file(failure, run_file)
     return CompareOutcome(result, run_file)
+
+
+def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
+    samples = open_samples(
+        settings.inputs,
+        model.graph.inputs,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+    )
+    check_labels(gate, samples)
+    return samples
 
 
 def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:

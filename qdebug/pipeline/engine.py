@@ -14,7 +14,7 @@ from qdebug.model.samples import Samples
 from qdebug.pipeline.asked import STRONG, asked_of
 from qdebug.pipeline.subject import Subject
 from qdebug.report.files import write_bytes, write_text
-from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.build import build_engine, check_parse
 from qdebug.run.tensorrt.builder_config import check_settings
 from qdebug.run.tensorrt.cache import EngineCache, library_file
 from qdebug.run.tensorrt.constrain import check_implicit
@@ -136,6 +136,7 @@ class Engine:
     """An engine of a candidate: as bytes, as layers, and audited. `notes` say what of the plan the
     builder could not be told."""
 
+    target: Target
     built: BuiltEngine
     info: EngineInfo
     report: EngineReport
@@ -148,10 +149,13 @@ def engine_of(
     samples: Samples,
     progress: ProgressCallback,
     *,
-    not_run: str,
+    not_run: str | None = None,
 ) -> Engine:
     """Build the candidate of `subject` for the shapes of `samples`, or for those that `target`
     is `fitted` to, and audit it.
+
+    Args:
+        not_run: why it will not be executed, "" if it will; None asks `why_not_run`.
 
     Raises:
         QdebugError: the library cannot parse or build it.
@@ -170,12 +174,13 @@ def engine_of(
     info = with_nodes(read_build_log(built.log, "the build log"), graph)
     audit = audit_plan(subject.model, subject.layers, asked.precisions, info)
     return Engine(
+        target,
         built,
         info,
         EngineReport(
             library=target.name,
             built_for=target.built_for,
-            not_run=not_run,
+            not_run=why_not_run(target) if not_run is None else not_run,
             seconds=built.seconds,
             cached=built.cached,
             size_bytes=built.size_bytes,
@@ -185,6 +190,16 @@ def engine_of(
         ),
         asked.notes,
     )
+
+
+def check_parsed(target: Target, subject: Subject, samples: Samples) -> None:
+    """Find out, before long work, whether the library takes the candidate of `subject`.
+
+    Raises:
+        QdebugError: it cannot parse it, or a plugin cannot be loaded.
+    """
+    graph = asked_of(target.typing, subject).graph
+    check_parse(target.library, graph.proto, fitted(target, graph, samples).settings)
 
 
 def save_engine(engine: Engine, settings: EngineSettings) -> None:

@@ -14,7 +14,7 @@ from qdebug.measure.task import TaskMetric, join_outputs
 from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.asked import asked_of
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine import Target, engine_of, save_engine, why_not_run
+from qdebug.pipeline.engine import Engine, Target, save_engine
 from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
 from qdebug.pipeline.engine_run import EngineSink, attribute_engine
 from qdebug.pipeline.evidence import EvidenceSink
@@ -60,7 +60,7 @@ class _Finals:
 
 
 def with_engine(
-    target: Target,
+    engine: Engine,
     settings: CompareSettings,
     gate: Gate,
     subject: Subject,
@@ -69,23 +69,21 @@ def with_engine(
     result: CompareResult,
     evidence: EvidenceSink | None = None,
 ) -> CompareResult:
-    """`result` with the engine that was built of the candidate. Where it can be executed its
+    """`result` with `engine`, which was built of the candidate. Where it can be executed its
     outputs decide the verdict; the errors of layers and tensors stay those of the simulation.
     `evidence` keeps what it gives for the samples that were kept before.
 
     Raises:
-        QdebugError: an engine that cannot be built or run, or written to a file that was asked
-            for, or a metric that raised.
+        QdebugError: an engine that cannot be run, or written to a file that was asked for, or a
+            metric that raised.
     """
-    not_run = why_not_run(target)
-    engine = engine_of(target, subject, samples, context.progress, not_run=not_run)
     result = replace(result, notes=(*result.notes, *engine.notes))
     report = engine.report
     save_engine(engine, settings)
-    if not_run:
+    if report.not_run:
         return replace(result, engine=report, layers=_explained(subject, result.layers, report))
     keep = [evidence.engine] if evidence else []
-    done = execute_engine(target, settings, subject, samples, context, gate.metric, keep)
+    done = execute_engine(engine.target, settings, subject, samples, context, gate.metric, keep)
     report = replace(report, execution=done.execution)
     return replace(
         result,

@@ -130,7 +130,8 @@ def _mapped_errors(action: str) -> Iterator[None]:
             raise
         message = _shorten(str(error))
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
-            raise ModelError(f"ONNX Runtime cannot {action}: {message}", _HINT) from error
+            hint = _NO_OPERATOR if "is not a registered function/op" in message else _HINT
+            raise ModelError(f"ONNX Runtime cannot {action}: {message}", hint) from error
         raise BackendError(f"ONNX Runtime could not {action}: {message}") from error
 
 
@@ -138,6 +139,10 @@ _LOAD = "load the model"
 _MACHINE_TROUBLE = frozenset({"EngineError", "EPFail", "RuntimeException"})
 """What is not the model's fault: no memory, no device."""
 
+_NO_OPERATOR = (
+    "It executes the FP32 reference and the simulation, and has no such operator: write it with "
+    "standard operators, or cut the model there."
+)
 _HINT = "Check the model with onnx.checker; an opset ONNX Runtime does not know must be lowered."
 
 

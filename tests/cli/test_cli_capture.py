@@ -32,7 +32,7 @@ def observing(monkeypatch: pytest.MonkeyPatch, *, unfused: bool) -> None:
     def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
         return replace(fake_maker(settings), build=build)
 
-    monkeypatch.setattr("qdebug.pipeline.engine_execute.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.engine.why_not_run", lambda target: "")
     monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
 
 

@@ -182,7 +182,7 @@ def test_an_engine_that_is_wrong_in_fp32_already(
     def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
         return replace(fake_maker(settings), build=spoilt)
 
-    monkeypatch.setattr("qdebug.pipeline.engine_execute.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.engine.why_not_run", lambda target: "")
     monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
     done = desk.run(*flags)
@@ -214,6 +214,38 @@ def test_an_engine_that_is_wrong_in_fp32_already(
 def test_bad_settings_cost_nothing(desk: Any, flags: list[str], says: list[str]) -> None:
     base = ["compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5"]
     desk.refused(*base, "--backend", "tensorrt-rtx", *flags, says=says)
+
+
+@needs_rtx
+@simulated
+@pytest.mark.parametrize(
+    ("op", "domain", "says"),
+    [
+        ("Det", "", ["cannot parse node 'suspect' (Det, opset 17)", "cut the model"]),
+        ("QuickGelu", "com.microsoft", ["no plugin for node 'suspect'", "--plugin FILE"]),
+        ("Own", "acme", ["no plugin for node 'suspect' (Own, domain 'acme')", "--plugin FILE"]),
+    ],
+)
+def test_an_operator_that_is_not_known_is_told_before_any_work(
+    desk: Any, make: Any, monkeypatch: pytest.MonkeyPatch, op: str, domain: str, says: list[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was simulated")
+
+    monkeypatch.setattr("qdebug.pipeline.compare.run_pass", never)
+    monkeypatch.setattr("qdebug.pipeline.bisect_setup.rate_layers", never)
+    nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"),
+             helper.make_node(op, ["r"], ["y"], "suspect", domain=domain)]  # fmt: skip
+    proto = make(nodes, {"x": ("N", 3, 8, 8)}, {"y": ("N", 3) if op == "Det" else ("N", 3, 8, 8)})
+    if domain:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    desk.save(proto, "odd.onnx")
+    run = ["odd.onnx", "--inputs", "data.npz", *RTX, "--precision", "fp16"]
+    desk.refused("bisect", *run, "--target", "output.cosine>=0.9", says=says)
+    desk.refused("compare", *run, "-o", "run.h5", says=says)
+    if domain == "acme":
+        says = ["acme:Own", "ONNX Runtime cannot load", "has no such operator"]
+        desk.refused("compare", *run[:3], says=says)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="it is installed")

@@ -81,10 +81,7 @@ def build_engine(
         KeyboardInterrupt: Ctrl-C, after the builder has stopped.
     """
     job = BuildJob(proto, settings, outputs, debug)
-    check_settings(library, settings)
-    check_profile(proto, settings.profile or {})
-    if constraints_in(proto) is not None:
-        check_implicit(library)
+    _check(library, job)
     model = _serialized(library, proto)
     key = engine_key(library, job, model)
     kept = cache.load(key) if cache is not None else None
@@ -110,6 +107,20 @@ def build_engine(
     return built
 
 
+def check_parse(library: Library, proto: onnx.ModelProto, settings: BuildSettings) -> None:
+    """Parse a model as a build does, and build nothing.
+
+    Raises:
+        UsageError, ModelError, PlanError: as `build_engine`.
+    """
+    job = BuildJob(proto, settings)
+    _check(library, job)
+    with _quiet(library) as messages:
+        _Build(library, job, messages, BuildProgress(ignore_progress)).parse(
+            _serialized(library, proto)
+        )
+
+
 def engine_key(library: Library, job: BuildJob, model: bytes | None = None) -> str:
     """A SHA-256 of the model, the settings, the contents of plugins, the library, and of the GPU
     where the engine is for the one that is present. The timing cache does not count.
@@ -132,6 +143,13 @@ def engine_key(library: Library, job: BuildJob, model: bytes | None = None) -> s
         "debug": sorted(set(job.debug)),
     }
     return _digest(json.dumps(facts, sort_keys=True).encode())
+
+
+def _check(library: Library, job: BuildJob) -> None:
+    check_settings(library, job.settings)
+    check_profile(job.proto, job.settings.profile or {})
+    if constraints_in(job.proto) is not None:
+        check_implicit(library)
 
 
 def _digest(data: bytes) -> str:
