@@ -12,6 +12,7 @@ from rich.text import Text
 
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.engine import print_engine
+from qdebug.report.names import shorten_names
 from qdebug.report.tables import print_indented, print_table
 from qdebug.report.view import (
     cause_title,
@@ -20,7 +21,6 @@ from qdebug.report.view import (
     number,
     printable,
     share,
-    shorten_layer,
     widest,
 )
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer
@@ -140,7 +140,8 @@ def _measured(measurement: Measurement | None) -> str:
 def _layers(console: Console, result: BisectResult) -> Table:
     table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
     op_width = widest([x.op_type for x in result.pinned], 2)
-    width = widest([printable(x.name) for x in result.pinned], 5)
+    full = [printable(x.name) for x in result.pinned]
+    width = widest(full, 5)
     if console.is_terminal:
         op_width = min(_LONGEST_OP, op_width)
         width = min(max(18, console.width - _OTHER_COLUMNS - op_width), width)
@@ -151,9 +152,10 @@ def _layers(console: Console, result: BisectResult) -> Table:
     table.add_column("without it", justify="right", no_wrap=True)
     table.add_column("cost", justify="right", no_wrap=True)
     table.add_column("why", no_wrap=True)
-    for layer in result.pinned:
+    names = shorten_names(full, width, [x.op_type for x in result.pinned])
+    for name, layer in zip(names, result.pinned, strict=True):
         table.add_row(
-            Text(shorten_layer(printable(layer.name), layer.op_type, width)),
+            Text(name),
             Text(printable(layer.op_type)),
             str(layer.precision),
             decibel(layer.local_sqnr_db),

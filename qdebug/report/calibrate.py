@@ -20,9 +20,10 @@ from qdebug.measure.calibration import (
 from qdebug.measure.metrics import METRIC_NAMES
 from qdebug.plan.quantize import scale_of
 from qdebug.report.coverage import coverage_to_json, print_coverage
+from qdebug.report.names import shorten
 from qdebug.report.numbers import finite
 from qdebug.report.tables import print_table
-from qdebug.report.view import counted, decibel, number, printable, share, shorten
+from qdebug.report.view import counted, decibel, number, printable, share
 
 CALIBRATE_SCHEMA = "qdebug.calibrate/1"
 _MOST_LISTED = 5

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.measure.inspection import Inspection
+from qdebug.report.names import tail
 from qdebug.report.tables import name_table, print_table
-from qdebug.report.view import counted, number, printable, tail
+from qdebug.report.view import counted, number, printable
 from qdebug.run.tensorrt.inspect.layers import QUANTIZED, EngineLayer, EngineTensor, Role
 
 _LONGEST_TYPE = 14
@@ -54,7 +55,7 @@ def _table(console: Console, result: Inspection, shown: Sequence[EngineLayer]) -
     left = set(map(id, result.summary.left_high))
     rows = []
     for layer in shown:
-        kind = tail(layer.layer_type, _LONGEST_TYPE if console.is_terminal else 10_000)
+        kind = tail(printable(layer.layer_type), _LONGEST_TYPE if console.is_terminal else 10_000)
         cells = [str(number_of[id(layer)]), kind, layer.precision or "–", _types(layer)]
         if timed:
             cells.append("–" if layer.time_ms is None else number(layer.time_ms, 3))

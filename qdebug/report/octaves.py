@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.measure.ranges import Mark, Octaves, TensorDynamics, octaves
+from qdebug.report.names import shorten_names
 from qdebug.report.tables import print_table
-from qdebug.report.view import counted, number, printable, share, tail
+from qdebug.report.view import counted, number, printable, share
 
 _ROWS = 14
 """Octaves shown; what is smaller shares one row. INT8 has 7 below its range."""
@@ -26,7 +27,7 @@ def print_octaves(console: Console, tensor: TensorDynamics) -> None:
     console.print(Text(printable(tensor.name), style="bold"))
     console.print(Text(_facts(tensor), style="dim"))
     if tensor.read_by:
-        names = [tail(name, _LONGEST_LAYER) for name in tensor.read_by[:3]]
+        names = shorten_names([printable(n) for n in tensor.read_by[:3]], _LONGEST_LAYER)
         more = f" and {len(tensor.read_by) - 3} more" if len(tensor.read_by) > 3 else ""
         console.print(Text(f"read in INT8 by {', '.join(names)}{more}", style="dim"))
     if not tensor.marks:

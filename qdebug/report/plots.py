@@ -12,7 +12,8 @@ import numpy as np
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
-from qdebug.report.view import counted, number, printable, share, tail
+from qdebug.report.names import shorten_names, tail
+from qdebug.report.view import counted, number, printable, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +160,10 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 def _titles(axes: Axes, title: str, facts: str) -> None:
     """Names may hold a "$", which is not the start of a formula."""
     axes.set_title(
-        f"{tail(title, _LONGEST_TITLE)}\n{facts}", loc="left", fontsize=10, parse_math=False
+        f"{tail(printable(title), _LONGEST_TITLE)}\n{facts}",
+        loc="left",
+        fontsize=10,
+        parse_math=False,
     )
 
 
@@ -190,7 +194,7 @@ def _draw_hardest(axes: Axes, tensors: list[TensorDynamics]) -> None:
 def _name_places(axes: Axes, tensors: list[TensorDynamics]) -> None:
     step = math.ceil(len(tensors) / _MOST_NAMES)
     places = range(0, len(tensors), step)
-    names = [tail(tensors[i].name, _LONGEST_NAME) for i in places]
+    names = shorten_names([printable(tensors[i].name) for i in places], _LONGEST_NAME)
     axes.set_xticks(list(places))
     axes.set_xticklabels(names, rotation=90, fontsize=7, parse_math=False)
     every = "" if step == 1 else f", one name in {step}"

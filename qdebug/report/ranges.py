@@ -14,8 +14,8 @@ from qdebug.measure.ranges import PERCENTILES, Mark, RangesResult, TensorDynamic
 from qdebug.report.coverage import coverage_to_json, print_coverage
 from qdebug.report.numbers import finite
 from qdebug.report.octaves import print_octaves
-from qdebug.report.tables import print_table
-from qdebug.report.view import counted, number, printable, share, tail, widest
+from qdebug.report.tables import name_table, print_table
+from qdebug.report.view import counted, number, printable, share
 
 RANGES_SCHEMA = "qdebug.ranges/1"
 _SORTED = {
@@ -25,7 +25,6 @@ _SORTED = {
     "order": "in the order of execution",
     "growth": "by growth: range of all samples / range of their first half",
 }
-_SHORTEST_NAME = 20
 
 
 def ranges_to_json(result: RangesResult) -> dict[str, Any]:
@@ -73,19 +72,8 @@ def _table(console: Console, result: RangesResult, shown: tuple[TensorDynamics, 
     # Where all of it is of interest the growth takes the place of a percentile.
     middle = "growth" if result.sort == "growth" else "|x| 99.9%"
     columns = ("low", "high", middle, "std", "crest", "zeros", "INT8")
-    rows = [_cells(tensor, middle == "growth") for tensor in shown]
-    width = widest([printable(t.name) for t in shown], 6)
-    if console.is_terminal:  # elsewhere nothing is cut
-        taken = sum(1 + widest(column, 0) for column in zip(columns, *rows, strict=True))
-        width = min(max(_SHORTEST_NAME, console.width - taken - 1), width)
-    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
-    table.add_column("tensor", width=width, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for tensor, cells in zip(shown, rows, strict=True):
-        name = Text(tail(tensor.name, width))
-        table.add_row(name, *cells, style="red" if _broken(tensor) else "")
-    return table
+    rows = [(t.name, _cells(t, middle == "growth"), "red" if _broken(t) else "") for t in shown]
+    return name_table(console, ["tensor", *columns], rows, numbers=columns)
 
 
 def _cells(tensor: TensorDynamics, growth: bool) -> list[str]:

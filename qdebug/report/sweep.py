@@ -14,8 +14,9 @@ from rich.text import Text
 
 from qdebug.measure.conditions import Checked
 from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult
+from qdebug.report.names import shorten, shorten_names
 from qdebug.report.tables import print_indented, print_table
-from qdebug.report.view import counted, decibel, number, printable, shorten, widest
+from qdebug.report.view import counted, decibel, number, printable, widest
 
 AXES = {
     "precision": "precision",
@@ -119,7 +120,7 @@ def _columns(result: SweepResult, console: Console) -> Iterator[_Column]:
     for axis in varying(result):
         values = [_value(row.combination.values[axis]) or "–" for row in rows]
         if console.is_terminal:
-            values = [shorten(v, _LONGEST_VALUE) for v in values]
+            values = shorten_names(values, _LONGEST_VALUE)
         yield _Column(AXES[axis], values)
 
     def engine(show: Callable[[EngineFacts], str]) -> list[str]:

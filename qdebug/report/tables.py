@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from qdebug.report.view import printable, tail, widest
+from qdebug.report.names import shorten_names
+from qdebug.report.view import printable, widest
 
 _SHORTEST_NAME = 20
 _NUMBERS = ("#", "ms", "MB", "s", "dB")
@@ -41,10 +42,14 @@ def print_indented(console: Console, line: str, indent: int, style: str = "") ->
 
 
 def name_table(
-    console: Console, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str], str]]
+    console: Console,
+    heads: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[str], str]],
+    numbers: Sequence[str] = _NUMBERS,
 ) -> Table:
     """A table whose first column holds names, cut to what the others leave of a terminal's width;
-    elsewhere nothing is cut. A row is its name, the other cells, and a style."""
+    elsewhere nothing is cut. A row is its name, the other cells, and a style; the columns whose
+    heads are in `numbers` are set to the right."""
     names = [printable(name) for name, _, _ in rows]
     width = widest(names, len(heads[0]))
     if console.is_terminal:
@@ -54,7 +59,7 @@ def name_table(
     table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
     table.add_column(heads[0], width=width, no_wrap=True)
     for head in heads[1:]:
-        table.add_column(head, no_wrap=True, justify="right" if head in _NUMBERS else "left")
-    for name, cells, style in rows:
-        table.add_row(Text(tail(name, width)), *map(Text, cells), style=style)
+        table.add_column(head, no_wrap=True, justify="right" if head in numbers else "left")
+    for name, (_, cells, style) in zip(shorten_names(names, width), rows, strict=True):
+        table.add_row(Text(name), *map(Text, cells), style=style)
     return table

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.report.engine import print_engine
+from qdebug.report.names import shorten_names
 from qdebug.report.tables import print_indented, print_table
-from qdebug.report.view import CompareView, shorten, shorten_layer, widest
+from qdebug.report.view import CompareView, widest
 
 _OTHER_COLUMNS = 42
 """Characters that the table needs beside the names of layers and operators."""
@@ -60,9 +61,11 @@ def _facts(view: CompareView, console: Console) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in view.facts:
-        shown = shorten(name, _LONGEST_FACT) if console.is_terminal else name
-        table.add_row(Text(shown), Text(text))
+    names = [name for name, _ in view.facts]
+    if console.is_terminal:
+        names = shorten_names(names, _LONGEST_FACT)
+    for name, (_, text) in zip(names, view.facts, strict=True):
+        table.add_row(Text(name), Text(text))
     return table
 
 
@@ -93,10 +96,12 @@ def _layers(view: CompareView, console: Console) -> Table:
     table.add_column("prec.", no_wrap=True)
     for name in ("local dB", "cum. dB", "range", "clip"):
         table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
-    for row in view.layers:
+    rows = view.layers
+    names = shorten_names([r.layer for r in rows], width, [r.op_type for r in rows])
+    for name, row in zip(names, rows, strict=True):
         table.add_row(
             row.rank,
-            Text(shorten_layer(row.layer, row.op_type, width)),
+            Text(name),
             Text(row.op_type),
             row.precision,
             row.local_db,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.engine_causes import ENGINE_LABELS
@@ -233,30 +233,6 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
-def shorten(text: str, width: int) -> str:
-    """`text` in at most `width` cells, its middle left out: both ends tell layers apart."""
-    if cell_len(text) <= width:
-        return text
-    tail = (width - 1) * 2 // 3
-    return f"{set_cell_size(text, width - 1 - tail).rstrip()}…{_last_cells(text, tail)}"
-
-
-def shorten_layer(name: str, op_type: str, width: int) -> str:
-    """A layer's name in at most `width` cells. Exporters put the scope first and the operator
-    last, so the end without the operator, which has a column of its own, tells layers apart."""
-    if cell_len(name) <= width:
-        return name
-    short = name.removesuffix(op_type)
-    if short != name and cell_len(short) < width:
-        return f"{short}…"
-    return f"…{_last_cells(name, width - 1)}"
-
-
-def tail(name: str, width: int) -> str:
-    """A tensor's name in at most `width` cells: the end of it, which tells tensors apart."""
-    return shorten_layer(printable(name), "", width)
-
-
 def counted(count: int, what: str) -> str:
     """Such as "1 tensor" and "3 tensors"."""
     return f"{count} {what}{'s' if count != 1 else ''}"
@@ -265,8 +241,3 @@ def counted(count: int, what: str) -> str:
 def widest(texts: Sequence[str], least: int) -> int:
     """The width in cells of the widest text, at least `least`."""
     return max([least, *(cell_len(t) for t in texts)])
-
-
-def _last_cells(text: str, width: int) -> str:
-    """The end of `text` that fits `width` cells; a wide character takes two."""
-    return set_cell_size(text[::-1], width).rstrip()[::-1]

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from qdebug.report.names import shorten, shorten_names, tail
 from qdebug.report.view import (
     compare_view,
     decibel,
     number,
     printable,
     share,
-    shorten,
-    shorten_layer,
 )
 
 ODD = (
@@ -172,8 +173,39 @@ def test_numbers() -> None:
 @pytest.mark.parametrize("width", [5, 12, 24])
 @pytest.mark.parametrize("text", ["abc", "a" * 30 + "z", "层" * 20 + "末", "/a/b/c/Conv", ""])
 def test_shortening(text: str, width: int) -> None:
-    for short in (shorten(text, width), shorten_layer(text, "Conv", width)):
+    for short in (shorten(text, width), tail(text, width)):
         assert cell_len(short) <= width
         assert (short == text) == (cell_len(text) <= width)
-        if "…" in short and short[-1] != "…":
-            assert short[-1] in (text[-1], text.removesuffix("/Conv")[-1])
+        assert short == text or ("…" in short and short[-1] == text[-1])
+
+
+NAMES = st.lists(st.text("ab./_01层", min_size=1, max_size=40), min_size=1, max_size=6, unique=True)
+
+
+@given(st.text("ab/", max_size=20), NAMES, st.text("ab/", max_size=20), st.integers(12, 40))
+def test_different_names_stay_different(
+    scope: str, middles: list[str], end: str, width: int
+) -> None:
+    names = [f"{scope}{middle}{end}" for middle in middles]
+    shown = shorten_names(names, width)
+    assert len(set(shown)) == len(names)
+    for name, short in zip(names, shown, strict=True):
+        assert cell_len(short) <= width
+        assert short == name or cell_len(name) > width
+
+
+def test_names_keep_what_tells_them_apart() -> None:
+    def shown(width: int, *names: str) -> list[str]:
+        return shorten_names(names, width, ["Add"] * len(names))
+
+    adds = [f"/n/encoder/layer.{i}/attention/self/Add" for i in (1, 2, 11)]
+    assert shown(26, *adds) == [
+        *("…ayer.1/attention/self/Add", "…ayer.2/attention/self/Add", "…yer.11/attention/self/Add")
+    ]
+    assert shown(20, *adds) == [
+        *("…layer.1/…n/self/Add", "…layer.2/…n/self/Add", "…layer.11…n/self/Add")
+    ]
+    assert shown(20, adds[0]) == ["…/attention/self/Add"]  # alone it goes by its end
+    assert shown(36, adds[0]) == ["/n/encoder/layer.1/attention/self/…"]  # op has its own column
+    far = ["a" * 30 + "b" * 30 + x + "c" * 30 + y + "d" * 30 for x in "12" for y in "12"]
+    assert len(set(shown(20, *far))) == 4
