@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 import typer
 
@@ -93,7 +95,16 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names that the locale cannot show
-    sys.exit(main())
+    code = main()
+    if code == INTERRUPTED:
+        # At once: whatever had to be put away was, on the way here. Ending in order would wait for
+        # threads of the user's scripts, and tear down runtimes that were interrupted half-loaded,
+        # which aborts.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _wants_traceback(arguments: Sequence[str]) -> bool:

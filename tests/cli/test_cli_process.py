@@ -70,6 +70,16 @@ def test_ctrl_c(desk: Any, existing: bool) -> None:
     assert desk.files() == before
 
 
+def test_interrupted_with_a_thread_of_the_users_that_runs_on(desk: Any) -> None:
+    lines = ["import threading, time", "def load():"]
+    lines += ["    threading.Thread(target=time.sleep, args=(300,)).start()"]
+    lines += ["    raise KeyboardInterrupt", "    yield {}"]
+    desk.write("mine.py", "\n".join(lines))
+    done = desk.spawn("compare", "net.onnx", "--inputs", "mine.py:load")
+    assert done.code == 130
+    assert done.err == "qdebug: interrupted; nothing half-written was left behind\n"
+
+
 @pytest.mark.parametrize(
     ("flags", "target", "limit"),
     [
