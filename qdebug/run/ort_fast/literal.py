@@ -15,6 +15,7 @@ from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.fp16 import half_roles
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
 from qdebug.run.ort_fast.parts import Form, Formed, Part, Workshop
+from qdebug.run.ort_fp16 import SELECTING, fed_fp32
 
 ZERO_U8 = 128
 """The zero point by which unsigned codes are those of the contract, moved."""
@@ -54,13 +55,14 @@ class Literal:
 
     def half(self, node: Node) -> Part | None:
         """`node` in FP16, with a barrier behind each FP16 output (see run.ort_fp16); None where
-        its operator has no FP16 form."""
+        its operator has no FP16 form. One that rounds nothing is computed in FP32."""
         roles = half_roles(node, self.graph)
         if roles is None:
             return None
         inputs, outputs = roles
         reads = {i: (node.inputs[i], Form.HALF) for i in inputs}
-        return self._node(node, reads, outputs)
+        selects = node.op_type in SELECTING and not node.domain and len(node.outputs) == 1
+        return self._node(node, reads, [] if selects else outputs, widen=selects)
 
     def int8(self, node: Node, item: Int8Layer) -> Part:
         """`node` of an INT8 layer, reading what a Q/DQ pair makes of its operands."""
@@ -101,7 +103,15 @@ class Literal:
                 nodes = [make("Transpose", [start], [end], perm=TO_FIRST)]
         return shop.part(nodes, [(tensor, source)], [(tensor, form)])
 
-    def _node(self, node: Node, reads: dict[int, Formed], half_outputs: Sequence[int]) -> Part:
+    def _node(
+        self,
+        node: Node,
+        reads: dict[int, Formed],
+        half_outputs: Sequence[int],
+        *,
+        widen: bool = False,
+    ) -> Part:
+        """`widen`: the node itself runs in FP32 on what it reads."""
         shop, proto = self.shop, copy_node(self.protos[node.name])
         needs = [(t, Form.PLAIN) for i, t in enumerate(node.inputs) if t and i not in reads]
         needs += [(t, Form.PLAIN) for t in node.implicit_inputs]
@@ -111,6 +121,7 @@ class Literal:
             else:
                 proto.input[i] = shop.name(tensor, form)
                 needs.append((tensor, form))
+        nodes = fed_fp32(proto, reads, shop.scratch) if widen else [proto]
         gives = []
         barriers = []
         for i, tensor in enumerate(node.outputs):
@@ -119,7 +130,7 @@ class Literal:
                 barriers += self._barrier(proto.output[i], shop.name(tensor, Form.HALF))
             if tensor:
                 gives.append((tensor, Form.HALF if i in half_outputs else Form.PLAIN))
-        return shop.part([proto, *barriers], needs, gives)
+        return shop.part([*nodes, *barriers], needs, gives)
 
     def _constant(self, tensor: str, form: Form, node: Node) -> str:
         """The name of a constant in FP16, or as its INT8 codes are dequantized."""
