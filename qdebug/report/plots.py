@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
@@ -30,6 +32,8 @@ _HARDEST = 3
 _MOST_NAMES = 48
 _LONGEST_NAME, _LONGEST_TITLE = 40, 80
 _RELATIVE_FLOOR = 1e-5
+_FAR_BEYOND = 1e6
+"""Times the median amax."""
 _SETTINGS: Any = {
     "svg.fonttype": "none",  # names stay text: they can be searched, in any script
     "svg.hashsalt": "qdebug",  # equal input, equal file
@@ -88,7 +92,7 @@ def overview_figure(result: RangesResult) -> Figure:
     with matplotlib.rc_context(_SETTINGS):
         figure, axes = _figure(min(16.0, max(7.5, 4.5 + 0.22 * len(tensors))), 6.4)
         amax = np.array([t.amax if t.amax > 0 else math.nan for t in tensors])
-        largest = float(np.nanmax(amax)) if np.isfinite(amax).any() else 1.0
+        largest = _ceiling(amax)
         lines = {p: np.array([t.percentile(p) for t in tensors]) for p in (50.0, 99.0, 99.9, 99.99)}
         positive = [v for values in lines.values() for v in values if v > 0]
         floor = max(min([largest, *positive]) / 2, largest * _RELATIVE_FLOOR)
@@ -105,10 +109,16 @@ def overview_figure(result: RangesResult) -> Figure:
                 linewidth=0,
                 label=f"{low:g}% to {high:g}%",
             )
-        axes.plot(places, amax, "_", color=_LINE, markersize=7, markeredgewidth=1.6, label="amax")
-        _draw_hardest(axes, tensors)
+        inside = np.where(amax <= largest, amax, math.nan)
+        axes.plot(places, inside, "_", color=_LINE, markersize=7, markeredgewidth=1.6, label="amax")
+        _draw_hardest(axes, [(i, t) for i, t in enumerate(tensors) if t.amax <= largest])
         axes.set_yscale("log")
         axes.set_ylim(floor, largest * 2)
+        beyond = amax > largest
+        if beyond.any():
+            label = f"beyond, up to {number(float(np.nanmax(amax)), 2)}"
+            tops = np.full(np.count_nonzero(beyond), largest * 1.6)
+            axes.plot(places[beyond], tops, "^", color=_LINE, markersize=5, label=label)
         axes.set_xlim(-0.7, len(tensors) - 0.3)
         _name_places(axes, tensors)
         axes.set_ylabel("|x|, log scale")
@@ -176,8 +186,17 @@ def _draw_marks(axes: Axes, tensor: TensorDynamics) -> None:
             label = "_"  # once in the legend
 
 
-def _draw_hardest(axes: Axes, tensors: list[TensorDynamics]) -> None:
-    rated = [(t.crest_factor, i, t.amax) for i, t in enumerate(tensors) if t.crest_factor > 0]
+def _ceiling(amax: npt.NDArray[np.float64]) -> float:
+    """The largest amax to draw: a few that are far beyond the rest, such as the -3.4e38 of an
+    attention mask, would leave no room for all others."""
+    if not np.isfinite(amax).any():
+        return 1.0
+    usual = amax[amax <= _FAR_BEYOND * np.nanmedian(amax)]
+    return float(usual.max())
+
+
+def _draw_hardest(axes: Axes, tensors: Sequence[tuple[int, TensorDynamics]]) -> None:
+    rated = [(t.crest_factor, place, t.amax) for place, t in tensors if t.crest_factor > 0]
     worst = sorted(rated, reverse=True)[:_HARDEST]
     if worst:
         axes.plot(

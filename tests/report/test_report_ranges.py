@@ -161,3 +161,16 @@ def test_a_deep_network_names_only_some(tmp_path: Path) -> None:
     axes = figure.axes[0]
     assert len(axes.get_xticklabels()) == 40 and "one name in 5" in axes.get_xlabel()
     save_figure(figure, tmp_path / "deep.png")
+
+
+def test_a_mask_leaves_room_for_all_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tensors = [dynamics(f"t{i}", rng.normal(size=(4, 50)), i) for i in range(5)]
+    mask = dynamics("mask", np.array([[0.0, -3.4e38]] * 4), 5)
+    figure = overview_figure(result([*tensors, mask]))
+    axes = figure.axes[0]
+    assert axes.get_ylim()[1] == 2 * max(t.amax for t in tensors)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "beyond, up to 3.4e+38" in labels
+    save_figure(figure, tmp_path / "mask.png")
+    assert overview_figure(result([mask])).axes[0].get_ylim()[1] > 3.4e38
