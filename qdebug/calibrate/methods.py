@@ -27,14 +27,10 @@ DEFAULT_PERCENTILE = 99.99
 
 @dataclass(frozen=True)
 class Calibrator:
-    """A named rule from a tensor's histogram to its amax.
-
-    `concurrent` rules may be called by several threads at once.
-    """
+    """A named rule from a tensor's histogram to its amax."""
 
     name: str
     amax: Callable[[TensorHistogram], float]
-    concurrent: bool = True
 
 
 def parse_method(text: str) -> Calibrator:

@@ -43,4 +43,4 @@ def load_calibrator(spec: str) -> Calibrator:
             )
         return value
 
-    return Calibrator(name, amax, concurrent=False)
+    return Calibrator(name, amax)

@@ -124,7 +124,7 @@ def plan_ranges(
     gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)
     ranges = {
         tensor: TensorRange(amax, calibrator.name)
-        for tensor, amax in calibrated(context, gathered.histograms, missing, calibrator).items()
+        for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
     bound = _bind(plan.with_ranges(ranges, where), model)

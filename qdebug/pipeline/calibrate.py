@@ -59,7 +59,7 @@ def calibrate(
     given = _Given.read(settings.from_cache, subject.model) if settings.from_cache else None
     gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
     seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
-    ranges = {c.name: _ranges(context, gathered, needed, c) for c in calibrators}
+    ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
     difference = None
     if given:
         difference = compare_with_cache(given.file, gathered.histograms, needed, subject.model)
@@ -132,9 +132,9 @@ def _portions(settings: CalibrateSettings, model: Model) -> tuple[Portion, Porti
 
 
 def _ranges(
-    context: Context, gathered: Gathered, needed: list[str], calibrator: Calibrator
+    gathered: Gathered, needed: list[str], calibrator: Calibrator
 ) -> dict[str, TensorRange]:
-    amax = calibrated(context, gathered.histograms, needed, calibrator)
+    amax = calibrated(gathered.histograms, needed, calibrator)
     return {tensor: TensorRange(value, calibrator.name) for tensor, value in amax.items()}
 
 

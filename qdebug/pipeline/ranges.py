@@ -86,16 +86,10 @@ def gather_ranges(
 
 
 def calibrated(
-    context: Context,
-    histograms: Mapping[str, TensorHistogram],
-    tensors: Sequence[str],
-    calibrator: Calibrator,
+    histograms: Mapping[str, TensorHistogram], tensors: list[str], calibrator: Calibrator
 ) -> dict[str, float]:
     """The amax of `tensors` by `calibrator`."""
-    known = [t for t in tensors if t in histograms]
-    workers = context.parallel.workers if calibrator.concurrent else 1
-    found = map_in_order(lambda t: calibrator.amax(histograms[t]), known, workers)
-    return dict(zip(known, found, strict=True))
+    return {t: calibrator.amax(histograms[t]) for t in tensors if t in histograms}
 
 
 def to_records(gathered: Gathered) -> dict[str, RangeRecord]:

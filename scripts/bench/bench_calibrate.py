@@ -127,7 +127,7 @@ def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
     needed = plan.needed_ranges()
     gathered = gather_ranges(context, graph, whole(samples), cached=False, tensors=needed)
     for method in METHODS:
-        calibrated(context, gathered.histograms, needed, parse_method(method))
+        calibrated(gathered.histograms, needed, parse_method(method))
 
 
 def _peer(prepared: object, model: str, data: str, count: int) -> None:
