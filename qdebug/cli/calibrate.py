@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 
 def calibrate_command(
-    model: Annotated[str, typer.Argument(help="The FP32 ONNX model.")],
+    model: Annotated[
+        str | None, typer.Argument(help="The FP32 ONNX model.", show_default=False)
+    ] = None,
     calib_data: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Samples to calibrate on; see compare --inputs.",
             metavar="DATA",
             rich_help_panel=WHAT,
         ),
-    ],
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(

@@ -30,7 +30,6 @@ from qdebug.cli.options import (
     NoProgress,
     NumSamples,
     OptimizationLevel,
-    Output,
     Plan,
     Plugin,
     Refit,
@@ -81,7 +80,8 @@ def compare_command(
     local_samples: Annotated[
         int | None,
         typer.Option(
-            help="Measure local errors on about N of the samples (default 16).",
+            help="Measure local errors on N of the samples (default 16), rounded up to whole "
+            "batches, of which at least two.",
             min=1,
             rich_help_panel=WHAT,
         ),
@@ -118,7 +118,15 @@ def compare_command(
     capture: Capture = None,
     save_engine: SaveEngine = None,
     save_log: SaveLog = None,
-    output: Output = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write a run file (HDF5): results, plan, ranges and activations.",
+            metavar="run.h5",
+        ),
+    ] = None,
     keep: Annotated[
         str | None,
         typer.Option(

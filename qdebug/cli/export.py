@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from qdebug.cli.options import Force, Output
+from qdebug.cli.options import Force
 
 TARGETS = {
     "onnx": "explicit Q/DQ + Cast model",
@@ -47,7 +47,15 @@ def export_command(
             metavar="refuse|float",
         ),
     ] = "refuse",
-    output: Output = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="The file to write; without, one beside the plan.",
+            metavar="FILE",
+        ),
+    ] = None,
     force: Force = False,
 ) -> int:
     """Write a precision plan or a calibration for another tool.

@@ -199,10 +199,6 @@ Metric = Annotated[
         rich_help_panel=GATE,
     ),
 ]
-Output = Annotated[
-    str | None,
-    typer.Option("-o", "--output", help="The file to write.", metavar="FILE"),
-]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 Json = Annotated[
     str | None,

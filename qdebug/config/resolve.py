@@ -39,6 +39,13 @@ def parse_bytes(text: str) -> int:
 Bytes = Annotated[int, BeforeValidator(lambda value: parse_bytes(str(value)))]
 """A size, which may be written as 512M."""
 
+_EXAMPLES = {
+    "compare": "model.onnx --inputs samples.npz",
+    "calibrate": "model.onnx --calib-data calib.npz -o scales.yaml",
+    "bisect": "model.onnx --inputs samples.npz --target 'output.cosine>=0.999'",
+    "sweep": "model.onnx --inputs samples.npz --precision int8,fp16",
+}
+
 Positive = Annotated[int, FileField(gt=0)]
 
 
@@ -61,7 +68,7 @@ def resolve(
         required = field.default is dataclasses.MISSING
         if required and not values.get(field.name):
             flag = "MODEL" if field.name == "model" else flag_of(field.name)
-            raise UsageError(f"{flag} is missing", f"Run 'qdebug {command} --help' for an example.")
+            raise UsageError(f"{flag} is missing", _example(command))
     for name, hint in _hints(kind).items():
         if name in values:
             values[name] = _checked(name, values[name], hint)
@@ -83,6 +90,12 @@ def file_schema(kind: type[Any], command: str) -> type[BaseModel]:
 def flag_of(name: str) -> str:
     """The flag that gives the setting `name`."""
     return f"--{name.replace('_', '-')}"
+
+
+def _example(command: str) -> str:
+    example = _EXAMPLES.get(command)
+    more = f"'qdebug {command} --help' lists all flags."
+    return f"Write for example: qdebug {command} {example}\n  {more}" if example else more
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:

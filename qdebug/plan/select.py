@@ -40,12 +40,9 @@ def _matching(text: str, aliases: dict[str, Layer], layers: Layers, flag: str) -
         operator = text.removeprefix(OPERATOR)
         names = {layer.name for layer in layers if layer.op_type == operator}
         if not names:
-            known = sorted({layer.op_type for layer in layers})
-            close = difflib.get_close_matches(operator, known, n=1, cutoff=0.0)
-            hint = f"Did you mean '{OPERATOR}{close[0]}'? " if close else ""
             raise PlanError(
                 f"{flag}: the model has no layer of operator '{operator}'",
-                f"{hint}It has {', '.join(known)}.",
+                _operators_hint(operator, layers),
             )
         return names
     if "*" in text or "?" in text:
@@ -56,3 +53,22 @@ def _matching(text: str, aliases: dict[str, Layer], layers: Layers, flag: str) -
             raise PlanError(f"{flag}: no layer matches '{text}'", nearest(text, aliases))
         return names
     raise PlanError(f"{flag}: the model has no layer '{text}'", nearest(text, aliases))
+
+
+def _operators_hint(operator: str, layers: Layers) -> str:
+    """What could be meant by an operator that is no layer's."""
+    anchors: dict[str, set[str]] = {}
+    for layer in layers:
+        for node in layer.nodes:
+            op_type = layers.graph.by_name[node].op_type
+            anchors.setdefault(op_type.lower(), set()).add(layer.op_type)
+    known = sorted({layer.op_type for layer in layers})
+    close = difflib.get_close_matches(operator.lower(), [k.lower() for k in known], n=1)
+    hint = ""
+    if close:
+        meant = next(k for k in known if k.lower() == close[0])
+        hint = f"Did you mean '{OPERATOR}{meant}'? "
+    elif operator.lower() in anchors:
+        within = ", ".join(f"{OPERATOR}{a}" for a in sorted(anchors[operator.lower()]))
+        hint = f"It is part of the layers of {within} here. "
+    return f"{hint}It has {', '.join(known)}."

@@ -209,6 +209,10 @@ def test_missing_arguments(desk: Any) -> None:
     desk.refused("compare", says=["MODEL is missing", "--help"])
     desk.refused("compare", "net.onnx", says=["--inputs is missing", "--help"])
     desk.refused("compare", "--inputs", "data.npz", says=["MODEL is missing"])
+    desk.refused("calibrate", says=["MODEL is missing", "qdebug calibrate model.onnx --calib-data"])
+    desk.refused(
+        "calibrate", "net.onnx", says=["--calib-data is missing", "--calib-data calib.npz"]
+    )
     desk.refused("frobnicate", says=["frobnicate"])
 
 

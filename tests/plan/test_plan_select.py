@@ -41,7 +41,9 @@ def test_names_patterns_and_operators(digits: tuple[Model, Layers]) -> None:
     [
         ("/blocks/blocks.0/depthwise/conv/Con", "'/blocks/blocks.0/depthwise/conv/Conv'"),
         ("*nothing*", "no layer matches"),
-        ("op:Gem", "Did you mean 'op:Gemm'"),
+        ("op:gem", "Did you mean 'op:Gemm'"),
+        ("op:Softmx", "'Softmx'\n  It has "),
+        ("op:Clip", "It is part of the layers of op:Conv here. It has"),
     ],
 )
 def test_what_there_is_not(digits: tuple[Model, Layers], wanted: str, says: str) -> None:
