@@ -14,6 +14,7 @@ from qdebug.pipeline.answer import (
 )
 from qdebug.pipeline.bisect_engine import built_answer, engines_of, in_milliseconds
 from qdebug.pipeline.bisect_setup import prepare
+from qdebug.pipeline.engine_need import with_kernel_causes
 from qdebug.pipeline.rounds import answered
 from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
@@ -34,6 +35,9 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
     direction = direction_note(setup, search, searched.reference_task)
+    pinned = pinned_layers(setup, search) if found else ()
+    if searched.on_engines:
+        pinned = with_kernel_causes(setup, search.pins, pinned)
     return BisectResult(
         model_path=settings.model,
         model_sha256=setup.model.file.sha256,
@@ -47,7 +51,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         search=search,
         found=found,
         explanation=explanation(setup, search, searched.condition, searched.reference_task),
-        pinned=pinned_layers(setup, search) if found else (),
+        pinned=pinned,
         cost=cost_summary(setup, search.pins),
         plan=plan_with(setup, search.pins),
         checks=answer.checks,

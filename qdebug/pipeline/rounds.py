@@ -41,7 +41,7 @@ class Searched:
 
     Attributes:
         condition: the target on the samples searched; `reference_task` is FP32's metric on them.
-        how: what ran the candidates, for people.
+        how: what ran the candidates, for people; `on_engines` where those were engines.
     """
 
     result: SearchResult
@@ -50,6 +50,7 @@ class Searched:
     samples: int
     literal: bool
     how: str
+    on_engines: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ def _search(setup: Setup, way: _Way) -> Searched:
             runner.portion.count,
             runner.literal,
             runner.reason,
+            way.engines is not None,
         )
 
 
