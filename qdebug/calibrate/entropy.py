@@ -73,18 +73,22 @@ def divergences(bins: Float64) -> Float64:
 def _level_terms(counts: Float64, full: Float64) -> tuple[Float64, Float64]:
     """For each i: Σ over levels of L · log(L / bins that are not empty), and that log for the last
     level."""
-    both = counts + 1j * full  # gathered together
     index = _level_starts()
     terms, last = np.empty(len(index)), np.empty(len(index))
     for row in range(0, len(index), _ROWS):
-        ends = both.take(index[row : row + _ROWS], mode="clip")
-        levels = ends[:, 1:] - ends[:, :-1]
-        level = levels.real.copy()
-        share = level / np.maximum(levels.imag, 1)
+        ends = index[row : row + _ROWS]
+        level = _between(counts, ends)
+        share = _between(full, ends)
+        np.divide(level, np.maximum(share, 1, out=share), out=share)
         np.log(np.maximum(share, _TINY, out=share), out=share)
         terms[row : row + _ROWS] = np.vecdot(level, share)
         last[row : row + _ROWS] = share[:, -1]
     return terms, last
+
+
+def _between(sums: Float64, ends: npt.NDArray[np.int64]) -> Float64:
+    at = sums.take(ends, mode="clip")  # faster than with a check
+    return at[:, 1:] - at[:, :-1]
 
 
 @cache

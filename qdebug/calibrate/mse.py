@@ -25,7 +25,7 @@ import numpy as np
 
 from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.layout import Float64
-from qdebug.calibrate.spread import Spread, spreads
+from qdebug.calibrate.spread import Spread, one_side
 
 QMAX = 127
 QMIN = -128
@@ -116,10 +116,8 @@ class SquaredError:
     """E(amax) of a histogram's values."""
 
     def __init__(self, histogram: TensorHistogram) -> None:
-        positive, negative = spreads(histogram)
-        self._sides = [
-            (side, codes) for side, codes in ((positive, QMAX), (negative, -QMIN)) if side.count > 0
-        ]
+        sides = ((one_side(histogram, False), QMAX), (one_side(histogram, True), -QMIN))
+        self._sides = [(side, codes) for side, codes in sides if side is not None]
         self._square_sums = [side.square_sum for side, _ in self._sides]
 
     def of(self, amax: Float64) -> Float64:

@@ -66,10 +66,10 @@ class Spread:
         return self.counts_after[index] + part, self.sums_after[index] + inside
 
 
-def spreads(histogram: TensorHistogram) -> tuple[Spread, Spread]:
-    """The positive and the negative values."""
-    table = histogram.table
-    return _spread(histogram, table[0], table[2]), _spread(histogram, table[1], table[3])
+def one_side(histogram: TensorHistogram, negative: bool) -> Spread | None:
+    """The positive or the negative values; None where there are none."""
+    counts, dropped = histogram.table[negative::2]
+    return _spread(histogram, counts, dropped) if counts.any() else None
 
 
 def magnitudes(histogram: TensorHistogram) -> Spread:
