@@ -56,6 +56,12 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         plan=plan_with(setup, search.pins),
         checks=answer.checks,
         fast=searched.how,
-        notes=(*setup.planned.notes, *answer.notes, *direction, *(engine.notes if engine else ())),
+        notes=(
+            *setup.planned.notes,
+            *setup.subject.notes,
+            *answer.notes,
+            *direction,
+            *(engine.notes if engine else ()),
+        ),
         engine=engine.report if engine else None,
     )

@@ -88,7 +88,7 @@ def build_subject(
         )
     planned = plan_ranges(settings, context, plan, model, whole(samples))
     subject = planned_subject(model, planned.bound)
-    return Built(replace(subject, notes=planned.notes), planned.gathered)
+    return Built(replace(subject, notes=(*planned.notes, *subject.notes)), planned.gathered)
 
 
 def plan_ranges(

@@ -15,6 +15,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer, Layers, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
+from qdebug.pipeline.unconverted import unconverted_notes
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.quantize import QMAX, QMIN
@@ -59,15 +60,17 @@ class Subject:
 def planned_subject(model: Model, bound: BoundPlan) -> Subject:
     """The model against itself in the precisions of a plan."""
     lowered = lower(bound)
+    precisions = {x.name: _lowered_precision(bound, lowered.graph, x) for x in bound.layers}
     return Subject(
         model=model,
         reference=model.graph,
         candidate=lowered.graph,
         tensors=lowered.tensors,
         layers=bound.layers,
-        precisions={x.name: _lowered_precision(bound, lowered.graph, x) for x in bound.layers},
+        precisions=precisions,
         amax=lowered.amax,
         plan=bound.plan,
+        notes=unconverted_notes(bound, precisions),
     )
 
 

@@ -30,10 +30,10 @@ def save(
 
     initializers = [numpy_helper.from_array(v, n) for n, v in weights.items()]
     graph = helper.make_graph(nodes, "g", [value("x")], [value("y")], initializers)
-    opset = helper.make_opsetid("", 17)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     path = folder / "net.onnx"
     path.write_bytes(
-        helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString()
+        helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
     )
     return str(path)
 
@@ -140,6 +140,33 @@ def test_an_overflow_that_its_reader_shows_ranks_by_the_reader(tmp_path: Path) -
     )
     assert not layers["mul"].harmless and layers["mul"].rank <= 2
     assert result.first_divergence is not None and result.first_divergence.layer == "mul"
+
+
+def test_what_stays_in_fp32_unasked_is_said(tmp_path: Path) -> None:
+    """Behind an operator that ONNX does not define types are unknown; bodies are not lowered."""
+    inner = helper.make_tensor_value_info("t", TensorProto.FLOAT, None)
+    body = helper.make_graph(
+        [helper.make_node("Neg", ["n"], ["u"]), helper.make_node("Neg", ["u"], ["t"])],
+        *("body", [], [inner]),
+    )
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"], "neg"),
+        helper.make_node("ReduceMax", ["n"], ["m"], "max", keepdims=0),
+        helper.make_node("Less", ["m", "zero"], ["c"], "less"),
+        helper.make_node("If", ["c"], ["i"], "if", then_branch=body, else_branch=body),
+        helper.make_node("QuickGelu", ["i"], ["g"], "gelu", domain="com.microsoft"),
+        helper.make_node("Add", ["n", "g"], ["s"], "add"),
+        helper.make_node("Mul", ["g", "s"], ["y"], "mul"),
+    ]
+    model = save(tmp_path, nodes, {"zero": np.float32(0)})
+    result = run(tmp_path, model, precision="fp16")
+    precisions = {x.name: str(x.precision) for x in result.layers}
+    assert {n for n, p in precisions.items() if p == "fp32"} == {"if", "gelu", "add", "mul"}
+    foreign, behind, bodies = result.notes
+    assert foreign.startswith("1 layer asked to run in FP16 stays") and "QuickGelu" in foreign
+    assert behind.startswith("2 layers asked") and "behind com.microsoft.QuickGelu" in behind
+    assert bodies.startswith("4 nodes in the bodies of If stay in FP32")
+    assert run(tmp_path, model, precision="fp32").notes == ()
 
 
 def test_progress_counts_the_samples(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""What stays in FP32 although a plan asks for less, and that nobody would see: notes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+
+from qdebug.model.graph import Graph
+from qdebug.model.layers import Layer
+from qdebug.plan.plan import BoundPlan
+from qdebug.types import Precision
+
+_MOST_OPERATORS = 5
+
+
+def unconverted_notes(bound: BoundPlan, precisions: Mapping[str, Precision]) -> tuple[str, ...]:
+    """Notes on layers that operators outside ONNX keep in FP32, and on the bodies of If, Loop and
+    Scan. `precisions` are what the layers really run in."""
+    if all(p is Precision.FP32 for p in bound.precisions.values()):
+        return ()
+    stuck = [
+        layer
+        for layer in bound.layers
+        if bound.precisions[layer.name] is Precision.FP16
+        and precisions[layer.name] is Precision.FP32
+    ]
+    graph = bound.layers.graph
+    return (*_foreign(graph, stuck), *_bodies(graph.proto.graph.node))
+
+
+def _foreign(graph: Graph, stuck: Sequence[Layer]) -> Iterable[str]:
+    nodes = [graph.by_name[layer.name] for layer in stuck]
+    operators = Counter(f"{n.domain}.{n.op_type}" for n in nodes if n.domain)
+    behind = sum(not n.domain and any(t not in graph.types for t in n.reads) for n in nodes)
+    if operators:
+        yield (
+            f"{_layers(operators.total())} asked to run in FP16 {_stays(operators.total())} in "
+            f"FP32: of {_listed(operators)}, which ONNX does not define."
+        )
+    if behind:
+        makers = Counter(f"{n.domain}.{n.op_type}" for n in graph.nodes if n.domain)
+        yield (
+            f"{_layers(behind)} asked to run in FP16 {_stays(behind)} in FP32: the type of what "
+            f"{'it reads' if behind == 1 else 'they read'} is not known, behind {_listed(makers)}. "
+            "Export with ONNX's own operators to have them in FP16."
+        )
+
+
+def _bodies(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
+    holders: Counter[str] = Counter()
+    inside = 0
+    for node in nodes:
+        count = sum(_size(body) for body in _graphs(node))
+        if count:
+            holders[node.op_type] += 1
+            inside += count
+    if holders:
+        nodes_inside = "1 node" if inside == 1 else f"{inside} nodes"
+        yield (
+            f"{nodes_inside} in the bodies of {_listed(holders)} stay in FP32 and are not listed: "
+            "only what is outside of them is quantized."
+        )
+
+
+def _graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _size(body: onnx.GraphProto) -> int:
+    """Nodes of a body and of the bodies in it; constants compute nothing."""
+    own = [n for n in body.node if n.op_type != "Constant"]
+    return len(own) + sum(_size(inner) for n in own for inner in _graphs(n))
+
+
+def _listed(operators: Counter[str]) -> str:
+    """Such as "If (2), Loop"."""
+    names = [n if count == 1 else f"{n} ({count})" for n, count in operators.most_common()]
+    more = len(names) - _MOST_OPERATORS
+    shown = ", ".join(names[:_MOST_OPERATORS])
+    return f"{shown} and {more} more operators" if more > 0 else shown
+
+
+def _layers(count: int) -> str:
+    return "1 layer" if count == 1 else f"{count} layers"
+
+
+def _stays(count: int) -> str:
+    return "stays" if count == 1 else "stay"
