@@ -218,7 +218,7 @@ class _Build:
 
         def constrain(config: Any) -> None:
             if constraints is not None:
-                made = constrain_config(self.library, config, constraints)
+                made = constrain_config(self.library, config, network[1], constraints)
                 calibrators.append(made)  # the configuration itself does not keep it alive
 
         timing = None if self.library.rtx else settings.timing_cache

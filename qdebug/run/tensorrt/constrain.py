@@ -42,7 +42,7 @@ def apply_constraints(library: Library, network: Any, constraints: Constraints) 
         found.update(nodes)
         asked = next((precisions[n] for n in nodes if n in precisions), None)
         if asked is not None and layer.type.name not in _FREE:
-            _pin(trt, layer, asked, constraints.stored)
+            _pin(trt, layer, asked, constraints)
     lost = [n for n in precisions if n not in found]
     if lost:
         raise PlanError(
@@ -50,7 +50,7 @@ def apply_constraints(library: Library, network: Any, constraints: Constraints) 
             "Simplify the model first (onnxslim), so that it holds what TensorRT keeps.",
         )
     if not constraints.by_cache:
-        _set_ranges(library, network, constraints.ranges)
+        _set_ranges(library, network, ranges_in(library, network, constraints))
 
 
 def nodes_of(layer: Any) -> Sequence[str]:
@@ -58,20 +58,58 @@ def nodes_of(layer: Any) -> Sequence[str]:
     return nodes_in_metadata(layer.metadata or "") or (layer.name,)
 
 
-def _pin(trt: Any, layer: Any, asked: Precision, stored: Mapping[str, Precision]) -> None:
-    outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
-    floats = (trt.DataType.FLOAT, trt.DataType.HALF)
-    if not any(t is not None and t.dtype in floats for t in outputs):
+def _pin(trt: Any, layer: Any, asked: Precision, constraints: Constraints) -> None:
+    outputs = [(i, t) for i, t in enumerate(_outputs(layer)) if _is_float(trt, t)]
+    if not outputs:
         return
-    if asked is not Precision.INT8 or layer.type.name in _INT8_WORK:
+    int8 = asked is Precision.INT8
+    if not int8 or layer.type.name in _INT8_WORK:
         layer.precision = _data_type(trt, asked)
-    for index, tensor in enumerate(outputs):
-        if tensor is not None and tensor.name in stored and tensor.dtype in floats:
-            layer.set_output_type(index, _data_type(trt, stored[tensor.name]))
+    for index, tensor in outputs:
+        kind = constraints.stored.get(tensor.name)
+        if kind is None and int8 and tensor.name not in constraints.free:
+            kind = constraints.rest
+        if kind is not None:
+            layer.set_output_type(index, _data_type(trt, kind))
+
+
+def _outputs(layer: Any) -> list[Any]:
+    return [layer.get_output(i) for i in range(layer.num_outputs)]
+
+
+def _is_float(trt: Any, tensor: Any) -> bool:
+    return tensor is not None and tensor.dtype in (trt.DataType.FLOAT, trt.DataType.HALF)
 
 
 def _data_type(trt: Any, precision: Precision) -> Any:
     return trt.DataType.__members__[_DATA_TYPES[precision]]
+
+
+def ranges_in(library: Library, network: Any, constraints: Constraints) -> dict[str, float]:
+    """amax of the plan's tensors, and of all others that the layers of an INT8 node read or write,
+    by their names in the parsed network: the parser makes more layers and tensors than nodes."""
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    made = {t.name: layer for layer in layers for t in _outputs(layer) if t is not None}
+    ranges = dict(constraints.ranges)
+    for layer in layers:
+        node = next((n for n in nodes_of(layer) if n in constraints.others), None)
+        if node is None or layer.type.name in _FREE:
+            continue
+        other = constraints.others[node]
+        inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
+        for tensor in (*inputs, *_outputs(layer)):
+            if _is_float(library.module, tensor):
+                weight = _is_constant(tensor.name, made)
+                amax = constraints.weights.get(node, other) if weight else other
+                ranges.setdefault(tensor.name, amax)
+    return ranges
+
+
+def _is_constant(name: str, made: Mapping[str, Any]) -> bool:
+    """Whether a tensor is a constant, in the shape that the parser gave it for broadcasting."""
+    while name in made and made[name].type.name == "SHUFFLE":
+        name = made[name].get_input(0).name
+    return name in made and made[name].type.name == "CONSTANT"
 
 
 def _set_ranges(library: Library, network: Any, ranges: Mapping[str, float]) -> None:
@@ -86,7 +124,7 @@ def _set_ranges(library: Library, network: Any, ranges: Mapping[str, float]) -> 
             raise PlanError(f"{library.name} refuses the range ±{amax} of tensor '{name}'")
 
 
-def constrain_config(library: Library, config: Any, constraints: Constraints) -> Any:
+def constrain_config(library: Library, config: Any, network: Any, constraints: Constraints) -> Any:
     """Set the builder's flags, and the calibrator if there is to be one.
 
     Returns:
@@ -106,7 +144,7 @@ def constrain_config(library: Library, config: Any, constraints: Constraints) ->
     config.set_flag(trt.BuilderFlag.INT8)
     if not constraints.by_cache:
         return None
-    calibrator = make_calibrator(library, constraints.ranges)
+    calibrator = make_calibrator(library, ranges_in(library, network, constraints))
     config.int8_calibrator = calibrator
     return calibrator
 

@@ -7,17 +7,22 @@ one ONNX model: here the FP32 model, and among its metadata what TensorRT is to 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import onnx
 
 from qdebug.errors import PlanError
 from qdebug.model.graph import Graph
+from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import QMAX, scale_of
+from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
 
+_CUTTING = frozenset({"Relu", "Clip"})
 _KEY = "qdebug.constraints"
 """Of the metadata that hold them."""
 
@@ -29,13 +34,23 @@ class Constraints:
     Attributes:
         precisions: by ONNX node.
         stored: tensors whose element type is fixed, because a layer reads them as they are.
+        rest: the type of what else an INT8 layer writes, between its nodes for example, less
+            `free`: what TensorRT may store in INT8.
         ranges: amax by tensor: what TensorRT calls the dynamic range (-amax, amax).
+        others: of the nodes of INT8 layers: amax for what they read and write that `ranges` does
+            not have. TensorRT takes an INT8 kernel only where all of these have a range, also what
+            is stored in floating point or lives within a kernel.
+        weights: of the same nodes: the largest magnitude of their weights.
         by_cache: the ranges are given as a calibrator's cache rather than one by one.
     """
 
     precisions: Mapping[str, Precision]
     stored: Mapping[str, Precision]
+    rest: Precision
+    free: tuple[str, ...]
     ranges: Mapping[str, float]
+    others: Mapping[str, float]
+    weights: Mapping[str, float]
     by_cache: bool = False
 
 
@@ -62,8 +77,13 @@ def constraints_in(proto: onnx.ModelProto) -> Constraints | None:
     def precisions(name: str) -> dict[str, Precision]:
         return {key: Precision(value) for key, value in found[name].items()}
 
+    kept = {name: found[name] for name in ("ranges", "others", "weights", "by_cache")}
     return Constraints(
-        precisions("precisions"), precisions("stored"), found["ranges"], found["by_cache"]
+        precisions("precisions"),
+        precisions("stored"),
+        Precision(found["rest"]),
+        tuple(found["free"]),
+        **kept,
     )
 
 
@@ -93,7 +113,19 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
         elif not bound.only_quantized(layer.output):
             stored[layer.output] = bound.plan.rest
     ranges = {t: _amax(bound, t) for t in bound.needed_ranges()}
-    return Constraints(precisions, stored, ranges, by_cache)
+    free: list[str] = []
+    others: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    for layer in bound.layers_in(Precision.INT8):
+        cut = _cut_off(bound, layer)
+        if layer.output not in stored:
+            free += _written(bound, layer) if cut else [layer.output]
+        other = _amax(bound, layer.output) if cut else _limit(bound, layer)
+        others |= dict.fromkeys(layer.nodes, other)
+        if layer.weight is not None:
+            weights[layer.name] = _largest(bound.layers.graph, layer.weight)
+    rest = bound.plan.rest
+    return Constraints(precisions, stored, rest, tuple(free), ranges, others, weights, by_cache)
 
 
 def _amax(bound: BoundPlan, tensor: str) -> float:
@@ -101,6 +133,51 @@ def _amax(bound: BoundPlan, tensor: str) -> float:
     if isinstance(amax, tuple):
         raise PlanError(f"tensor '{tensor}' is an activation: it takes one amax, not {len(amax)}")
     return QMAX * float(scale_of(amax, f"tensor '{tensor}'"))
+
+
+def _written(bound: BoundPlan, layer: Layer) -> list[str]:
+    return [t for name in layer.nodes for t in bound.layers.graph.by_name[name].outputs]
+
+
+def _cut_off(bound: BoundPlan, layer: Layer) -> bool:
+    """Whether an INT8 layer's tensors may all be quantized as its output is: what follows its
+    product only cuts values off, so that it makes no difference where they are."""
+    after = {bound.layers.graph.by_name[name].op_type for name in layer.nodes[1:]}
+    return layer.output in bound.plan.tensors and bool(after) and after <= _CUTTING
+
+
+def _limit(bound: BoundPlan, layer: Layer) -> float:
+    """A magnitude that no tensor of an INT8 layer exceeds: Σ|w|·amax of its worst output channel
+    (of two activations, K·amax·amax), and all that is added to it. No activation that is fused with
+    a product exceeds what it reads, or 1."""
+    graph = bound.layers.graph
+    anchor = graph.by_name[layer.name]
+    reads = [_amax(bound, t) for t in layer.quantized_inputs if t in anchor.inputs]
+    if layer.weight is not None:
+        values = graph.constant(layer.weight)
+        assert values is not None  # a layer's weight is an initializer by construction
+        weights = np.abs(values)
+        axis = weight_axis(anchor, graph, layer.weight)
+        others = tuple(k for k in range(weights.ndim) if axis is not None and k != axis)
+        total = max(reads, default=1.0) * float(weights.sum(axis=others or None).max())
+    else:
+        inner = graph.shapes.get(anchor.inputs[0], ())[-1:]
+        total = math.prod(reads) * next((k for k in inner if isinstance(k, int)), 1)
+    inside = _written(bound, layer)
+    for name in layer.nodes:
+        for tensor in graph.by_name[name].inputs:
+            if tensor in graph.initializers and tensor != layer.weight:
+                total += _largest(graph, tensor)
+            elif tensor in bound.plan.tensors and tensor not in (*anchor.inputs, *inside):
+                total += _amax(bound, tensor)
+    return max(total, 1.0)
+
+
+def _largest(graph: Graph, constant: str) -> float:
+    values = graph.constant(constant)
+    if values is None or not values.size or not np.issubdtype(values.dtype, np.floating):
+        return 0.0
+    return float(np.abs(values).max())
 
 
 def lost_in_constraints(bound: BoundPlan) -> tuple[str, ...]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qdebug.errors import PlanError, UsageError
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
+from qdebug.run.ort import OrtBackend
 from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
-from qdebug.run.tensorrt.constrain import nodes_of
+from qdebug.run.tensorrt.constrain import nodes_of, ranges_in
 from qdebug.run.tensorrt.constraints import (
     constrained_graph,
     constraints_in,
@@ -24,6 +27,7 @@ from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import Precision
 
 Plan = Callable[[str, str], BoundPlan]
+DATA = Path(__file__).parents[3] / "calib_data"
 BLOCK = "/blocks/blocks.1/"
 
 
@@ -108,6 +112,60 @@ def test_the_parser_keeps_every_name(rtx: Library, bound_plan: Plan, net: str) -
         *(network.get_input(i).name for i in range(network.num_inputs)),
     }
     assert set(asked.ranges) | set(asked.stored) <= tensors
+
+
+@pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
+def test_all_that_an_int8_layer_reads_and_writes_has_a_range(
+    rtx: Library, bound_plan: Plan, net: str
+) -> None:
+    """TensorRT takes no INT8 kernel without; names are those of NVIDIA's parser, its own too."""
+    bound = bound_plan(net, "int8")
+    asked, trt = constraints_of(bound), rtx.module
+    builder = trt.Builder(rtx.logger)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, rtx.logger)
+    assert parser.parse(constrained_graph(bound).proto.SerializeToString())
+    ranges = ranges_in(rtx, network, asked)
+    products = ("CONVOLUTION", "MATRIX_MULTIPLY")
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    layers = [layer for layer in layers if layer.type.name in products]
+    assert {nodes_of(x)[0] for x in layers} == {x.name for x in bound.layers_in(Precision.INT8)}
+    for layer in layers:
+        ends = [layer.get_input(i) for i in range(layer.num_inputs)]
+        names = {t.name for t in [*ends, layer.get_output(0)] if t is not None}
+        assert names <= set(ranges)
+        own = [n for n in names if n.startswith("ONNXTRT_Broadcast") or n.endswith("weight_output")]
+        assert all(ranges[n] == asked.weights[nodes_of(layer)[0]] for n in own)
+    assert asked.ranges.items() <= ranges.items()
+
+
+@pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
+def test_a_range_of_what_stays_in_float_is_not_exceeded(bound_plan: Plan, net: str) -> None:
+    bound = bound_plan(net, "int8")
+    graph = bound.layers.graph
+    images = np.load(DATA / "digits_calib.npz")["input"][:32]
+    session = OrtBackend().open(graph.proto, graph.activations())
+    found = session.run({"input": images}) | {"input": images}
+    largest = {t: float(np.abs(a).max()) for t, a in found.items() if a.dtype == np.float32}
+    ranges = {t: TensorRange(largest[t]) for t in bound.needed_ranges()}
+    asked = constraints_of(replace(bound, plan=replace(bound.plan, tensors=ranges)))
+    checked = 0
+    for layer in bound.layers_in(Precision.INT8):
+        if {graph.by_name[n].op_type for n in layer.nodes[1:]} == {"Clip"}:
+            continue  # it may be cut off as its output is
+        for tensor in (t for n in layer.nodes for t in graph.by_name[n].outputs):
+            assert largest[tensor] <= asked.others[layer.name] < 1e6
+            checked += 1
+    assert checked > 0
+
+
+def test_what_follows_a_product_decides_what_may_be_int8(bound_plan: Plan) -> None:
+    asked = constraints_of(bound_plan("digits_cnn", "int8"))
+    # ReLU6 only cuts off: before it, too, INT8 will do.
+    assert {"/stem/conv/Conv_output_0", "/stem/act/Clip_output_0"} <= set(asked.free)
+    assert asked.others["/stem/conv/Conv"] == asked.ranges["/stem/act/Clip_output_0"]
+    encoder = constraints_of(bound_plan("digits_encoder", "int8"))
+    assert not [t for t in encoder.free if t.endswith("MatMul_output_0") and "query" in t]
 
 
 def test_tensorrt_for_rtx_has_no_such_way(

@@ -5,6 +5,7 @@ The Python module is NVIDIA's; the shared objects under it are stubs, so nothing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
@@ -120,11 +121,19 @@ def _fill(recorder: Recorder, network: Fake, proto: onnx.ModelProto) -> bool:
         _layer(recorder, i.name, "CONSTANT", "", [_tensor(recorder, i.name + "_output", 1)])
         for i in graph.initializer
     ]
+    tensors = {t.name: t for t in inputs}
+    for layer in layers:
+        tensors[layer.get_output(0).name] = layer.get_output(0)
     for node in graph.node:
         made = [_tensor(recorder, t, kinds.get(t, 1), is_end=t in ends) for t in node.output]
         kind = _LAYER_TYPES.get(node.op_type, "ELEMENTWISE")
-        layers.append(_layer(recorder, node.name, kind, f"[ONNX Layer: {node.name}]", made))
-    recorder.parsed, recorder.parsed_at = proto, len(recorder.calls)
+        # The kernel of a convolution is no tensor; other constants are, under a name of their own.
+        reads = node.input[:1] if node.op_type in ("Conv", "ConvTranspose") else node.input
+        read = [tensors.get(t) or tensors.get(t + "_output") for t in reads if t]
+        metadata = f"[ONNX Layer: {node.name}]"
+        layers.append(_layer(recorder, node.name, kind, metadata, made, read))
+        tensors.update(zip(node.output, made, strict=True))
+    recorder.parsed, recorder.network, recorder.parsed_at = proto, network, len(recorder.calls)
     network._members.update(
         num_layers=len(layers),
         get_layer=lambda index: layers[index],
@@ -151,13 +160,22 @@ def _tensor(
     return recorder.fake("ITensor", name, **values)
 
 
-def _layer(recorder: Recorder, name: str, kind: str, metadata: str, outputs: list[Fake]) -> Fake:
+def _layer(
+    recorder: Recorder,
+    name: str,
+    kind: str,
+    metadata: str,
+    outputs: list[Fake],
+    inputs: Sequence[Fake | None] = (),
+) -> Fake:
     values: dict[str, Any] = {
         "name": name,
         "type": recorder.trt.LayerType.__members__[kind],
         "metadata": metadata,
         "num_outputs": len(outputs),
         "get_output": lambda index: outputs[index],
+        "num_inputs": len(inputs),
+        "get_input": lambda index: inputs[index],
     }
     if hasattr(recorder.trt.ILayer, "precision"):
         values |= {"precision_is_set": False}

@@ -2,7 +2,8 @@
 
 As `library`, but its engines compute: ONNX's reference evaluator executes, in the host's memory,
 what the calls to the builder say (layer precisions, dynamic ranges, a calibrator's cache), or what
-the Q/DQ and Casts of a strongly typed network do. Its build log lists the layers in those
+the Q/DQ and Casts of a strongly typed network do. As with TensorRT, a layer runs in INT8 only where
+all that it reads and writes has a range. Its build log lists the layers in those
 precisions.
 """
 
@@ -81,9 +82,17 @@ def _explicit(recorder: Recorder, config: Fake) -> onnx.ModelProto:
             ranges = {name: TensorRange(amax) for name, amax in read_cache(path).amax.items()}
         onnx.save(recorder.parsed, path)
         model = prepare_model(read_model(path))
+    for layer in recorder.network:
+        if precisions.get(layer.name) is Precision.INT8:
+            reads = [layer.get_input(i) for i in range(layer.num_inputs)]
+            tensors = [*reads, *(layer.get_output(i) for i in range(layer.num_outputs))]
+            if any(t.name not in ranges for t in tensors):  # then TensorRT has no INT8 kernel
+                precisions[layer.name] = Precision.FP32
     layers = find_layers(model.graph)
     rest = Precision.FP16 if "HALF" in types else Precision.FP32
     asked = {x.name: precisions[x.name] for x in layers if x.name in precisions}
+    known = {**model.graph.producers, **{i.name: i for i in model.graph.inputs}}
+    ranges = {name: amax for name, amax in ranges.items() if name in known}
     plan = PrecisionPlan(Precision.FP32, rest, layers=asked, tensors=ranges)
     return lower(bind_plan(plan, model, layers)).graph.proto
 

@@ -19,7 +19,8 @@ class Recorder:
     def __init__(self, trt: Any) -> None:
         self.trt = SimpleNamespace(**vars(trt))  # as it was before anything is replaced in it
         self.calls: list[tuple[str, str, tuple[Any, ...]]] = []
-        self.parsed: Any = None  # the last model, and the calls that were before it
+        self.parsed: Any = None  # the last model, its network, and the calls that were before it
+        self.network: Any = None
         self.parsed_at = 0
 
     def of(self, member: str) -> list[tuple[Any, ...]]:
