@@ -74,10 +74,3 @@ class Agreement:
     def holds(self) -> bool:
         """Whether the fast way may stand in for the literal one."""
         return not self.fast.failure and self.difference_db <= CLOSE_DB
-
-    @property
-    def task_difference(self) -> float | None:
-        """Of the end-to-end metric, fast minus literal; None without one."""
-        if self.literal.task is None or self.fast.task is None:
-            return None
-        return self.fast.task - self.literal.task

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from qdebug.plan.export.implicit import Implicit, dynamic_inputs, implicit_form
-from qdebug.plan.export.onnx_model import explicit_model
-from qdebug.plan.export.source import Rendered, Source, beside, comment, one_line
-from qdebug.plan.export.trt_cache import calibration_cache
+from qdebug.plan.export.both_ways import both_ways
+from qdebug.plan.export.implicit import Implicit, dynamic_inputs
+from qdebug.plan.export.source import Rendered, Source, comment, one_line
 from qdebug.plan.export.trt_script import CONSTRAIN, docstring, nodes_literal
 
 SUFFIX = "_polygraphy.py"
@@ -51,48 +50,48 @@ def render_polygraphy(source: Source, path: Path) -> Rendered:
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    explicit = beside(path, ".explicit.onnx", SUFFIX)
-    cache = beside(path, ".calibration.cache", SUFFIX)
-    form = implicit_form(source)
-    files, notes = {path: b"", explicit: explicit_model(source)}, form.notes
-    if form.int8:
-        files[cache], cache_notes = calibration_cache(source)
-        notes += cache_notes
+    ways = both_ways(source, path, SUFFIX)
+    notes = ways.notes
     if dynamic_inputs(source.model.graph):
         notes += (
             "The model has dynamic axes: add --trt-min-shapes, --trt-opt-shapes and "
             "--trt-max-shapes; without, Polygraphy takes 1 for each.",
         )
-    files[path] = _SCRIPT.format(
+    model = source.model_beside(path)
+    script = _SCRIPT.format(
         plan=docstring(source.name),
-        explicit=one_line(explicit_command(explicit)),
-        rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(explicit)),
-        implicit=one_line(implicit_command(form, path, cache, source.model_beside(path))),
+        explicit=one_line(explicit_command(ways.explicit)),
+        rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(ways.explicit)),
+        implicit=one_line(implicit_command(ways.form, path, ways.cache, model)),
         notes=comment(notes),
-        nodes=nodes_literal(form),
+        nodes=nodes_literal(ways.form),
         constrain=CONSTRAIN,
-    ).encode("utf-8")
-    return Rendered(files, notes)
+    )
+    return Rendered({**ways.files, path: script.encode("utf-8")}, notes)
 
 
 def explicit_command(explicit: Path) -> str:
     """Polygraphy on the explicit model."""
-    return f"polygraphy convert {shlex.quote(explicit.name)} --strongly-typed -o model.engine"
+    return _convert(explicit.name, "--strongly-typed")
 
 
 def rtx_command(explicit: Path) -> str:
     """Polygraphy on the explicit model with TensorRT for RTX, which knows only strong types."""
-    return f"polygraphy convert {shlex.quote(explicit.name)} -o model.engine --convert-to trt"
+    return _convert(explicit.name, "--convert-to", "trt")
 
 
 def implicit_command(form: Implicit, script: Path, cache: Path, model: str) -> str:
     """Polygraphy on the FP32 model with constraints."""
-    words = ["polygraphy", "convert", model, "-o", "model.engine"]
+    flags: list[str] = []
     if form.int8:
-        words += ["--int8", "--calibration-cache", cache.name]
+        flags += ["--int8", "--calibration-cache", cache.name]
     if form.fp16:
-        words += ["--fp16"]
+        flags += ["--fp16"]
     if form.pins:
-        words += ["--precision-constraints", "obey", "--trt-network-postprocess-script"]
-        words += [script.name]
-    return shlex.join(words)
+        flags += ["--precision-constraints", "obey", "--trt-network-postprocess-script"]
+        flags += [script.name]
+    return _convert(model, *flags)
+
+
+def _convert(model: str, *flags: str) -> str:
+    return shlex.join(["polygraphy", "convert", model, "-o", "model.engine", *flags])

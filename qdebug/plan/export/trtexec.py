@@ -13,10 +13,9 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from qdebug.plan.export.implicit import Implicit, Pin, dynamic_inputs, implicit_form
-from qdebug.plan.export.onnx_model import explicit_model
-from qdebug.plan.export.source import Rendered, Source, beside, comment, one_line
-from qdebug.plan.export.trt_cache import calibration_cache
+from qdebug.plan.export.both_ways import BothWays, both_ways
+from qdebug.plan.export.implicit import Implicit, Pin, dynamic_inputs
+from qdebug.plan.export.source import Rendered, Source, comment, one_line
 from qdebug.types import Precision
 
 SUFFIX = "_trtexec.sh"
@@ -83,32 +82,27 @@ def render_trtexec(source: Source, path: Path) -> Rendered:
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    explicit = beside(path, ".explicit.onnx", SUFFIX)
-    cache = beside(path, ".calibration.cache", SUFFIX)
-    form = implicit_form(source)
-    files, notes = {path: b"", explicit: explicit_model(source)}, form.notes
-    if form.int8:
-        files[cache], cache_notes = calibration_cache(source)
-        notes += cache_notes
-    said, unsaid = _sayable(form, source)
-    notes += _naming_notes(said, unsaid) + _shape_notes(source)
-    files[path] = _SCRIPT.format(
+    ways = both_ways(source, path, SUFFIX)
+    said, unsaid = _sayable(ways.form, source)
+    notes = (*ways.notes, *_naming_notes(said, unsaid), *_shape_notes(source))
+    script = _SCRIPT.format(
         plan=one_line(source.name),
         script=one_line(path.name),
         shapes="and " if dynamic_inputs(source.model.graph) else "",
         notes=comment(notes),
         precisions=_array(f"{pin.trt_name}:{pin.precision}" for pin in said),
         types=_array(f"{pin.trt_name}:{_named_output(pin)}" for pin in said if pin.stored),
-        explicit=shlex.quote(explicit.name),
+        explicit=shlex.quote(ways.explicit.name),
         model=shlex.quote(source.model_beside(path)),
-        flags=" ".join(_flags(form, cache)),
-    ).encode("utf-8")
-    return Rendered(files, notes)
+        flags=" ".join(_flags(ways)),
+    )
+    return Rendered({**ways.files, path: script.encode("utf-8")}, notes)
 
 
-def _flags(form: Implicit, cache: Path) -> list[str]:
-    flags = ["--int8", f'--calib="$here"/{shlex.quote(cache.name)}'] if form.int8 else []
-    return [*flags, "--fp16"] if form.fp16 else flags
+def _flags(ways: BothWays) -> list[str]:
+    calib = f'--calib="$here"/{shlex.quote(ways.cache.name)}'
+    flags = ["--int8", calib] if ways.form.int8 else []
+    return [*flags, "--fp16"] if ways.form.fp16 else flags
 
 
 def _sayable(form: Implicit, source: Source) -> tuple[list[Pin], list[Pin]]:
