@@ -22,7 +22,12 @@ from google.protobuf.message import EncodeError
 from qdebug.errors import BackendError, QdebugError, UsageError
 from qdebug.run.tensorrt.builder_config import check_profile, check_settings, config_loader
 from qdebug.run.tensorrt.cache import EngineCache
-from qdebug.run.tensorrt.constrain import apply_constraints, check_implicit, constrain_config
+from qdebug.run.tensorrt.constrain import (
+    EXPECTED_WARNINGS,
+    apply_constraints,
+    check_implicit,
+    constrain_config,
+)
 from qdebug.run.tensorrt.constraints import constraints_in
 from qdebug.run.tensorrt.device import find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
@@ -97,7 +102,7 @@ def build_engine(
     built = BuiltEngine(
         engine=engine,
         log=log_text(messages),
-        warnings=warnings_of(messages, proto),
+        warnings=warnings_of(_unexpected(messages, proto), proto),
         skipped=skipped,
         seconds=time.perf_counter() - started,
         key=key,
@@ -105,6 +110,12 @@ def build_engine(
     if cache is not None:
         cache.save(built)
     return built
+
+
+def _unexpected(messages: Sequence[LogMessage], proto: onnx.ModelProto) -> Sequence[LogMessage]:
+    if constraints_in(proto) is None:
+        return messages
+    return [m for m in messages if not EXPECTED_WARNINGS.search(m.text)]
 
 
 def check_parse(library: Library, proto: onnx.ModelProto, settings: BuildSettings) -> None:

@@ -6,6 +6,7 @@ TensorRT's own library.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,13 @@ from qdebug.types import Precision
 _DATA_TYPES = {Precision.FP32: "FLOAT", Precision.FP16: "HALF", Precision.INT8: "INT8"}
 _FREE = frozenset({"CONSTANT", "SHAPE", "ASSERTION", "CAST", "QUANTIZE", "DEQUANTIZE"})
 """Types of TensorRT layers whose precision is given by their data."""
+
+EXPECTED_WARNINGS = re.compile(
+    r"^(?:Missing scale and zero-point for tensor .*, expect fall back to non-int8|"
+    r"Calibrator is not being used\. Users must provide dynamic range for all tensors)"
+)
+"""What TensorRT 10 says of tensors without a range: only those of layers that are not INT8 have
+none."""
 
 _INT8_WORK = frozenset({"CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY"})
 """Types that an INT8 layer is pinned by; the activation after it is fused, or left to choose."""

@@ -170,12 +170,23 @@ def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:
     )
 
 
+def _no_kernel(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} has no kernel for '{match[1]}' in the precision and types asked for",
+        "Keep it in a higher precision in the plan (layers:); with --typing implicit, try strong.",
+    )
+
+
 _KNOWN = (
     (re.compile(r"OutOfMemory|out of memory", re.IGNORECASE), _out_of_memory),
     (re.compile(r"does not support this compute capability"), _wrong_gpu),
     (re.compile(r"cudaError (?:35|100)\b|no CUDA-capable device|error: (?:35|100)\b"), _no_gpu),
     (re.compile(r"Cannot compile operation '([^']+)' for ([^:]+): (.+?)\. In "), _not_for),
-    (re.compile(r"within workspace limit"), _workspace),
+    (re.compile(r"within workspace limit|due to insufficient workspace"), _workspace),
+    (
+        re.compile(r"Could not find any implementation for node (.+?)\.?(?:\)|\s*$)", re.M),
+        _no_kernel,
+    ),
     (re.compile(r"Unable to load library: ([^:\s]+)"), _missing_object),
     (re.compile(r"CHECK\(status == CUDA_SUCCESS\) failed"), _needs_device),
     (re.compile(r"CHECK\(dtype == [^)]*\) failed"), _int8_convolution),

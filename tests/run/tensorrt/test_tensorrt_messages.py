@@ -202,6 +202,18 @@ CLASSIC = Library(LibraryKind.CLASSIC, None, (10, 16, 1, 11), LogCollector(), No
             "CUDA initialization failure with error: 35",
             "builds only where there is one\n  Use --backend tensorrt-rtx",
         ),
+        (  # github.com/NVIDIA/TensorRT/issues/3640
+            CLASSIC,
+            "[optimizer.cpp::computeCosts::3869] Error Code 10: Internal Error (Could not find any "
+            "implementation for node /m.0/conv/Conv + PWN(PWN(/m.0/act/Sigmoid), /m.0/act/Mul).)",
+            "has no kernel for '/m.0/conv/Conv + PWN(PWN(/m.0/act/Sigmoid), /m.0/act/Mul)' in",
+        ),
+        (
+            CLASSIC,
+            "10: Could not find any implementation for node conv1 due to insufficient workspace. "
+            "See verbose log for requested sizes.",
+            "Raise --workspace",
+        ),
         (RTX_17, "Error Code 9: Something (odd about relu. In f at x.cpp:1)", "odd about relu"),
         (RTX_17, "Error Code 9: Something (odd. In f at x.cpp:1) at relu", "at layer 'relu': odd"),
         (RTX_17, "", "cannot build the engine: the Python error"),

@@ -177,6 +177,30 @@ print(json.dumps(dict(made.ranges)))
     assert "/stem/conv/Conv_output_0" in cache.amax and "/stem/conv/Conv_output_0" not in asked
 
 
+def test_warnings_about_layers_that_are_not_int8_are_expected(classic: Run, implicit: str) -> None:
+    code = """
+import library as stand_in
+run = stand_in._run
+def warn(recorder, config):
+    for text in (
+        "Calibrator is not being used. Users must provide dynamic range for all tensors that are "
+        "not Int32 or Bool.",
+        "Missing scale and zero-point for tensor x, expect fall back to non-int8 implementation "
+        "for any layer consuming or producing given tensor",
+        "No implementation obeys /stem/conv/Conv",
+    ):
+        library.logs.add("WARNING", text)
+    library.logs.add(trt.ILogger.WARNING, "Weights of /stem/conv/Conv are subnormal")
+    return run(recorder, config)
+stand_in._run = warn
+built = build_engine(library, constrained(False), BuildSettings(profile=profile))
+print(json.dumps([[w.text, w.nodes] for w in built.warnings]))
+"""
+    told = json.loads(classic("10.16.1.11", implicit + code))
+    assert [text for text, _ in told][:1] == ["No implementation obeys /stem/conv/Conv"]
+    assert all(nodes == ["/stem/conv/Conv"] for _, nodes in told) and told
+
+
 def test_a_refused_cache_is_named(classic: Run, implicit: str) -> None:
     code = """
 import library as stand_in
