@@ -184,7 +184,7 @@ _KNOWN = (
     (re.compile(r"Cannot compile operation '([^']+)' for ([^:]+): (.+?)\. In "), _not_for),
     (re.compile(r"within workspace limit|due to insufficient workspace"), _workspace),
     (
-        re.compile(r"Could not find any implementation for node (.+?)\.?(?:\)|\s*$)", re.M),
+        re.compile(r"Could not find any implementation for node (.+?)\.\)?\s*$", re.M),
         _no_kernel,
     ),
     (re.compile(r"Unable to load library: ([^:\s]+)"), _missing_object),
