@@ -8,16 +8,9 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
-from onnxruntime.quantization.calibrate import (
-    CalibrationDataReader,
-    CalibrationMethod,
-    create_calibrator,
-)
 
 import qdebug.calibrate
 from qdebug.calibrate.accumulate import histogram_of
@@ -83,38 +76,3 @@ def test_mean_max_is_the_mean_of_the_samples_maxima() -> None:
     expected = np.abs(values).max(axis=1).astype(np.float64).mean()
     assert mean_max_amax(histogram_of(values, 8)) == pytest.approx(expected, rel=1e-12)
     assert mean_max_amax(histogram_of(values)) == np.abs(values).max()
-
-
-class _Reader(CalibrationDataReader):
-    def __init__(self, samples: Any) -> None:
-        self._samples = iter(samples)
-
-    def get_next(self) -> Any:
-        sample = next(self._samples, None)
-        return None if sample is None else {"x": sample}
-
-
-def test_extremes_are_those_of_onnx_runtimes_minmax_calibrator(tmp_path: Any) -> None:
-    rng = np.random.default_rng(0)
-    samples = [rng.normal(size=(2, 6)).astype(np.float32) for _ in range(5)]
-    weight = rng.normal(size=(6, 4)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 6])],
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 4])],
-        [onnx.numpy_helper.from_array(weight, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, tmp_path / "m.onnx")
-    calibrator = create_calibrator(
-        tmp_path / "m.onnx",
-        augmented_model_path=str(tmp_path / "a.onnx"),
-        calibrate_method=CalibrationMethod.MinMax,
-    )
-    calibrator.collect_data(_Reader(samples))
-    ranges = calibrator.compute_data()
-    found = reduce(TensorHistogram.merge, [histogram_of(sample) for sample in samples])
-    low, high = (np.asarray(value).item() for value in ranges["x"].range_value)
-    assert (found.low, found.high) == (low, high)
-    assert parse_method("minmax").amax(found) == max(abs(low), abs(high))

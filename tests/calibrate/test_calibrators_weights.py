@@ -70,6 +70,7 @@ def test_degenerate_weights(method: str) -> None:
     assert amax(np.zeros((2, 0), np.float32), 0).tolist() == [0, 0]
     assert amax(np.zeros((0, 2), np.float32), None) == 0
     assert amax(np.full((2, 9), -3.0, np.float32), 0).tolist() == [3, 3]
+    assert amax(np.full((2, 9), -3.0, np.float32), None) == 3
     tiny = np.full((1, 9), 1e-41, np.float32)
     assert amax(tiny, 0) == amax(tiny, None) == tiny.max()
     spoilt = np.array([[1, np.nan], [2, 1], [np.inf, 0]], np.float32)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
+from onnxruntime.quantization.calibrate import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    create_calibrator,
+)
 
+from qdebug.calibrate.methods import parse_method
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
@@ -34,3 +44,55 @@ def test_the_number_of_workers_does_not_change_a_digit(workers: int) -> None:
         np.testing.assert_array_equal(found.pop("table"), expected.pop("table"))
         assert found == expected
         np.testing.assert_array_equal(several.sample_amax[name], one.sample_amax[name])
+
+
+class _Reader(CalibrationDataReader):
+    def __init__(self, samples: Any) -> None:
+        self._samples = iter(samples)
+
+    def get_next(self) -> Any:
+        sample = next(self._samples, None)
+        return None if sample is None else {"x": sample}
+
+
+def test_minmax_is_exactly_onnx_runtimes(tmp_path: Path) -> None:
+    """In every tensor; where the kernels are the same ones, as they are for a batch of one size."""
+    rng = np.random.default_rng(0)
+    samples = [rng.normal(size=(2, 6)).astype(np.float32) for _ in range(5)]
+    weight = rng.normal(size=(6, 4)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"], "fc"),
+            helper.make_node("Tanh", ["y"], ["z"], "tanh"),
+            helper.make_node("MatMul", ["z", "v"], ["out"], "last"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 6])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [2, 6])],
+        [
+            onnx.numpy_helper.from_array(weight, "w"),
+            onnx.numpy_helper.from_array(weight.T.copy(), "v"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    calibrator = create_calibrator(
+        path,
+        op_types_to_calibrate=["MatMul", "Tanh"],
+        augmented_model_path=str(tmp_path / "a.onnx"),
+        calibrate_method=CalibrationMethod.MinMax,
+    )
+    calibrator.collect_data(_Reader(samples))
+    expected = calibrator.compute_data().data
+
+    np.savez(tmp_path / "data.npz", x=np.concatenate(samples))
+    prepared = prepare_model(read_model(path)).graph
+    portion = whole(open_samples(str(tmp_path / "data.npz"), prepared.inputs))
+    context = Context(OrtBackend(1), Parallelism(1, 1), ignore_progress)
+    found = gather_ranges(context, prepared, portion, cached=False).histograms
+    assert set(found) == set(expected) == {"x", "y", "z", "out"}
+    for name, histogram in found.items():
+        low, high = (np.asarray(value).item() for value in expected[name].range_value)
+        assert (histogram.low, histogram.high) == (low, high), name
+        assert parse_method("minmax").amax(histogram) == max(abs(low), abs(high))
