@@ -182,6 +182,14 @@ def bisect_command(
     version_compatible: VersionCompatible = False,
     save_engine: SaveEngine = None,
     save_log: SaveLog = None,
+    take: Annotated[
+        str | None,
+        typer.Option(
+            help="Take this point of the list of error against cost: its number, or knee.",
+            metavar="POINT",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(

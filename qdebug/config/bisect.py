@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.resolve import Positive
@@ -32,6 +32,8 @@ class BisectSettings(CandidateSettings):
         max_evaluations, time_limit: when to stop with the best found; seconds.
         journal: the file that remembers evaluations; None keeps one in the cache folder.
         literal: never use ONNX Runtime's INT8 kernels while searching.
+        take: in place of the answer, this point of the list of error against cost: its number, or
+            "knee".
         output: the plan to write; None writes none.
         force: replace existing files.
     """
@@ -50,5 +52,6 @@ class BisectSettings(CandidateSettings):
     time_limit: Annotated[float, Field(gt=0)] | None = None
     journal: str | None = None
     literal: bool = False
+    take: Annotated[str, BeforeValidator(str)] | None = None
     output: str | None = None
     force: bool = False

@@ -30,6 +30,11 @@ class Condition:
     operator: str
     bound: float
 
+    @property
+    def figure(self) -> str:
+        """What is judged, as it is written: "output.cosine" or "metric"."""
+        return f"{self.scope}.{self.name}" if self.name else self.scope
+
 
 @dataclass(frozen=True)
 class Checked:

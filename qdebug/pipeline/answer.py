@@ -32,6 +32,7 @@ def cost_summary(setup: Setup, pins: Pins) -> CostSummary:
         base=space.total(frozenset()),
         plan=space.total(pins),
         all_pinned=space.total(space.everything()),
+        all_pinned_to=Precision.FP16 if space.problem.pin_to == "fp16" else Precision.FP32,
     )
 
 

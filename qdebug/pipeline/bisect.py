@@ -16,6 +16,7 @@ from qdebug.pipeline.bisect_engine import built_answer, engines_of, in_milliseco
 from qdebug.pipeline.bisect_setup import prepare
 from qdebug.pipeline.engine_need import with_kernel_causes
 from qdebug.pipeline.rounds import answered
+from qdebug.pipeline.take import check_take, with_taken
 from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
 
@@ -26,11 +27,12 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
+    check_take(settings.take)
     setup = prepare(settings, progress)
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))
-    answer = answered(setup, engines)
+    answer = with_taken(setup, answered(setup, engines), engines)
     searched, search = answer.searched, answer.searched.result
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
@@ -44,13 +46,16 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         precision=setup.planned.bound.plan.precision,
         target=searched.condition.expression,
         bound=searched.condition.bound,
+        figure=searched.condition.figure,
         samples=searched.samples,
         strategy=settings.strategy,
         candidates=len(setup.space.problem.items),
         reference_metric=searched.reference_task,
         search=search,
         found=found,
-        explanation=explanation(setup, search, searched.condition, searched.reference_task),
+        explanation=explanation(setup, search, searched.condition, searched.reference_task)
+        if answer.taken is None
+        else "",
         pinned=pinned,
         cost=cost_summary(setup, search.pins),
         plan=plan_with(setup, search.pins),
@@ -64,4 +69,5 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
             *(engine.notes if engine else ()),
         ),
         engine=engine.report if engine else None,
+        taken=answer.taken,
     )

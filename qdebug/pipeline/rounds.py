@@ -17,7 +17,7 @@ from qdebug.pipeline.verify import ON_ENGINE, SEARCHED, Verifier
 from qdebug.search.find import SearchResult, find
 from qdebug.search.journal import Journal
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
-from qdebug.search.outcome import HELD_OUT, Check
+from qdebug.search.outcome import HELD_OUT, Check, Taken
 from qdebug.search.problem import Measurement, Pins
 from qdebug.search.strategies import STRATEGIES
 from qdebug.types import Progress
@@ -55,11 +55,16 @@ class Searched:
 
 @dataclass(frozen=True)
 class Answered:
-    """The last search, what checked its answer, and what the user must know about how it went."""
+    """The last search, what checked its answer, and what the user must know about how it went.
+
+    Attributes:
+        taken: the point that was taken in place of the search's own answer.
+    """
 
     searched: Searched
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
+    taken: Taken | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from qdebug.report.engine import engine_to_json
 from qdebug.report.numbers import finite
-from qdebug.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer
+from qdebug.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer, Taken
 from qdebug.search.problem import Measurement, Pins
 
 BISECT_SCHEMA = "qdebug.bisect/1"
@@ -43,17 +43,20 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
             "base": cost.base,
             "plan": cost.plan,
             "all_pinned": cost.all_pinned,
+            "all_pinned_to": str(cost.all_pinned_to),
             "pinned_share": cost.pinned_share,
         },
+        "taken": result.taken and _taken(result.taken),
         "pareto": [
             {
+                "point": number,
                 **_pins(p.pins),
                 "cost": p.cost,
                 "knee": p.knee,
                 **finite({"noise": p.noise, "value": p.value}),
                 "passed": p.passed,
             }
-            for p in search.pareto
+            for number, p in enumerate(search.pareto, start=1)
         ],
         "history": [
             {
@@ -69,6 +72,16 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
         "engine": result.engine and engine_to_json(result.engine),
         "notes": list(result.notes),
     }
+
+
+def _taken(taken: Taken) -> dict[str, Any]:
+    """The point, and the answer that it stands in for."""
+    answer = taken.answer
+    achieved = answer.achieved
+    own = (
+        {**_pins(answer.pins), "cost": answer.cost, **_measurement(achieved)} if achieved else None
+    )
+    return {"point": taken.number, "points": len(answer.pareto), "answer": own}
 
 
 def _pins(pins: Pins) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,7 +37,8 @@ class SearchResult:
             or `unfinished` before anything did), only those.
         achieved: the measurement of `pins`; None where nothing passed.
         baseline: with no item raised; None where the budget did not allow for it.
-        ceiling: with every item raised as far as it can be; None where it was not asked for.
+        ceiling: with every item raised; None where it was not asked for.
+        ceiling_pins: how far they were raised for that: to FP16 where it suffices.
         minimal: each pin that may be left out was seen to be needed: `pins` fails without it, and,
             under `auto`, with it in FP16 instead of FP32.
         cost: of `pins`, without those that are always there.
@@ -52,6 +53,7 @@ class SearchResult:
     achieved: Measurement | None
     baseline: Measurement | None
     ceiling: Measurement | None
+    ceiling_pins: Pins
     minimal: bool
     cost: float
     evaluations: int
@@ -85,7 +87,8 @@ def find(problem: Problem, oracle: Oracle, strategy: Strategy) -> SearchResult:
         achieved=achieved,
         baseline=oracle.known(problem.always),
         ceiling=oracle.known(search.ceiling) if search.ceiling is not None else None,
-        minimal=achieved is not None and search.is_minimal(pins),
+        ceiling_pins=search.ceiling or frozenset(),
+        minimal=achieved is not None and is_minimal(problem, pins, oracle.known),
         cost=problem.cost(pins),
         evaluations=oracle.evaluations,
         history=oracle.history,
@@ -121,7 +124,7 @@ class _Search:
         pins, reason = always | pins_of(raised), found.reason
         lower = {n: p for n, p in self._levels()[0].items() if raised.get(n, p) is not p}
         if lower:
-            proven = self.is_minimal(pins, lowering=False)
+            proven = is_minimal(self._problem, pins, self._oracle.known, lowering=False)
             pins, reason = self._lower(strategy, raised, lower)
             if proven:
                 pins = self._descend(pins)
@@ -170,31 +173,40 @@ class _Search:
     def _descend(self, pins: Pins) -> Pins:
         """Leave out or lower one pin after the other, until none can be."""
         while True:
-            smaller = next((p for p in self._neighbours(pins) if self._oracle.ask(p).passed), None)
+            nearby = _neighbours(self._problem, pins)
+            smaller = next((p for p in nearby if self._oracle.ask(p).passed), None)
             if smaller is None:
                 return pins
             pins = smaller
-
-    def _neighbours(self, pins: Pins, lowering: bool = True) -> Iterator[Pins]:
-        """`pins` with one item left out, or in FP16 instead of FP32."""
-        mixed = lowering and self._problem.pin_to is PinTo.AUTO
-        order = {item.name: item for item in self._problem.items}
-        chosen = dict(pins - self._problem.always)
-        for name in (n for n in order if n in chosen):
-            pin = (name, chosen[name])
-            yield pins - {pin}
-            if mixed and pin[1] is Precision.FP32 and Precision.FP16 in order[name].costs:
-                yield pins - {pin} | {(name, Precision.FP16)}
-
-    def is_minimal(self, pins: Pins, lowering: bool = True) -> bool:
-        """All neighbours were evaluated, and failed."""
-        known = [self._oracle.known(p) for p in self._neighbours(pins, lowering)]
-        return all(m is not None and not m.passed for m in known)
 
     def cheapest_passing(self) -> Pins:
         """Of what was evaluated; the pins that are always there where nothing passed."""
         passing = [e.pins for e in self._oracle.history if e.measurement.passed]
         return min(passing, key=self._problem.cost, default=self._problem.always)
+
+
+def is_minimal(
+    problem: Problem,
+    pins: Pins,
+    known: Callable[[Pins], Measurement | None],
+    *,
+    lowering: bool = True,
+) -> bool:
+    """`pins` with one item left out (or, while `lowering`, in FP16 instead of FP32) were all
+    evaluated, and failed. `known` gives what was measured, None for what was not."""
+    found = [known(p) for p in _neighbours(problem, pins, lowering)]
+    return all(m is not None and not m.passed for m in found)
+
+
+def _neighbours(problem: Problem, pins: Pins, lowering: bool = True) -> Iterator[Pins]:
+    mixed = lowering and problem.pin_to is PinTo.AUTO
+    order = {item.name: item for item in problem.items}
+    chosen = dict(pins - problem.always)
+    for name in (n for n in order if n in chosen):
+        pin = (name, chosen[name])
+        yield pins - {pin}
+        if mixed and pin[1] is Precision.FP32 and Precision.FP16 in order[name].costs:
+            yield pins - {pin} | {(name, Precision.FP16)}
 
 
 def _bits(precision: Precision) -> int:

@@ -65,12 +65,14 @@ class CostSummary:
     Attributes:
         unit: of the costs.
         base, plan, all_pinned: of the whole network with nothing, the answer, everything pinned.
+        all_pinned_to: the precision that everything is pinned to there: the highest allowed.
     """
 
     unit: str
     base: float
     plan: float
     all_pinned: float
+    all_pinned_to: Precision
 
     @property
     def pinned_share(self) -> float:
@@ -80,23 +82,37 @@ class CostSummary:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """A point of the list of error against cost that the user took in place of the answer.
+
+    Attributes:
+        number: its place in the list, from 1.
+        answer: the search with its own answer.
+    """
+
+    number: int
+    answer: SearchResult
+
+
+@dataclass(frozen=True)
 class BisectResult:
     """Everything `qdebug bisect` found.
 
     Attributes:
         precision: of layers that are not pinned.
-        target: the condition; `bound` is the number in it.
+        target: the condition; `bound` is the number in it, `figure` what it judges.
         samples: that were searched on.
         candidates: how many layers could be pinned.
         reference_metric: the end-to-end metric of FP32, None without one.
-        search: the search itself.
-        found: a set that meets the target was found.
+        search: the search itself; where a point was taken, that is its answer.
+        found: a set that meets the target was found, or a point was taken.
         explanation: why not, or why the search stopped early; "" where all went well.
         pinned: the answer, in execution order.
         plan: the answer as a plan.
         checks: the answer once more: on the samples searched, and on held-out ones.
         fast: how candidates were evaluated, for people.
         engine: of the answer; None without an engine's backend.
+        taken: the point that was taken; None for the search's own answer.
     """
 
     model_path: str
@@ -104,6 +120,7 @@ class BisectResult:
     precision: Precision
     target: str
     bound: float
+    figure: str
     samples: int
     strategy: str
     candidates: int
@@ -118,9 +135,12 @@ class BisectResult:
     fast: str
     notes: tuple[str, ...] = ()
     engine: EngineReport | None = None
+    taken: Taken | None = None
 
     @property
     def passed(self) -> bool:
         """The target is met, and was met again by every check."""
+        achieved = self.search.achieved
+        met = self.found and achieved is not None and achieved.passed
         built = self.engine is None or self.engine.passed
-        return self.found and built and all(c.answer.passed for c in self.checks)
+        return met and built and all(c.answer.passed for c in self.checks)

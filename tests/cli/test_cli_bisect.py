@@ -36,7 +36,7 @@ KEYS = {
     "schema", "model", "precision", "strategy", "samples", "target", "passed", "achieved",
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
-    "notes", "engine",
+    "notes", "engine", "taken",
 }  # fmt: skip
 
 
@@ -134,6 +134,8 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
         ([*TARGET, "--holdout", "data.npz"], ["data.npz", "same samples as --inputs"]),
         ([*TARGET, "-o", "data.npz", "--force"], ["data.npz", "--inputs"]),
         ([*TARGET, "--metric", "nothing.py:f"], ["nothing.py"]),
+        ([*TARGET, "--take", "knees"], ["--take", "'knees'", "knee"]),
+        ([*TARGET, "--take", "0"], ["--take", "'0'"]),
     ],
 )
 def test_bad_input(desk: Any, flags: list[str], says: list[str]) -> None:

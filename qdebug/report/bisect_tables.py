@@ -1,0 +1,122 @@
+"""The tables of `bisect`: the layers that are pinned, and error against cost."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from qdebug.report.names import shorten_names
+from qdebug.report.tables import print_indented, print_table
+from qdebug.report.view import decibel, number, printable, share, widest
+from qdebug.search.outcome import BisectResult, PinnedLayer
+from qdebug.search.pareto import Point
+from qdebug.search.problem import Measurement
+
+_OTHER_COLUMNS = 52
+_LONGEST_OP = 12
+_MOST_POINTS = 12
+
+
+def measured(measurement: Measurement | None) -> str:
+    """The value, and whether the target holds with it."""
+    if measurement is None:
+        return "not evaluated"
+    if measurement.failure:
+        return f"cannot be run: {printable(measurement.failure)}"
+    value = "no value" if measurement.value is None else number(measurement.value, 6)
+    return f"{value} {'holds' if measurement.passed else 'FAILS'}"
+
+
+def layer_table(console: Console, result: BisectResult) -> Table:
+    """The pinned layers, each with its evidence."""
+    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
+    op_width = widest([x.op_type for x in result.pinned], 2)
+    full = [printable(x.name) for x in result.pinned]
+    width = widest(full, 5)
+    if console.is_terminal:
+        op_width = min(_LONGEST_OP, op_width)
+        width = min(max(18, console.width - _OTHER_COLUMNS - op_width), width)
+    table.add_column("layer", width=width, no_wrap=True)
+    table.add_column("op", width=op_width, no_wrap=True)
+    table.add_column("to", no_wrap=True)
+    table.add_column("local dB", justify="right", no_wrap=True)
+    table.add_column("without it", justify="right", no_wrap=True)
+    table.add_column("cost", justify="right", no_wrap=True)
+    table.add_column("why", no_wrap=True)
+    names = shorten_names(full, width, [x.op_type for x in result.pinned])
+    for name, layer in zip(names, result.pinned, strict=True):
+        table.add_row(
+            Text(name),
+            Text(printable(layer.op_type)),
+            str(layer.precision),
+            decibel(layer.local_sqnr_db),
+            _without(layer),
+            share(way_share(result, layer.cost)),
+            Text("--pin" if layer.demanded else _label(layer)),
+        )
+    return table
+
+
+def _without(layer: PinnedLayer) -> str:
+    found = layer.without
+    if found is None:
+        return "–"
+    if found.failure or found.value is None:
+        return "cannot run"
+    return f"{number(found.value, 4)}{' ok' if found.passed else ''}"
+
+
+def _label(layer: PinnedLayer) -> str:
+    return layer.causes[0].label if layer.causes else "–"
+
+
+def print_points(console: Console, result: BisectResult) -> None:
+    """Error against cost: some of the points, the answer, and how to take another one."""
+    points, own = result.search.pareto, result.taken.answer if result.taken else result.search
+    table = Table(box=None, header_style="underline", padding=(0, 2, 0, 0))
+    for name in ("#", "pinned", "cost", "all outputs dB", result.figure, ""):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    step = max(1, -(-len(points) // _MOST_POINTS))
+    shown = 0
+    for number_, point in _with_answer(result):
+        marks = ["the answer"] if point.pins == own.pins and own.achieved is not None else []
+        marks += ["knee"] if point.knee else []
+        marks += ["taken"] if result.taken and result.taken.number == number_ else []
+        if not marks and number_ % step != 1 % step:
+            continue
+        shown += 1
+        value = "no value" if point.value is None else number(point.value, 6)
+        table.add_row(
+            str(number_ or "–"),
+            str(len(point.pins)),
+            share(way_share(result, point.cost)),
+            decibel(math.inf if point.noise == 0 else -10 * math.log10(point.noise)),
+            f"{value} {'holds' if point.passed else 'FAILS'}",
+            Text(", ".join(marks), style="bold"),
+        )
+    some = f", {shown} of {len(points)} points" if shown < len(points) else ""
+    console.print(Text(f"Error against cost, of all that was evaluated{some}", style="bold"))
+    print_table(console, table)
+    how = "The same command with --take N, or --take knee, takes another point."
+    if result.figure != "metric":
+        how = f"{result.figure} is the worst one's, which the target is about. {how}"
+    print_indented(console, how, 2)
+
+
+def _with_answer(result: BisectResult) -> list[tuple[int, Point]]:
+    """The list with its numbers, and the answer, numbered 0, even where another set beats it."""
+    points = list(enumerate(result.search.pareto, start=1))
+    search, achieved = result.search, result.search.achieved
+    if achieved is None or achieved.noise is None or search.pins in [p.pins for _, p in points]:
+        return points
+    answer = Point(search.pins, search.cost, achieved.noise, achieved.value, achieved.passed)
+    return sorted([*points, (0, answer)], key=lambda numbered: numbered[1].cost)
+
+
+def way_share(result: BisectResult, cost: float) -> float:
+    """`cost` as a part of what everything pinned costs more than nothing pinned."""
+    way = result.cost.all_pinned - result.cost.base
+    return cost / way if way > 0 else 0.0

@@ -1,0 +1,82 @@
+"""`qdebug bisect --take`: another point of the list of error against cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from qdebug.plan.planfile import read_plan
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+SEARCH = ["bisect", str(BUNDLED / "digits_cnn.onnx"),
+          "--inputs", str(BUNDLED / "digits_holdout.npz"),
+          "--calib-data", str(BUNDLED / "digits_calib.npz"), "--weights", "per-tensor",
+          "--metric", "top1", "--max-drop", "0.01"]  # fmt: skip
+
+
+@pytest.fixture
+def answer(desk: Any) -> Any:
+    """A finished search, as JSON."""
+    return desk.run(*SEARCH, "--json", "-").json
+
+
+def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, answer: Any) -> None:
+    passing = [p for p in answer["pareto"] if p["passed"] and p["pinned"] != answer["pinned"]]
+    point = passing[0]
+    done = desk.run(*SEARCH, "--take", point["point"], "-o", "p.yaml", "--json", "-")
+    result = done.json
+    assert done.code == 0 and result["passed"]
+    assert all(h["replayed"] for h in result["history"])
+    assert sorted(result["pinned"]) == point["pinned"]
+    assert result["achieved"] == point["value"]
+    assert [c["passed"] for c in result["checks"]] == [True, True]
+    assert result["verified_on"]["value"] > result["verified_on"]["baseline"]["value"]
+    assert result["pareto"] == answer["pareto"]
+    taken = result["taken"]
+    assert (taken["point"], taken["points"]) == (point["point"], len(answer["pareto"]))
+    assert taken["answer"]["pinned"] == sorted(answer["pinned"])
+    assert answer["taken"] is None
+    assert sorted(read_plan("p.yaml").layers) == point["pinned"]
+    text = Path("p.yaml").read_text("utf-8")
+    assert f"taken by hand: {point['value']:.6g} holds" in text
+    assert "search's answer" in text
+
+
+def test_a_point_below_the_target_is_written_and_says_so(desk: Any, answer: Any) -> None:
+    done = desk.run(*SEARCH, "--take", "1", "-o", "p.yaml")
+    assert done.code == 1
+    assert "TARGET NOT MET: point 1 of" in done.out and "taken by hand" in done.out
+    assert read_plan("p.yaml").layers == {}
+
+
+def test_the_knee_and_numbers_beyond_the_list(desk: Any, answer: Any) -> None:
+    knee = next(p for p in answer["pareto"] if p["knee"])
+    desk.write("run.yaml", yaml.safe_dump({"command": "bisect", "take": knee["point"]}))
+    by_number = desk.run(*SEARCH, "--config", "run.yaml", "--json", "-").json
+    by_name = desk.run(*SEARCH, "--take", "knee", "--json", "-").json
+    assert by_name["taken"] == by_number["taken"]
+    assert sorted(by_name["pinned"]) == knee["pinned"]
+    beyond = len(answer["pareto"]) + 1
+    says = [f"--take {beyond}", f"from 1 to {beyond - 1}"]
+    desk.refused(*SEARCH, "--take", beyond, says=says)
+
+
+def test_the_search_s_own_answer_may_be_taken(desk: Any, answer: Any) -> None:
+    own = next(p for p in answer["pareto"] if p["pinned"] == sorted(answer["pinned"]))
+    result = desk.run(*SEARCH, "--take", own["point"], "--json", "-").json
+    assert result["pinned"] == answer["pinned"] and result["minimal"] == answer["minimal"]
+    assert [c["value"] for c in result["checks"]] == [c["value"] for c in answer["checks"]]
+
+
+def test_where_nothing_meets_the_target_a_point_can_still_be_taken(desk: Any) -> None:
+    flags = ["bisect", "net.onnx", "--inputs", "data.npz", "--calib-data", "calib.npz",
+             "--target", "output.sqnr_db>=90", "--never-pin", "fc"]  # fmt: skip
+    done = desk.run(*flags)
+    assert done.code == 1 and "NOT FOUND" in done.out and "--take" in done.out
+    done = desk.run(*flags, "--take", "2", "-o", "p.yaml")
+    assert done.code == 1 and "TARGET NOT MET" in done.out
+    assert "search's answer  none" in done.out
+    assert read_plan("p.yaml").layers
