@@ -22,6 +22,8 @@ from qdebug.cli.options import (
     Force,
     Inputs,
     Json,
+    MaxDrop,
+    MaxRise,
     Method,
     Metric,
     ModelOrPlan,
@@ -89,14 +91,8 @@ def bisect_command(
             rich_help_panel=GATE,
         ),
     ] = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option(
-            help="Instead of --target: how far the metric may fall below FP32's.",
-            metavar="X",
-            rich_help_panel=GATE,
-        ),
-    ] = None,
+    max_drop: MaxDrop = None,
+    max_rise: MaxRise = None,
     metric: Metric = None,
     strategy: Annotated[
         str | None,

@@ -218,6 +218,22 @@ Verbose = Annotated[
         "-v", "--verbose", count=True, help="Say what is done; -vv adds tracebacks to errors."
     ),
 ]
+MaxDrop = Annotated[
+    str | None,
+    typer.Option(
+        help="Instead of --target: how far the metric may fall below FP32's.",
+        metavar="X",
+        rich_help_panel=GATE,
+    ),
+]
+MaxRise = Annotated[
+    str | None,
+    typer.Option(
+        help="The same for a metric where less is better: how far it may rise.",
+        metavar="X",
+        rich_help_panel=GATE,
+    ),
+]
 
 _NO_SETTINGS = ("config", "json", "no_cache", "no_progress", "top", "verbose")
 _RENAMED = {"tactic_source": "tactic_sources"}

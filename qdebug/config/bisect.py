@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.resolve import Positive
+from qdebug.errors import UsageError
 
 StrategyName = Literal["auto", "rank", "ddmin", "prefix", "suffix", "exhaustive"]
 PinToName = Literal["fp16", "fp32", "auto"]
 Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _difference(flag: str, value: object) -> float:
+    """A difference of the metric, which may not be written as a share of it."""
+    text = str(value).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        percent = text.removesuffix("%")
+        hint = "Write for example 0.01."
+        if percent != text and percent.replace(".", "", 1).isdigit():
+            hint = f"Write {float(percent) / 100:g} for {text} of a metric from 0 to 1."
+        raise UsageError(f"{flag}: '{text}' is no difference of a metric", hint)
+    return number
+
+
+Drop = Annotated[float, BeforeValidator(partial(_difference, "--max-drop"))]
+Rise = Annotated[float, BeforeValidator(partial(_difference, "--max-rise"))]
 
 
 @dataclass(frozen=True)
@@ -22,6 +45,7 @@ class BisectSettings(CandidateSettings):
     Attributes:
         target: the condition that must hold, as of --fail-on.
         max_drop: instead: the metric may fall this far below FP32's.
+        max_rise: the same for a metric where less is better: how far it may rise above FP32's.
         holdout: DATA to verify the answer on; None holds out `holdout_share` of `inputs`.
         strategy: how to search.
         pin_to: precision of pinned layers; "auto" takes FP16 where it suffices. None takes auto,
@@ -39,7 +63,8 @@ class BisectSettings(CandidateSettings):
     """
 
     target: str | None = None
-    max_drop: float | None = None
+    max_drop: Drop | None = None
+    max_rise: Rise | None = None
     holdout: str | None = None
     holdout_share: Share = 0.3
     strategy: StrategyName = "auto"

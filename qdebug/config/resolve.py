@@ -105,8 +105,10 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """`value`, a flag's, as its type asks; files were checked while they were read."""
     for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        if kind == Bytes:
-            return parse_bytes(str(value))
+        if get_origin(kind) is Annotated:
+            validators: list[Any] = [v for v in get_args(kind)[1:] if hasattr(v, "func")]
+            for validator in validators:
+                value = validator.func(value)
         plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         if get_origin(plain) is Literal:
             _check_choice(name, value, get_args(plain))

@@ -77,19 +77,6 @@ def _explained(setup: Setup, chosen: dict[str, Precision]) -> tuple[LayerResult,
     )
 
 
-def direction_note(setup: Setup, search: SearchResult, reference: float | None) -> tuple[str, ...]:
-    """A note where --max-drop is given for a metric that quantization makes larger."""
-    allowed, baseline = setup.target.max_drop, search.baseline
-    if allowed is None or reference is None or baseline is None or baseline.value is None:
-        return ()
-    if baseline.value - reference <= allowed:
-        return ()
-    return (
-        f"The metric rises from {reference:.6g} in FP32 to {baseline.value:.6g}. --max-drop takes "
-        'more as better: for an error rate write --target "metric<=…".',
-    )
-
-
 def explanation(
     setup: Setup, search: SearchResult, condition: Condition, reference: float | None
 ) -> str:

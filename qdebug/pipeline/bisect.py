@@ -7,7 +7,6 @@ from dataclasses import replace
 from qdebug.config.bisect import BisectSettings
 from qdebug.pipeline.answer import (
     cost_summary,
-    direction_note,
     explanation,
     pinned_layers,
     plan_with,
@@ -15,6 +14,7 @@ from qdebug.pipeline.answer import (
 from qdebug.pipeline.bisect_engine import built_answer, engines_of, in_milliseconds
 from qdebug.pipeline.bisect_setup import prepare
 from qdebug.pipeline.engine_need import with_kernel_causes
+from qdebug.pipeline.direction import direction_note
 from qdebug.pipeline.rounds import answered
 from qdebug.pipeline.take import check_take, with_taken
 from qdebug.search.outcome import BisectResult

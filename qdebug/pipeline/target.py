@@ -8,7 +8,7 @@ from qdebug.config.bisect import BisectSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
-from qdebug.measure.task import TaskMetric, load_metric
+from qdebug.measure.task import BUILT_IN, TaskMetric, load_metric
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers
 from qdebug.pipeline.results import CONDITION_NAMES
@@ -19,22 +19,29 @@ _NAMES = {**CONDITION_NAMES, "layer": tuple(n for n in CONDITION_NAMES["tensor"]
 
 @dataclass(frozen=True)
 class Target:
-    """A condition, the metric that it may be about, and how far that may fall below FP32's."""
+    """A condition, the metric that it may be about, and how much worse than FP32's that may be.
+
+    Attributes:
+        allowed: of --max-drop or --max-rise; None where there is a condition.
+        more_is_better: which of the two.
+    """
 
     condition: Condition | None
     metric: TaskMetric | None
-    max_drop: float | None = None
+    allowed: float | None = None
+    more_is_better: bool = True
 
     def condition_for(self, reference_task: float | None) -> Condition:
         """The condition, where the reference's metric is `reference_task`."""
         if self.condition is not None:
             return self.condition
-        assert self.max_drop is not None and reference_task is not None  # read_target saw to it
-        bound = reference_task - self.max_drop
+        assert self.allowed is not None and reference_task is not None  # read_target saw to it
+        operator, sign = (">=", -1) if self.more_is_better else ("<=", 1)
+        bound = reference_task + sign * self.allowed
         # A share of samples is a ratio of whole numbers: rounding must not cost one of them.
-        bound -= 1e-9 * max(1.0, abs(bound))
-        text = f"metric>={reference_task:.6g}-{self.max_drop:g}"
-        return Condition(text, "metric", "", ">=", bound)
+        bound += sign * 1e-9 * max(1.0, abs(bound))
+        text = f"metric{operator}{reference_task:.6g}{'-+'[sign > 0]}{self.allowed:g}"
+        return Condition(text, "metric", "", operator, bound)
 
     def captured(self, layers: Layers, graph: Graph) -> tuple[str, ...]:
         """The tensors that must be observed to judge it, beside the outputs."""
@@ -51,29 +58,39 @@ def read_target(settings: BisectSettings) -> Target:
         UsageError: there is none, or there are two.
         MetricError: a condition or a metric that is not known, or one without the other.
     """
-    if (settings.target is None) == (settings.max_drop is None):
-        both = settings.target is not None
+    choices = {
+        "--target": settings.target,
+        "--max-drop": settings.max_drop,
+        "--max-rise": settings.max_rise,
+    }
+    given = [flag for flag, value in choices.items() if value is not None]
+    if len(given) != 1:
         raise UsageError(
-            "--target and --max-drop are given" if both else "--target is missing",
+            f"{' and '.join(given)} are given" if given else "--target is missing",
             "Give one of them."
-            if both
+            if given
             else 'Write for example --target "output.cosine>=0.999", or'
             " --metric top1 --max-drop 0.01.",
         )
+    flag = given[0]
     metric = load_metric(settings.metric) if settings.metric else None
     condition = None
     if settings.target is not None:
         condition = parse_condition(settings.target, _NAMES, "--target")
-    elif not 0 <= (settings.max_drop or 0.0) < float("inf"):
-        raise UsageError(f"--max-drop: {settings.max_drop} is no drop", "Write for example 0.01.")
-    about_metric = condition is None or condition.scope == "metric"
-    if about_metric and metric is None:
-        flag = "--max-drop" if condition is None else "--target"
+    if (condition is None or condition.scope == "metric") and metric is None:
         raise MetricError(
             f"{flag} is about the metric, but no --metric is given",
             "Add --metric top1, --metric agreement or --metric file.py:function.",
         )
-    return Target(condition, metric, settings.max_drop)
+    if condition is not None:
+        return Target(condition, metric)
+    if flag == "--max-rise" and metric is not None and metric.name in BUILT_IN:
+        raise UsageError(
+            f"--max-rise is for metrics where less is better; of {metric.name}, more is",
+            f"Write --max-drop {settings.max_rise:g}.",
+        )
+    allowed = settings.max_drop if flag == "--max-drop" else settings.max_rise
+    return Target(None, metric, allowed, flag == "--max-drop")
 
 
 def judge(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:

@@ -62,9 +62,24 @@ def test_held_out_samples_do_not_calibrate(desk: Any) -> None:
 def test_a_metric_that_rises_is_no_drop(desk: Any) -> None:
     desk.write("mine.py", "import numpy as np\ndef error(outputs, reference):\n"
                "    return float(np.abs(outputs['out'] - reference['out']).max())\n")  # fmt: skip
-    flags = ["--metric", "mine.py:error", "--max-drop", "0"]
-    said = " ".join(desk.run("bisect", "net.onnx", *DATA, *flags).out.split())
-    assert '--target "metric<=' in said
+    metric = ["--metric", "mine.py:error"]
+    says = ["--max-drop takes more as better", "less is better", "--max-rise 0"]
+    desk.refused("bisect", "net.onnx", *DATA, *metric, "--max-drop", "0", says=says)
+    result = desk.run(
+        "bisect", "net.onnx", *DATA, *metric, "--max-rise", "0.001", "--json", "-"
+    ).json
+    assert result["passed"] and result["pinned"]
+    assert result["target"] == "metric<=0+0.001" and result["achieved"] <= 0.001
+
+
+def test_an_accuracy_that_rises_is_one(desk: Any) -> None:
+    """Better in INT8 than in FP32 by more than may be lost, and worse with shuffled outputs."""
+    desk.write("mine.py", "import numpy as np\ndef right(outputs, reference):\n"
+               "    same = np.allclose(outputs['out'], reference['out'], atol=1)\n"
+               "    exact = np.array_equal(outputs['out'], reference['out'])\n"
+               "    return 0.5 if exact else 0.9 if same else 0.0\n")  # fmt: skip
+    done = desk.run("bisect", "net.onnx", *DATA, "--metric", "mine.py:right", "--max-drop", "0.1")
+    assert done.code == 0 and "Note" not in done.out
 
 
 def test_what_is_pinned_by_hand_was_not_shown_to_be_needed(desk: Any) -> None:
