@@ -125,7 +125,7 @@ class _Search:
         lower = {n: p for n, p in self._levels()[0].items() if raised.get(n, p) is not p}
         if lower:
             proven = is_minimal(self._problem, pins, self._oracle.known, lowering=False)
-            pins, reason = self._lower(strategy, raised, lower)
+            pins, reason = self._lower(strategy, raised, lower), ""
             if proven:
                 pins = self._descend(pins)
         return Outcome.FOUND, pins, reason
@@ -159,16 +159,16 @@ class _Search:
         items = [item for item in self._problem.items if item.name in high]
         return strategy([_choice(item, low.get(item.name), high[item.name]) for item in items], ask)
 
-    def _lower(self, strategy: Strategy, raised: Raised, lower: Raised) -> tuple[Pins, str]:
+    def _lower(self, strategy: Strategy, raised: Raised, lower: Raised) -> Pins:
         """Those of `raised` for which `lower` is enough, lowered."""
         always = self._problem.always
         everything = always | pins_of({**raised, **lower})
         if self._oracle.ask(everything).passed:
-            return everything, ""
+            return everything
         high = {name: raised[name] for name in lower}
         low = {**raised, **lower}
         found = self._choose(strategy, low, high)
-        return always | pins_of({**low, **{n: high[n] for n in found.chosen}}), found.reason
+        return always | pins_of({**low, **{n: high[n] for n in found.chosen}})
 
     def _descend(self, pins: Pins) -> Pins:
         """Leave out or lower one pin after the other, until none can be."""

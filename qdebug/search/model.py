@@ -19,12 +19,14 @@ Mask = npt.NDArray[np.bool_]
 
 KNOWN_STD, UNKNOWN_STD = 1.2, 2.5
 """Standard deviation of ln(x_i) around an estimate, and where there is none."""
-MEASURED_STD = 0.02
-"""Of ln(noise): how far noise is from additive at best."""
+MEASURED_STDS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""Of ln(noise): how far noise may be from additive, at best and at worst."""
 _KEPT = 300
 """Measurements; older ones are forgotten, so that a fit takes milliseconds."""
 _STEPS = 12
 _LONGEST_STEP = 2.0
+_FIRST_STEP = 10.0
+"""A noise that is next to nothing passed, and says little of how much may."""
 _TINY = 1e-9
 """Relative to the noise of nothing raised: below it, noise is as good as none."""
 
@@ -35,7 +37,9 @@ class NoiseModel:
     The estimate is the maximum a posteriori of ln x, with a normal prior around the (scaled)
     estimates and normal errors of ln noise, by Gauss-Newton (Nocedal & Wright, Numerical
     Optimization, 2006, §10.3); the covariance is that of the last step. Working with ln x keeps
-    every x_i positive, and an error of the estimates a factor.
+    every x_i positive, and an error of the estimates a factor. How large the errors of ln noise
+    are is estimated too, by the evidence (MacKay, Bayesian Interpolation, 1992), with a prior
+    proportional to the inverse.
     """
 
     def __init__(self, estimates: Sequence[float], nothing: float, everything: float) -> None:
@@ -52,6 +56,7 @@ class NoiseModel:
         self._noise: list[float] = []
         self._log = self._prior.copy()
         self._slope = np.zeros((0, len(prior)))
+        self._std = MEASURED_STDS[0]
         self.observe(np.zeros(len(prior), np.bool_), nothing)
 
     @property
@@ -78,36 +83,51 @@ class NoiseModel:
         return np.asarray(self._base + ~raised @ self.contributions)
 
     def deviation(self, raised: Mask) -> Floats:
-        """The standard deviation of the logarithm of that noise, the model's own misfit
-        included, for sets of shape (sets, layers)."""
+        """The standard deviation of the logarithm of that noise, what is not additive included,
+        for sets of shape (sets, layers)."""
         slope = ~raised * self.contributions / self.predict(raised)[:, None]
         seen, inner = self._slope * self._variance, self._inner()
         known = np.sum(np.linalg.solve(np.linalg.cholesky(inner), seen @ slope.T) ** 2, axis=0)
         variance = np.maximum(slope**2 @ self._variance - known, 0.0)
-        return np.asarray(np.sqrt(variance + MEASURED_STD**2 + self._misfit() ** 2))
-
-    def _misfit(self) -> float:
-        """The root mean square of ln measured − ln modelled."""
-        modelled = self._base + np.array(self._left_out) @ self.contributions
-        return float(np.sqrt(np.mean(np.log(np.array(self._noise) / modelled) ** 2)))
+        return np.asarray(np.sqrt(variance + self._std**2))
 
     def _fit(self) -> None:
-        left_out, measured = np.array(self._left_out, np.float64), np.log(np.array(self._noise))
         for _ in range(_STEPS):
-            x = self.contributions
-            modelled = self._base + left_out @ x
-            self._slope = left_out * x / modelled[:, None]
-            residual = measured - np.log(modelled) + self._slope @ (self._log - self._prior)
+            residual = self._linearized()
             pull = np.linalg.solve(self._inner(), residual) @ self._slope
             step = self._prior + self._variance * pull - self._log
             self._log = self._log + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
             if np.max(np.abs(step)) < 1e-2:
                 break
+        self._std = self._likeliest_std()
+
+    def _linearized(self) -> Floats:
+        """Set the slopes at the present estimate; what the prior leaves unexplained there, of
+        shape (measurements,)."""
+        left_out, x = np.array(self._left_out, np.float64), self.contributions
+        modelled = self._base + left_out @ x
+        self._slope = left_out * x / modelled[:, None]
+        measured = np.log(np.array(self._noise))
+        return np.asarray(measured - np.log(modelled) + self._slope @ (self._log - self._prior))
+
+    def _likeliest_std(self) -> float:
+        residual = self._linearized()
+        spread = (self._slope * self._variance) @ self._slope.T
+
+        def evidence(std: float) -> float:
+            # By Cholesky: it stays in one thread, where eigenvalues wait for all of a busy machine.
+            lower = np.linalg.cholesky(spread + std**2 * np.eye(len(spread)))
+            explained = np.linalg.solve(lower, residual)
+            height = float(explained @ explained) / 2 + float(np.sum(np.log(np.diag(lower))))
+            return -height - math.log(std)
+
+        at = MEASURED_STDS.index(self._std)
+        return max(MEASURED_STDS[max(0, at - 1) : at + 2], key=evidence)
 
     def _inner(self) -> Floats:
         """The covariance of the measured logarithms, of shape (measurements, measurements)."""
         wide = self._slope * self._variance
-        return np.asarray(wide @ self._slope.T + MEASURED_STD**2 * np.eye(len(wide)))
+        return np.asarray(wide @ self._slope.T + self._std**2 * np.eye(len(wide)))
 
 
 class Link:
@@ -137,7 +157,8 @@ class Link:
 
         Between the largest that passed and the smallest that failed: where their slack is known,
         by interpolation, linear in noise or in its logarithm, whichever the slacks seen so far are
-        closer to; else half-way in logarithm. Where the two overlap, half-way too.
+        closer to; else half-way in logarithm, but not more than `_FIRST_STEP` below the smallest
+        that failed. Where the two overlap, half-way too.
         """
         low, high = self.passing, self.failing
         if math.isinf(high):
@@ -148,7 +169,7 @@ class Link:
             return middle
         under, over = self._slack_at(self.passing), self._slack_at(high)
         if under is None or over is None or under <= over:
-            return middle
+            return max(middle, high / _FIRST_STEP)
         share = under / (under - over)
         if self._is_logarithmic():
             return float(low * (high / low) ** share)

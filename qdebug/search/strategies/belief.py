@@ -95,13 +95,24 @@ class Belief:
             return False
         return float(self.model.predict(self.mask(chosen))) <= self.link.threshold()
 
-    def proposal(self) -> Chosen | None:
-        """The cheapest set that the model expects to pass, none of those that failed nor a part of
-        one; None where there is none, or no model."""
+    def chances(self, members: Mask, most: float) -> Floats:
+        """How likely sets of shape (sets, layers) are to leave a noise of at most `most`, by the
+        model, which there must be."""
+        assert self.model is not None
+        below = np.log(most / self.model.predict(members)) / self.model.deviation(members)
+        return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in below.tolist()])
+
+    def proposal(self, margin: float = 0.0) -> Chosen | None:
+        """The cheapest set that the model expects to pass; None where there is none, or no model.
+
+        Args:
+            margin: how far below the noise that may pass its noise is, as a logarithm. At 0, sets
+                that failed and parts of these are left out.
+        """
         if self.model is None:
             return None
-        allowed = self.link.threshold() - self.model.base
-        failed = [self.mask(chosen) for chosen in _largest(self.failed)]
+        allowed = self.link.threshold() * math.exp(-margin) - self.model.base
+        failed = [] if margin else [self.mask(chosen) for chosen in _largest(self.failed)]
         mask = cheapest(self.costs, self.model.contributions, allowed, failed)
         return None if mask is None else self._chosen(mask)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
+from qdebug.search.model import Floats
 from qdebug.search.problem import Verdict
 from qdebug.search.strategies.base import Chosen, Found
 from qdebug.search.strategies.belief import Belief
-from qdebug.search.strategies.shrink import prove
+from qdebug.search.strategies.shrink import AT_ONCE, prove
 
 MOST = 12
 """Layers: 4096 sets, held as the bits of an integer."""
-_SURE = 3.0
-"""Standard deviations."""
+DOUBT = 0.05
+"""How many cheaper sets that pass may be expected among those not asked for."""
+EACH = 20
+"""Sets asked for, for each layer: then the search ends in doubt."""
 _VOTES = 3
-"""Sets that must have failed, where raising a layer was seen to hurt."""
+"""Sets that must have failed, where raising a layer was seen to hurt and noise says nothing."""
 
 Bits = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -24,10 +29,12 @@ Flags = npt.NDArray[np.bool_]
 def optimum(belief: Belief, best: Chosen) -> Found:
     """The cheapest set that passes, starting from `best`, which does.
 
-    A cheaper set is left out if it is part of one that failed: raising less does not help. Where
-    two answers contradict that (a set passed, and failed with more layers raised), it takes
-    `_VOTES` such sets. And it is left out where the noise model is sure: the noise that it expects
-    is `_SURE` standard deviations above every noise that passed and the smallest that failed.
+    Where noise is measured, nothing is assumed about what raising a layer does: every cheaper set
+    has a chance to pass, by the model's prediction and its deviation, beside the largest noise that
+    may pass. Sets are asked for, those first that save most times their chance, until at most
+    `DOUBT` of the others are expected to pass. Without noise, a set that is part of one that failed
+    is left out: raising less does not help. Where two answers contradict that (a set passed, and
+    failed with more layers raised), it takes `_VOTES` such sets.
     """
     return _Small(belief, best).run()
 
@@ -43,48 +50,59 @@ class _Small:
         self._members: Flags = (self._sets[:, None] >> np.arange(count)) & 1 == 1
         self._costs = self._members @ belief.costs
         self._contradicted = False
-        self._by_model = False
 
     def run(self) -> Found:
         """Ask until no set may be the answer but the best one."""
         self._ask_for_all_but_one()
         while True:
-            open_sets = self._open()
-            if open_sets.any():
-                self._belief.ask([self._chosen(self._next(open_sets))])
-            elif (proven := prove(self._belief, self._best)) == self._best:
-                return Found(self._best, self._reason())
-            else:
-                self._best = proven
+            is_open = self._open()
+            chances = self._chances(is_open)
+            doubt = float(chances.sum())
+            few = int(is_open.sum()) <= AT_ONCE
+            if is_open.any() and (few or doubt > DOUBT) and not self._spent:
+                self._belief.ask([self._chosen(i) for i in self._next(is_open, chances, few)])
+                continue
+            asked, best = len(self._belief.answers), self._best
+            self._best = prove(self._belief, best)
+            if self._best == best and len(self._belief.answers) == asked:
+                return Found(best, self._reason(is_open, doubt))
+
+    @property
+    def _spent(self) -> bool:
+        return len(self._belief.answers) >= EACH * len(self._belief.names)
 
     def _ask_for_all_but_one(self) -> None:
         """Is a layer of the answer in every answer? Nothing leaves out more sets at once."""
         everything, belief = frozenset(self._belief.names), self._belief
         for name in sorted(self._best, key=belief.names.index):
-            is_open = self._open()
-            if not (is_open & ~self._members[:, belief.names.index(name)]).any():
+            chances = self._chances(self._open())
+            if not chances[~self._members[:, belief.names.index(name)]].any():
                 continue
             if not belief.expects(everything - {name}):
                 belief.ask([everything - {name}])
 
-    def _reason(self) -> str:
-        if self._contradicted or self._by_model:
-            return "no cheaper set is expected to pass"
-        return "no cheaper set passes, unless raising a layer can hurt"
-
     def _open(self) -> Flags:
-        """The sets that are cheaper than the best, and neither asked for nor left out."""
+        """The sets that are cheaper than the best, and were not asked for."""
         answers = self._belief.answers
         passed = [chosen for chosen, answer in answers.items() if answer.passed]
-        failed = [s for s, answer in answers.items() if answer.verdict is Verdict.FAIL]
-        self._contradicted = any(chosen < other for chosen in passed for other in failed)
         self._best = min([self._best, *passed], key=self._belief.cost)
         is_open: Flags = self._costs < self._belief.cost(self._best) * (1 - 1e-9)
-        is_open &= self._held_by(failed) < (_VOTES if self._contradicted else 1)
         is_open[[self._bits(chosen) for chosen in answers]] = False
-        hopeless = is_open & self._hopeless()
-        self._by_model = bool(hopeless.any())
-        return is_open & ~hopeless
+        return is_open
+
+    def _chances(self, is_open: Flags) -> Floats:
+        """How likely each set is to pass; 0 for those that are not open."""
+        belief = self._belief
+        if belief.model is not None:
+            bound = max(belief.link.passing, belief.link.failing)
+            chances = np.zeros(len(self._sets))
+            chances[is_open] = belief.chances(self._members[is_open], bound)
+            return chances
+        passed = [chosen for chosen, answer in belief.answers.items() if answer.passed]
+        failed = [s for s, answer in belief.answers.items() if answer.verdict is Verdict.FAIL]
+        self._contradicted = any(chosen < other for chosen in passed for other in failed)
+        kept = self._held_by(failed) < (_VOTES if self._contradicted else 1)
+        return np.asarray(is_open & kept, np.float64)
 
     def _held_by(self, failed: list[Chosen]) -> Bits:
         """For every set, how many of those that failed it is a part of."""
@@ -94,27 +112,36 @@ class _Small:
             votes += self._sets | bits == bits
         return votes
 
-    def _hopeless(self) -> Flags:
-        """The sets that the noise model is sure of."""
+    def _next(self, is_open: Flags, chances: Floats, few: bool) -> list[int]:
+        """What to ask for: all where few are left; else what saves most times its chance; without
+        a model the set that, failing, leaves out most."""
         belief = self._belief
-        if belief.model is None or not belief.trusted:
-            return np.zeros(len(self._sets), np.bool_)
-        bound = max(belief.link.passing, belief.link.failing)
-        above = np.log(belief.model.predict(self._members) / bound)
-        return np.asarray(above > _SURE * belief.model.deviation(self._members))
-
-    def _next(self, is_open: Flags) -> int:
-        """The cheapest that is expected to pass; else the one that, failing, leaves out most."""
-        belief = self._belief
+        if few:
+            return [int(i) for i in np.flatnonzero(is_open)]
         if belief.model is not None:
-            expected = is_open & (belief.model.predict(self._members) <= belief.link.threshold())
-            if expected.any():
-                return int(np.argmin(np.where(expected, self._costs, np.inf)))
-        parts = is_open.astype(np.int64)
+            worth = chances * (belief.cost(self._best) - self._costs)
+            return [int(np.argmax(worth))]
+        may_be = chances > 0
+        parts = may_be.astype(np.int64)
         for bit in range(self._members.shape[1]):
             low = parts.reshape(-1, 2, 1 << bit)
             low[:, 1] += low[:, 0]
-        return int(np.argmax(np.where(is_open, parts, -1)))
+        return [int(np.argmax(np.where(may_be, parts, -1)))]
+
+    def _reason(self, is_open: Flags, doubt: float) -> str:
+        left = int(is_open.sum())
+        if not left:
+            return "every cheaper set was evaluated and failed"
+        cheaper = int((self._costs < self._belief.cost(self._best) * (1 - 1e-9)).sum())
+        asked = f"{cheaper - left} of {cheaper} cheaper sets were evaluated, and failed; "
+        if self._belief.model is not None:
+            chance = f"{100 * (1 - math.exp(-doubt)):.2g} %"
+            return (
+                f"{asked}the chance that another one passes is {chance} by the model of the noise"
+            )
+        if self._contradicted or self._spent:
+            return f"{asked}that none of the others passes is likely, but not shown"
+        return f"{asked}none of the others passes, unless raising a layer can hurt"
 
     def _bits(self, chosen: Chosen) -> int:
         return int(self._belief.mask(chosen) @ (1 << np.arange(len(self._belief.names))))
