@@ -124,7 +124,8 @@ def bisect_command(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Count costs in milliseconds: the JSON of trtexec --exportProfile.",
+            help="Count costs in milliseconds: the JSON of trtexec --exportProfile, or a run file "
+            "of compare on a GPU.",
             metavar="FILE",
             rich_help_panel=_SEARCH,
         ),

@@ -51,7 +51,7 @@ class BisectSettings(CandidateSettings):
         pin_to: precision of pinned layers; "auto" takes FP16 where it suffices. None takes auto,
             and FP32 where the base precision is FP16.
         pin, never_pin: layers, patterns or op:TYPE that are always, or never, pinned.
-        profile: latency per layer (trtexec --exportProfile), for the cost.
+        profile: latency per layer, for the cost: of trtexec --exportProfile, or a run file.
         profile_layers: layer information or build log of the engine that was profiled.
         max_evaluations, time_limit: when to stop with the best found; seconds.
         journal: the file that remembers evaluations; None keeps one in the cache folder.

@@ -12,6 +12,22 @@ from qdebug.types import Skipped
 
 
 @dataclass(frozen=True)
+class KernelTime:
+    """The time of one layer of an engine, which may hold several of the model.
+
+    Attributes:
+        ms: median of one execution, measured layer by layer.
+        onnx_nodes: names of the ONNX nodes it computes.
+        precision: it computes in; "" where that is not known.
+    """
+
+    name: str
+    ms: float
+    onnx_nodes: tuple[str, ...]
+    precision: str
+
+
+@dataclass(frozen=True)
 class Execution:
     """What an engine did on the GPU.
 
@@ -25,6 +41,7 @@ class Execution:
         latency_ms: median GPU time of one execution of `latency_samples` samples, copies not
             counted.
         skipped: how many tensors could not be observed.
+        kernels: the time of each of its layers, in execution order.
     """
 
     preflight: Preflight
@@ -36,6 +53,7 @@ class Execution:
     latency_ms: float
     latency_samples: int
     skipped: tuple[Skipped, ...]
+    kernels: tuple[KernelTime, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from qdebug.pipeline.answer import (
 )
 from qdebug.pipeline.bisect_engine import built_answer, engines_of, in_milliseconds
 from qdebug.pipeline.bisect_setup import prepare
-from qdebug.pipeline.engine_need import with_kernel_causes
 from qdebug.pipeline.direction import direction_note
+from qdebug.pipeline.engine_need import with_kernel_causes
 from qdebug.pipeline.rounds import answered
 from qdebug.pipeline.take import check_take, with_taken
 from qdebug.search.outcome import BisectResult

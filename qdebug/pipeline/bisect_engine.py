@@ -7,14 +7,13 @@ from qdebug.pipeline.bisect_setup import Setup
 from qdebug.pipeline.candidates import Engines
 from qdebug.pipeline.engine import Engine, Target, engine_of, save_engine, why_not_run
 from qdebug.pipeline.engine_observe import for_samples
-from qdebug.pipeline.latency import costs_of
+from qdebug.pipeline.latency import costs_of, kernel_times
 from qdebug.pipeline.portion import Portion
 from qdebug.pipeline.searchspace import Space, priced
 from qdebug.pipeline.subject import planned_subject
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.run.base import Backend
 from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.inspect.profile import LayerTime, with_times
 from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.run.tensorrt.session import EngineSession
 
@@ -62,9 +61,8 @@ def in_milliseconds(setup: Setup, target: Target) -> Space:
     first = setup.searched.batches[0]
     with EngineSession(maker.make(asked.graph.proto).engine) as session:
         measured = session.layer_times(samples.feeds(first.start, first.count))
-    times = [LayerTime(t.name, t.median_ms) for t in measured]
-    info = with_times(engine.info, times, "the engine's own profile")
-    costs = costs_of(info, setup.subject, setup.space.costs)
+    kernels = kernel_times(engine.info, measured)
+    costs = costs_of(kernels, setup.subject, setup.space.costs)
     return setup.space if costs is None else priced(setup.space, costs)
 
 

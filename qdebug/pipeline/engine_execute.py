@@ -19,9 +19,11 @@ from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
 from qdebug.pipeline.engine_run import EngineSink, attribute_engine
 from qdebug.pipeline.evidence import EvidenceSink
 from qdebug.pipeline.gate import Gate
+from qdebug.pipeline.latency import kernel_times
 from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
 from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.profiling import LayerTime
 from qdebug.types import Array, Tensors
 
 
@@ -32,11 +34,13 @@ class Executed:
     Attributes:
         outputs: the model's float outputs, FP32 against the clean engine.
         task: the end-to-end metric of both; None without one.
+        layer_times: of the engine's layers.
     """
 
     execution: Execution
     outputs: tuple[TensorResult, ...]
     task: TaskResult | None
+    layer_times: tuple[LayerTime, ...]
 
 
 class _Finals:
@@ -84,7 +88,8 @@ def with_engine(
         return replace(result, engine=report, layers=_explained(subject, result.layers, report))
     keep = [evidence.engine] if evidence else []
     done = execute_engine(engine.target, settings, subject, samples, context, gate.metric, keep)
-    report = replace(report, execution=done.execution)
+    kernels = kernel_times(engine.info, done.layer_times)
+    report = replace(report, execution=replace(done.execution, kernels=kernels))
     return replace(
         result,
         engine=report,
@@ -162,7 +167,7 @@ def execute_engine(
     )
     outputs = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
     task = finals.judged(metric, samples) if finals is not None and metric is not None else None
-    return Executed(execution, outputs, task)
+    return Executed(execution, outputs, task, found.layer_times)
 
 
 def _ways(first: str) -> Sequence[CaptureWay]:

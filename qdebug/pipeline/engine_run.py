@@ -16,6 +16,7 @@ from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.profiling import LayerTime
 from qdebug.types import Progress, Skipped, Tensors
 
 EngineSink = Callable[[Batch, Tensors, Tensors, Tensors], None]
@@ -34,6 +35,7 @@ class EngineFindings:
         outputs: errors of the model's float outputs, FP32 against the clean engine.
         latency_ms: median GPU time of one execution of the clean engine, of `latency_samples`.
         agreement: of the simulation with the engine.
+        layer_times: of the layers of the clean engine.
         way, checks: see Observed.
         skipped: tensors that were not observed, by name in the reference.
     """
@@ -43,6 +45,7 @@ class EngineFindings:
     outputs: Mapping[str, ErrorSums]
     latency_ms: float
     latency_samples: int
+    layer_times: tuple[LayerTime, ...]
     agreement: Agreement
     way: CaptureWay
     checks: tuple[CaptureCheck, ...]
@@ -83,7 +86,9 @@ def attribute_engine(
             backend = TensorRTBackend(job.maker, group_bytes=job.group_bytes)
             plain = opened(stack, backend.open(reference.proto, inner))
         sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, sinks)
-        latency = observed.clean.latency_ms(job.feeds(job.batches[0]))
+        first = job.feeds(job.batches[0])
+        latency = observed.clean.latency_ms(first)
+        layer_times = observed.clean.layer_times(first)
     attributions = tuple(sums.attributions(tensors))
     names = {tensors[t]: t for t in inner}
     return EngineFindings(
@@ -92,6 +97,7 @@ def attribute_engine(
         clean.total,
         latency,
         job.batches[0].count,
+        layer_times,
         agreement(attributions),
         observed.way,
         observed.checks,

@@ -1,17 +1,20 @@
-"""What layers cost in milliseconds, from the profile of an engine."""
+"""What layers cost in milliseconds, from the profile of an engine or a run that measured one."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qdebug.errors import UsageError
+from qdebug.measure.engine import KernelTime
+from qdebug.pipeline.run_profile import is_run_file, kernels_of_run
 from qdebug.pipeline.subject import Subject
 from qdebug.plan.plan import layer_aliases
-from qdebug.run.tensorrt.inspect.layers import EngineInfo, EngineLayer
+from qdebug.run.tensorrt.inspect.layers import EngineInfo
 from qdebug.run.tensorrt.inspect.opening import open_engine_file, open_profile
-from qdebug.run.tensorrt.inspect.profile import info_of_profile, with_times
+from qdebug.run.tensorrt.inspect.profile import LayerTime, info_of_profile, with_times
+from qdebug.run.tensorrt.profiling import LayerTime as Measured
 from qdebug.search.cost import Costs, latency_costs
 from qdebug.types import Precision
 
@@ -23,15 +26,28 @@ def profiled_costs(profile: Path, layers_file: str | None, subject: Subject, wor
 
     The time of a kernel that fuses several layers is split among them by their work.
 
+    Args:
+        profile: of trtexec, or a run file of an engine that was executed.
+
     Raises:
-        UsageError: a file that is none, or a profile that names no layer of the model.
+        UsageError: a file that is none, a run that measured no engine or another model, or a
+            profile that names no layer of the model.
+        StoreError: a run file that cannot be read.
     """
-    times = open_profile(profile)
-    if layers_file:
-        info = with_times(open_engine_file(Path(layers_file)), times, str(profile))
+    if is_run_file(profile):
+        if layers_file:
+            raise UsageError(
+                f"--profile-layers: the run {profile} tells itself what its layers are",
+                "Leave it out.",
+            )
+        kernels = kernels_of_run(profile, subject.model.file)
     else:
+        times = open_profile(profile)
         info = info_of_profile(times)
-    costs = costs_of(info, subject, work)
+        if layers_file:
+            info = with_times(open_engine_file(Path(layers_file)), times, str(profile))
+        kernels = _kernels(info)
+    costs = costs_of(kernels, subject, work)
     if costs is None:
         raise UsageError(
             f"--profile: no time in {profile} belongs to a layer of the model",
@@ -40,21 +56,39 @@ def profiled_costs(profile: Path, layers_file: str | None, subject: Subject, wor
     return costs
 
 
-def costs_of(info: EngineInfo, subject: Subject, work: Costs) -> Costs | None:
-    """The same from an engine whose layers carry times; None where none belongs to a layer."""
+def costs_of(kernels: Sequence[KernelTime], subject: Subject, work: Costs) -> Costs | None:
+    """The same from the kernels of an engine; None where no time belongs to a layer."""
     aliases = layer_aliases(subject.model, subject.layers)
     spent: dict[str, float] = defaultdict(float)
     measured_in = dict(subject.precisions)
-    for kernel in info.layers:
+    for kernel in kernels:
         owners = {aliases[node].name for node in kernel.onnx_nodes if node in aliases}
         for name, part in _parts(owners, work, subject.precisions).items():
-            spent[name] += part * (kernel.time_ms or 0.0)
-            measured_in[name] = _KNOWN.get(_precision(info, kernel), measured_in[name])
+            spent[name] += part * kernel.ms
+            measured_in[name] = _KNOWN.get(kernel.precision, measured_in[name])
     return latency_costs(spent, measured_in, work) if spent else None
 
 
-def _precision(info: EngineInfo, kernel: EngineLayer) -> str:
-    return kernel.precision if info.detailed else ""
+def kernel_times(info: EngineInfo, measured: Sequence[Measured]) -> tuple[KernelTime, ...]:
+    """What was measured of an engine's layers, as `info` tells of them; where it has none of
+    these names, as the names tell."""
+    times = [LayerTime(t.name, t.median_ms) for t in measured]
+    try:
+        return _kernels(with_times(info, times, "the engine's own profile"))
+    except UsageError:
+        return _kernels(info_of_profile(times))
+
+
+def _kernels(info: EngineInfo) -> tuple[KernelTime, ...]:
+    return tuple(
+        KernelTime(
+            layer.name,
+            layer.time_ms or 0.0,
+            layer.onnx_nodes,
+            layer.precision if info.detailed else "",
+        )
+        for layer in info.layers
+    )
 
 
 def _parts(owners: set[str], work: Costs, precisions: Mapping[str, Precision]) -> dict[str, float]:

@@ -146,6 +146,7 @@ def _execution(done: Execution) -> dict[str, Any]:
     return {
         "latency_ms": done.latency_ms,
         "latency_samples": done.latency_samples,
+        "kernels": [asdict(kernel) for kernel in done.kernels],
         "preflight": {
             "fp32_db": finite(dict(done.preflight.fp32_db)),
             "repeat_db": finite(dict(done.preflight.repeat_db)),

@@ -279,3 +279,11 @@ def test_a_configuration_holds_it_all(desk: Any) -> None:
     result = desk.run("bisect", "--config", "run.yaml", "--json", "-").json
     assert result["samples"] == 6
     assert "fc" not in result["pinned"]
+
+
+def test_a_run_without_an_engine_is_no_profile(desk: Any, cnn: Any) -> None:
+    desk.run("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
+    search = [*SMALL, *TARGET, "--profile", "run.h5"]
+    desk.refused("bisect", *search, says=["--profile", "without an engine", "tensorrt-rtx"])
+    desk.save(cnn("batch"), "other.onnx")
+    desk.refused("bisect", "other.onnx", *search[1:], says=["another model", "net.onnx"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,5 +79,5 @@ def test_where_nothing_meets_the_target_a_point_can_still_be_taken(desk: Any) ->
     assert done.code == 1 and "NOT FOUND" in done.out and "--take" in done.out
     done = desk.run(*flags, "--take", "2", "-o", "p.yaml")
     assert done.code == 1 and "TARGET NOT MET" in done.out
-    assert "search's answer  none" in done.out
+    assert re.search(r"search's answer +none", done.out)
     assert read_plan("p.yaml").layers

@@ -199,6 +199,27 @@ def test_an_engine_that_is_wrong_in_fp32_already(
 
 
 @needs_rtx
+@simulated
+def test_a_run_on_the_gpu_tells_bisect_what_layers_cost(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real builds, executed and profiled by a fake: 0.5 ms for each node."""
+    desk.run("compare", "net.onnx", "--inputs", "data.npz", *RTX, "-o", "built.h5")
+    monkeypatch.setattr("qdebug.pipeline.engine.why_not_run", lambda target: "")
+    monkeypatch.setattr(
+        "qdebug.pipeline.engine.EngineMaker", lambda library, settings, **_: fake_maker(settings)
+    )
+    compared = desk.run("compare", "net.onnx", "--inputs", "data.npz", *RTX, "-o", "run.h5")
+    assert compared.code == 0, compared.err
+    search = ["bisect", "net.onnx", "--inputs", "data.npz", "--target", "output.sqnr_db>=55"]
+    result = desk.run(*search, "--profile", "run.h5", "--json", "-").json
+    assert result["cost"]["unit"] == "ms"
+    assert result["cost"]["base"] == pytest.approx(0.5 * 8)  # the nodes of net.onnx
+    desk.refused(*search, "--profile", "built.h5", says=["built.h5", "was not executed", "GPU"])
+    desk.refused(*search, "--profile", "run.h5", "--profile-layers", "x", says=["itself"])
+
+
+@needs_rtx
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
