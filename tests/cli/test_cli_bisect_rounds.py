@@ -21,23 +21,22 @@ TARGET = ["--target", "output.sqnr_db>=55"]
 
 
 def test_a_set_that_fails_on_held_out_samples_is_searched_on_with_them(desk: Any) -> None:
-    # The cheapest set has 9.5 dB where it was searched, and 9.1 dB on the others.
-    target = "output.sqnr_db>=9.5"
+    # The cheapest set has 10 dB where it was searched, and 9.2 dB on the others.
+    target = "output.sqnr_db>=10"
     done = desk.run("bisect", *DIGITS, "--target", target, "--json", "-", "-o", "p.yaml")
     result = done.json
     assert result["passed"] and result["minimal"]
     assert 0 < len(result["pinned"]) < result["candidates"] / 2
     assert any("took part" in note for note in result["notes"])
     assert result["verified_on"]["took_part"]
-    assert result["achieved"] == result["verified_on"]["value"] >= 9.5  # the worse of the two
+    held_out = result["verified_on"]["value"]
+    assert 10 <= result["achieved"] <= held_out  # the worse of the two
     # What is said of the samples searched is said of this answer, not of the one that failed.
-    literal = next(c for c in result["checks"] if "literal" in c["on"])
-    assert not literal["took_part"]
+    assert all(c["took_part"] == (c["on"] == "held-out samples") for c in result["checks"])
     everywhere = desk.run(
         "compare", CNN, "--inputs", HOLDOUT, "--plan", "p.yaml", "--json", "-"
     ).json["outputs"][0]["sqnr_db"]
-    parts = sorted([literal["value"], result["verified_on"]["value"]])
-    assert parts[0] - 0.01 <= everywhere <= parts[1] + 0.01
+    assert result["achieved"] - 0.1 <= everywhere <= held_out + 0.1
 
 
 def test_a_named_journal_survives_a_second_search(desk: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from qdebug.search.strategies import small
 from qdebug.search.strategies.base import Ask, Choice, Chosen, Found, everything
 from qdebug.search.strategies.belief import Belief
+from qdebug.search.strategies.exchange import promising
 from qdebug.search.strategies.shrink import prove, shrink
 
 _PATIENCE = 4
@@ -33,7 +34,7 @@ def auto(choices: Sequence[Choice], ask: Ask) -> Found:
         return small.optimum(belief, best)
     for _ in range(_ROUNDS):
         before = best
-        while (cheaper := _proposed(belief, best, _PATIENCE + len(choices) // 8)) != best:
+        while (cheaper := _exchanged(belief, best, _PATIENCE + len(choices) // 8)) != best:
             best = cheaper
         best = prove(belief, best if best == before else shrink(belief, best))
         if best == before:
@@ -49,4 +50,15 @@ def _proposed(belief: Belief, best: Chosen, patience: int) -> Chosen:
             break
         if belief.passes(proposal):
             return proposal
+    return best
+
+
+def _exchanged(belief: Belief, best: Chosen, patience: int) -> Chosen:
+    """The first that passes of the most promising sets, corrected each time; or `best`."""
+    for _ in range(patience):
+        candidate = promising(belief, best)
+        if candidate is None:
+            break
+        if belief.passes(candidate):
+            return candidate
     return best
