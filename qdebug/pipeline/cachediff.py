@@ -14,11 +14,7 @@ from qdebug.model.prepare import Model
 from qdebug.plan.rangesfile import Ranges
 
 _DENORMAL = float(np.finfo(np.float32).tiny) * 127
-_BY_KIND = {
-    "TensorRT EntropyCalibration": "entropy",
-    "TensorRT EntropyCalibration2": "entropy",
-}
-"""Which of our methods a calibrator of TensorRT goes by; the others keep the largest magnitude."""
+_MINMAX_KIND = "TensorRT MinMaxCalibration"
 
 
 def compare_with_cache(
@@ -27,8 +23,9 @@ def compare_with_cache(
     needed: Sequence[str],
     model: Model,
 ) -> CacheDifference:
-    """Compare the ranges of a file with those that its own method gives now, where that is one of
-    ours, else with the largest magnitudes.
+    """Compare the ranges of a file with those that its own method gives now, where that is known,
+    else with the largest magnitudes. A calibration cache of another kind than minmax may be of any
+    method that clips: its ranges are to lie between those of entropy and of minmax.
 
     Args:
         fresh: what a fresh pass saw of the `needed` tensors, which INT8 layers read.
@@ -40,14 +37,15 @@ def compare_with_cache(
         if tensor not in file.tensors:
             continue
         entry = file.tensors[tensor]
-        calibrator = _same(entry.method)
-        amax, now = float(np.max(entry.amax)), calibrator.amax(fresh[tensor])
-        if amax < _DENORMAL and now > 0:
+        amax = float(np.max(entry.amax))
+        if amax < _DENORMAL and fresh[tensor].amax > 0:
             degenerate.append(tensor)
-        else:
-            difference = RangeDifference(tensor, amax, now, calibrator.name)
-            if difference.factor > FACTOR:
-                different.append(difference)
+            continue
+        now = {c.name: c.amax(fresh[tensor]) for c in _methods(entry.method)}
+        if not min(now.values()) <= amax <= max(now.values()):
+            found = [RangeDifference(tensor, amax, now[name], name) for name in now]
+            different.append(min(found, key=lambda d: d.factor))
+    different = [d for d in different if d.factor > FACTOR]
     different.sort(key=lambda d: d.factor, reverse=True)
     return CacheDifference(
         missing=tuple(t for t in needed if t not in file.tensors),
@@ -59,12 +57,14 @@ def compare_with_cache(
     )
 
 
-def _same(method: str) -> Calibrator:
-    """The calibrator that ranges of `method` are to be compared with."""
+def _methods(method: str) -> list[Calibrator]:
+    """The calibrators that ranges of `method` are to be compared with."""
+    if method.startswith("TensorRT ") and method != _MINMAX_KIND:
+        return [parse_method("minmax"), parse_method("entropy")]
     try:
-        return parse_method(_BY_KIND.get(method, method))
-    except UsageError:  # a user's own, a value set by hand, another calibrator of TensorRT
-        return parse_method("minmax")
+        return [parse_method(method)]
+    except UsageError:  # TensorRT's minmax, a user's own, a value set by hand
+        return [parse_method("minmax")]
 
 
 def _tensors(model: Model) -> set[str]:

@@ -22,7 +22,7 @@ from qdebug.plan.quantize import scale_of
 from qdebug.report.coverage import coverage_to_json, print_coverage
 from qdebug.report.names import shorten
 from qdebug.report.numbers import finite
-from qdebug.report.tables import print_table
+from qdebug.report.tables import print_indented, print_table
 from qdebug.report.view import counted, decibel, number, printable, share
 
 CALIBRATE_SCHEMA = "qdebug.calibrate/1"
@@ -113,7 +113,7 @@ def _print_tensors(console: Console, result: CalibrateResult) -> None:
     for tensor in _most_different(shown):
         console.print(Text(f"  {printable(tensor)}"), soft_wrap=True)
         cells = ", ".join(f"{m.name} {number(_amax(m, tensor), 3)}" for m in shown)
-        console.print(Text(f"    {cells}"))
+        print_indented(console, cells, 4)
 
 
 def _most_different(methods: list[MethodResult]) -> list[str]:

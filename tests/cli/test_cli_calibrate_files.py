@@ -67,6 +67,12 @@ def test_ranges_are_compared_with_those_of_their_own_method(desk: Any) -> None:
     assert scale["minmax"] > 4 * scale["entropy"]
     desk.write("entropy.cache", cache({"x": scale["entropy"]}))
     assert difference(desk, "entropy.cache")["different"] == []
+    between = cache({"x": scale["minmax"] / 3})  # percentile has no kind of its own
+    desk.write("between.cache", between)
+    assert difference(desk, "between.cache")["different"] == []
+    for factor, by in ((1 / 3, "entropy"), (40, "minmax")):
+        desk.write("off.cache", cache({"x": scale["entropy"] * factor}))
+        assert [d["method"] for d in difference(desk, "off.cache")["different"]] == [by]
     desk.write("minmax.cache", cache({"x": scale["entropy"]}, "MinMaxCalibration"))
     (found,) = difference(desk, "minmax.cache")["different"]
     assert (found["tensor"], found["method"], found["fresh"]) == ("x", "minmax", 20.0)
