@@ -11,6 +11,7 @@ from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.result import CompareResult, LayerResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric, join_outputs
+from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.asked import asked_of
 from qdebug.pipeline.context import Context
@@ -24,7 +25,7 @@ from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
 from qdebug.run.tensorrt.observe.ways import CaptureWay
 from qdebug.run.tensorrt.profiling import LayerTime
-from qdebug.types import Array, Tensors
+from qdebug.types import Array, Precision, Tensors
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ def _explained(
     found = {a.tensor: a for a in (*done.tensors, *done.outputs)} if done else {}
     explained = []
     for layer in layers:
-        seen = attributed_cause(layer.tensor, found, sorted(subject.reads(layer.name)))
+        half = layer.precision is Precision.FP16 and layer.op_type in QUANTIZABLE_OPS
+        reads = sorted(subject.reads(layer.name))
+        seen = attributed_cause(layer.tensor, found, reads, half_product=half)
         causes = [c for c in (wrong.get(layer.name), seen) if c is not None]
         explained.append(replace(layer, causes=(*causes, *layer.causes)))
     return tuple(explained)

@@ -163,6 +163,10 @@ def test_a_pinned_product_whose_casts_are_folded_gets_advice_that_helps(desk: An
     advice = [row["advice"] for row in audit["layers"] if row["verdict"] == "mismatch"]
     feeders = [text.split("'")[1] for text in advice]
     assert compared([*products, *feeders]).code == 0
+    assert compared(products[1:]).code == 0  # a kernel of its own: it sums in FP32, as asked
+    rows = json.loads(Path("found.json").read_text())["engine"]["audit"]["layers"]
+    (row,) = [r for r in rows if r["name"] == products[1]]
+    assert row["verdict"] == "fused" and "summed in FP32" in row["note"]
 
 
 @needs_rtx

@@ -25,6 +25,8 @@ def test_a_kernel_is_blamed_where_its_error_is_born() -> None:
     born = attributed_cause("b", known, ["a"])
     assert born is not None and (born.label, born.share) == ("kernel", 0.9)
     assert "20.0 dB" in born.evidence and "40.0 dB" in born.evidence
+    half = attributed_cause("b", known, ["a"], half_product=True)
+    assert half is not None and "Pin it to fp32" in half.remedy and half.evidence == born.evidence
     inherited = attributed_cause("c", known, ["b"])
     assert inherited is not None and "comes in with 'b'" in inherited.evidence
     assert inherited.remedy != born.remedy

@@ -10,7 +10,11 @@ from qdebug.errors import UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.run.tensorrt.inspect.layer_info import NAMES_ONLY
 from qdebug.run.tensorrt.inspect.layers import FLOATS, EngineInfo, EngineLayer, OnnxNode, Role
-from qdebug.run.tensorrt.inspect.mismatch import MOVING_OPS, explain_mismatch
+from qdebug.run.tensorrt.inspect.mismatch import (
+    MOVING_OPS,
+    explain_mismatch,
+    summed_in_fp32,
+)
 from qdebug.types import Precision
 
 
@@ -120,7 +124,9 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
         return AuditRow(name, op_type, want, "", "", verdict, note)
     verdict, note = _judged(name, op_type, want, layer)
     advice = ""
-    if verdict is Verdict.MISMATCH:
+    if verdict is Verdict.MISMATCH and summed_in_fp32(node, want, layer, info):
+        verdict, note = Verdict.FUSED, "FP16 data, summed in FP32: the casts around it are folded"
+    elif verdict is Verdict.MISMATCH:
         note, advice = explain_mismatch(node, want, layer, info)
     return AuditRow(name, op_type, want, layer.precision, layer.name, verdict, note, advice)
 

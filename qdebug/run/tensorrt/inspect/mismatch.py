@@ -36,7 +36,7 @@ def explain_mismatch(
             "no INT8 kernel took it",
             f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
         )
-    operands = {t.dtype for t in (*layer.inputs, *layer.outputs, *layer.constants)}
+    operands = {t.dtype for t in (*layer.inputs, *layer.outputs)}
     if want.value in operands or not any(_casts(node, info)):
         return "", ""
     others = [n for n in layer.onnx_nodes if n != node.name and _computes(n, info)]
@@ -45,6 +45,23 @@ def explain_mismatch(
     feeder = _feeder(node, info)
     pin = f"Pin '{feeder}', which feeds it, to {want} too, or use" if feeder else "Use"
     return note, f"{pin} --rest {want}: then no cast can be folded."
+
+
+def summed_in_fp32(
+    node: OnnxNode | None, want: Precision, layer: EngineLayer, info: EngineInfo
+) -> bool:
+    """Whether an FP32 product between Casts from and to FP16 became a kernel of its own that reads
+    FP16 data. Such a kernel sums in FP32, so it computes what was asked: seen with TensorRT for RTX
+    1.6.1 on an H100, where 1536 terms gave the exact result rounded to FP16 once."""
+    if node is None or node.op_type != "MatMul" or want is not Precision.FP32:
+        return False
+    producers = {t: n for n in info.nodes for t in n.outputs}
+    reads = [producers.get(t) for t in node.inputs]
+    readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
+    around = [*reads, *readers] if reads and readers else [None]
+    casts = all(n is not None and n.op_type == "Cast" for n in around)
+    alone = not any(n != node.name and _computes(n, info) for n in layer.onnx_nodes)
+    return layer.precision == "fp16" and casts and alone
 
 
 def _casts(node: OnnxNode, info: EngineInfo) -> Iterator[OnnxNode]:
