@@ -17,6 +17,7 @@ from qdebug.cli.options import (
     Calibration,
     CalibSamples,
     CandidatePrecision,
+    Capture,
     ComputeCapability,
     Config,
     Force,
@@ -177,6 +178,7 @@ def bisect_command(
     plugin: Plugin = None,
     refit: Refit = False,
     version_compatible: VersionCompatible = False,
+    capture: Capture = None,
     save_engine: SaveEngine = None,
     save_log: SaveLog = None,
     take: Annotated[

@@ -66,9 +66,10 @@ def check_engine_flags(settings: EngineSettings) -> None:
     for field in fields(EngineSettings):
         if getattr(settings, field.name) != field.default:
             flag = _FLAGS.get(field.name, flag_of(field.name))
+            backend = "tensorrt" if field.name == "typing" else "tensorrt-rtx (or tensorrt)"
             raise UsageError(
                 f"{flag} is about engines, and --backend ort builds none",
-                f"Add --backend tensorrt-rtx (or tensorrt), or drop {flag}.",
+                f"Add --backend {backend}, or drop {flag}.",
             )
 
 

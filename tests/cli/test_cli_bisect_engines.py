@@ -43,3 +43,29 @@ def test_the_search_goes_on_where_the_engine_disagrees(
     assert found.json["checks"][-1]["passed"] and found.json["baseline"] < 15
     causes = {x["name"]: [c["label"] for c in x["causes"]] for x in found.json["layers"]}
     assert causes["fourth"][0] == "kernel" and "kernel" not in causes["second"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None or not isinstance(find_device(), str),
+    reason="needs TensorRT for RTX, and no GPU",
+)
+def test_layers_inside_engines_are_observed_as_asked(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A target on layers looks into every candidate's engine."""
+    debugged: list[str] = []
+
+    def build(library: Any, proto: Any, settings: Any, **options: Any) -> Any:
+        debugged.extend(options.get("debug", ()))
+        return fake_build(library, proto, settings, **options)
+
+    def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
+        return replace(fake_maker(settings), build=build)
+
+    monkeypatch.setattr("qdebug.pipeline.bisect_engine.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.bisect.in_milliseconds", lambda setup, target: setup.space)
+    monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
+    net = perceptron(tmp_path)
+    flags = ["bisect", net.model, "--inputs", net.samples, "--target", "layer.sqnr_db>=12", *RTX]
+    assert desk.run(*flags).code == 0 and not debugged
+    assert desk.run(*flags, "--capture", "debug", "--no-cache").code == 0 and debugged

@@ -13,8 +13,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from qdebug.config.engine import EngineSettings, check_engine_flags
-from qdebug.errors import UsageError
+from qdebug.config.engine import EngineSettings
 from qdebug.run.tensorrt.device import find_device
 from qdebug.run.tensorrt.fake import fake_build, fake_maker
 from qdebug.run.tensorrt.maker import EngineMaker
@@ -84,12 +83,13 @@ FOR_ENGINES = [
     ["--tactic-source", "JIT_CONVOLUTIONS"], ["--timing-cache", "t.bin"], ["--tf32"],
     ["--sparsity"], ["--plugin", "p.so"], ["--refit"], ["--version-compatible"],
     ["--save-engine", "net.engine"], ["--save-log", "build.log"], ["--typing", "implicit"],
+    ["--capture", "debug"],
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("flags", FOR_ENGINES, ids=lambda flags: flags[0])
 def test_flags_of_engines_without_an_engine(desk: Any, flags: list[str]) -> None:
-    says = [f"{flags[0]} is about engines", "--backend ort", "--backend tensorrt-rtx"]
+    says = [f"{flags[0]} is about engines", "--backend ort", "Add --backend tensorrt"]
     desk.refused("compare", "net.onnx", "--inputs", "data.npz", *flags, says=says)
     target = ["--target", "output.cosine>=0.9"]
     desk.refused("bisect", "net.onnx", "--inputs", "data.npz", *target, *flags, says=says)
@@ -98,9 +98,7 @@ def test_flags_of_engines_without_an_engine(desk: Any, flags: list[str]) -> None
 def test_every_setting_of_an_engine_is_refused_without_one() -> None:
     named = {flags[0].removeprefix("--").replace("-", "_") for flags in FOR_ENGINES}
     named = {"tactic_sources" if n == "tactic_source" else n for n in named}
-    assert {f.name for f in fields(EngineSettings)} == named | {"backend", "capture"}
-    with pytest.raises(UsageError, match="--capture"):
-        check_engine_flags(EngineSettings(capture="debug"))
+    assert {f.name for f in fields(EngineSettings)} == named | {"backend"}
 
 
 @needs_rtx

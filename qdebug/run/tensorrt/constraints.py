@@ -23,6 +23,8 @@ from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
 
 _CUTTING = frozenset({"Relu", "Clip"})
+"""Operators that cut values off and change no other."""
+
 _KEY = "qdebug.constraints"
 """Of the metadata that hold them."""
 
@@ -113,17 +115,16 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
         elif not bound.only_quantized(layer.output):
             stored[layer.output] = bound.plan.rest
     ranges = {t: _amax(bound, t) for t in bound.needed_ranges()}
+    int8 = bound.layers_in(Precision.INT8)
+    weights = {x.name: _largest(bound.layers.graph, x.weight) for x in int8 if x.weight}
     free: list[str] = []
     others: dict[str, float] = {}
-    weights: dict[str, float] = {}
-    for layer in bound.layers_in(Precision.INT8):
+    for layer in int8:
         cut = _cut_off(bound, layer)
-        if layer.output not in stored:
-            free += _written(bound, layer) if cut else [layer.output]
         other = _amax(bound, layer.output) if cut else _limit(bound, layer)
         others |= dict.fromkeys(layer.nodes, other)
-        if layer.weight is not None:
-            weights[layer.name] = _largest(bound.layers.graph, layer.weight)
+        if layer.output not in stored:
+            free += _written(bound, layer) if cut else [layer.output]
     rest = bound.plan.rest
     return Constraints(precisions, stored, rest, tuple(free), ranges, others, weights, by_cache)
 
