@@ -20,6 +20,7 @@ from qdebug.report.tables import name_table, print_table
 from qdebug.report.view import counted, decibel, printable, share
 
 _MOST_WARNINGS = 3
+_SLOWEST = 3
 
 
 def print_engine(console: Console, engine: EngineReport, top: int) -> None:
@@ -65,6 +66,10 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
     """Where the engine's error comes from, and whether looking inside changed it."""
     agreement = done.agreement
     facts = [("latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}")]
+    if slowest := sorted(done.kernels, key=lambda k: -k.ms)[:_SLOWEST]:
+        named = ", ".join(f"{printable(k.name)} {k.ms:.3f}" for k in slowest)
+        total = sum(k.ms for k in done.kernels)
+        facts.append(("slowest layers", f"{named} ms, of {total:.3f} ms measured one by one"))
     for name, db in done.preflight.fp32_db.items():
         again = _apart(done.preflight.repeat_db.get(name, math.inf))
         text = f"FP32 engine against FP32 on the CPU: {_apart(db)}; built twice: {again}"

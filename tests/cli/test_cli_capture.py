@@ -43,6 +43,7 @@ def test_a_way_that_shows_nothing_is_said_and_left(
     done = desk.run(*FLAGS)
     assert done.code == 0, done.err
     assert "never reported it" in done.out and "Observed as unfused: as debug" in done.out
+    assert "slowest layers" in done.out
     execution = desk.run(*FLAGS, "--json", "-").json["engine"]["execution"]
     assert execution["capture"] == "unfused"
     assert [c["way"] for c in execution["checks"]] == ["debug", "unfused"]
