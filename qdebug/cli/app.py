@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 import typer
 
@@ -21,7 +24,7 @@ from qdebug.cli.export import export_command
 from qdebug.cli.inspect import inspect_command
 from qdebug.cli.ranges import ranges_command
 from qdebug.cli.sweep import sweep_command
-from qdebug.errors import BackendError, QdebugError
+from qdebug.errors import BackendError, QdebugError, UsageError
 
 INTERRUPTED = 130
 
@@ -63,31 +66,54 @@ def _options(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; never raises on bad input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    interrupted = threading.Event()
+    try:
+        with _noting_interrupts(interrupted):
+            return _run(arguments)
+    except (KeyboardInterrupt, typer.Abort):
+        pass
+    except Exception as error:
+        # Where Ctrl-C meets foreign code, that may make an error of its own of it: the import of an
+        # extension "fails", a file "cannot be closed".
+        if not interrupted.is_set():
+            return _report(error, arguments)
+        if _wants_traceback(arguments):
+            traceback.print_exception(error)
+    print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _run(arguments: Sequence[str]) -> int:
     command = typer.main.get_command(app)
     try:
-        code = command.main(args=arguments, prog_name="qdebug", standalone_mode=False)
-        if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
-            raise KeyboardInterrupt
-        return code if isinstance(code, int) else 0
-    except QdebugError as error:
-        return _report(error, arguments)
-    except (KeyboardInterrupt, typer.Abort):
-        print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
-        return INTERRUPTED
-    except typer.TyperException as error:
-        message = error.format_message()
-        if message:  # none with "qdebug" alone, which has shown the help
-            print(f"qdebug: error: {message}", file=sys.stderr)
-        return 2
+        code = command.main(args=list(arguments), prog_name="qdebug", standalone_mode=False)
     except SystemExit as stopped:  # would end us with its code, which may well be 0
-        print(
-            f"qdebug: error: a script of yours called sys.exit({stopped.code!r})\n"
-            "  A script or metric that qdebug loads must not end the program.",
-            file=sys.stderr,
-        )
-        return 2
-    except Exception as error:  # a defect of ours: say so, without a page of traceback
-        return _report_defect(error, arguments)
+        raise UsageError(
+            f"a script of yours called sys.exit({stopped.code!r})",
+            "A script or metric that qdebug loads must not end the program.",
+        ) from None
+    if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _noting_interrupts(noted: threading.Event) -> Iterator[None]:
+    """Set `noted` when Ctrl-C comes, beside the KeyboardInterrupt that it raises."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.set()
+        signal.default_int_handler(number, frame)
+
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # it is ignored, as behind nohup, or somebody else's
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def entry() -> None:
@@ -113,19 +139,22 @@ def _wants_traceback(arguments: Sequence[str]) -> bool:
     return short + arguments.count("--verbose") > 1
 
 
-def _report_defect(error: Exception, arguments: Sequence[str]) -> int:
+def _report(error: Exception, arguments: Sequence[str]) -> int:
+    """Say what went wrong, and give the exit code."""
+    if isinstance(error, typer.TyperException):
+        message = error.format_message()
+        if message:  # none with "qdebug" alone, which has shown the help
+            print(f"qdebug: error: {message}", file=sys.stderr)
+        return UsageError.exit_code
     if _wants_traceback(arguments):
         traceback.print_exception(error)
+    if isinstance(error, QdebugError):
+        print(f"qdebug: error: {error}", file=sys.stderr)
+        return error.exit_code
+    # A defect of ours: said without a page of traceback.
     last = traceback.format_exception_only(error)[-1].strip()
     print(
         f"qdebug: internal error: {last}\n  This is a defect of qdebug; -vv shows the traceback.",
         file=sys.stderr,
     )
     return BackendError.exit_code
-
-
-def _report(error: QdebugError, arguments: Sequence[str]) -> int:
-    if _wants_traceback(arguments):
-        traceback.print_exception(error)
-    print(f"qdebug: error: {error}", file=sys.stderr)
-    return error.exit_code

@@ -70,6 +70,18 @@ def test_ctrl_c(desk: Any, existing: bool) -> None:
     assert desk.files() == before
 
 
+@pytest.mark.parametrize("error", ["ImportError('half an import')", "OSError(5, 'x')"])
+def test_an_interruption_that_foreign_code_makes_another_error_of(desk: Any, error: str) -> None:
+    """As extensions do whose import it meets, and HDF5 when it closes a file."""
+    lines = ["import os, signal", "def load():", "    try:"]
+    lines += ["        os.kill(os.getpid(), signal.SIGINT)", "    except KeyboardInterrupt:"]
+    lines += [f"        raise {error} from None", "    yield {}"]
+    desk.write("mine.py", "\n".join(lines))
+    done = desk.spawn("compare", "net.onnx", "--inputs", "mine.py:load")
+    assert done.code == 130
+    assert done.err == "qdebug: interrupted; nothing half-written was left behind\n"
+
+
 def test_interrupted_with_a_thread_of_the_users_that_runs_on(desk: Any) -> None:
     lines = ["import threading, time", "def load():"]
     lines += ["    threading.Thread(target=time.sleep, args=(300,)).start()"]
