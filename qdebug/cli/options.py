@@ -135,7 +135,7 @@ TacticSource = Annotated[
 TimingCache = Annotated[
     str | None,
     typer.Option(
-        help="Kernel times to share between builds; without, in the cache folder.",
+        help="Kernel times to share between builds; without, in the cache folder. tensorrt only.",
         metavar="FILE",
         rich_help_panel=ENGINE,
     ),

@@ -13,7 +13,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.samples import Samples
 from qdebug.pipeline.asked import STRONG, asked_of
 from qdebug.pipeline.subject import Subject
-from qdebug.report.files import write_bytes, write_text
+from qdebug.report.files import check_writable, make_folder, write_bytes, write_text
 from qdebug.run.tensorrt.build import build_engine, check_parse
 from qdebug.run.tensorrt.builder_config import check_settings
 from qdebug.run.tensorrt.cache import EngineCache, library_file
@@ -104,9 +104,7 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
         workspace_bytes=settings.workspace,
         optimization_level=settings.optimization_level,
         tactic_sources=settings.tactic_sources,
-        timing_cache=Path(settings.timing_cache)
-        if settings.timing_cache
-        else library_file(cache_folder() / "timing", "timing", library),
+        timing_cache=_timing_cache(settings.timing_cache, library),
         tf32=settings.tf32,
         sparsity=settings.sparsity,
         plugins=tuple(Path(p) for p in settings.plugin),
@@ -116,6 +114,20 @@ def open_target(settings: EngineSettings, *, cached: bool) -> Target:
     check_settings(library, build)
     cache = EngineCache(cache_folder() / "engines") if cached else None
     return Target(library, build, device, cache, settings.typing)
+
+
+def _timing_cache(given: str | None, library: Library) -> Path:
+    if given is None:
+        return library_file(cache_folder() / "timing", "timing", library)
+    if library.rtx:
+        raise UsageError(
+            f"--timing-cache: {library.name} measures no kernels while it builds",
+            "Drop --timing-cache. What it compiles on a GPU is kept in the cache folder.",
+        )
+    path = Path(given)
+    make_folder(str(path.parent), (), "--timing-cache", force=True)
+    check_writable(given, "--timing-cache")
+    return path
 
 
 def why_not_run(target: Target) -> str:

@@ -233,6 +233,8 @@ def test_a_run_on_the_gpu_tells_bisect_what_layers_cost(
         (["--plugin", "nothing.so"], ["nothing.so"]),
         (["--optimization-level", "9"], ["9"]),
         (["--typing", "implicit"], ["--typing implicit", "TensorRT 10", "--backend tensorrt"]),
+        (["--timing-cache", "t.bin"], ["--timing-cache", "measures no kernels"]),
+        (["--plugin", "."], ["--plugin .: a directory"]),
         (["--typing", "weak"], ["--typing", "'weak'", "strong, implicit, implicit-cache"]),
     ],
 )

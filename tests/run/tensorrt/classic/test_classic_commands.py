@@ -148,7 +148,7 @@ def test_every_flag_reaches_the_builder(
         "--tactic-source", "EDGE_MASK_CONVOLUTIONS", "--timing-cache", str(timing), "--sparsity",
         "--tf32", "--refit", "--version-compatible", "--plugin", str(plugin),
     ]  # fmt: skip
-    (told,) = desk(version, [*COMPARE, *flags])
+    told, refused = desk(version, [*COMPARE, *flags], [*COMPARE, "--timing-cache", str(tmp_path)])
     assert told["code"] == 0, told
     assert told["flags"] == ["REFIT", "SPARSE_WEIGHTS", "TF32", "VERSION_COMPATIBLE"]
     assert ["WORKSPACE", 2**30] in told["memory"]
@@ -157,6 +157,7 @@ def test_every_flag_reaches_the_builder(
     assert told["set"]["builder_optimization_level"] == [4]
     assert told["set"]["set_shape"] == ["x", *[[3, 3, 6, 6]] * 3]  # batches of 3
     assert timing.read_bytes() == b"timings"
+    assert refused["code"] == 2 and f"--timing-cache: {tmp_path} is a directory" in refused["err"]
 
 
 def test_a_search_on_engines(desk: Any) -> None:
