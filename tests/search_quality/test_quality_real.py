@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from qdebug.config.bisect import BisectSettings
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
 from qdebug.pipeline.bisect import bisect
 from qdebug.pipeline.bisect_setup import prepare
 from qdebug.plan.plan import PrecisionPlan, TensorRange
@@ -107,3 +110,32 @@ def test_auto_is_the_cheapest(network: str, weights: str | None, target: float) 
     assert cheapest.pinned and cheapest.search.minimal
     assert cheapest.cost.plan <= min(result.cost.plan for result in found.values())
     assert cheapest.search.evaluations < found["ddmin"].search.evaluations
+
+
+@pytest.mark.parametrize(
+    ("network", "weights", "target"),
+    [("digits_cnn", "per-tensor", 8.0), ("digits_encoder", None, 36.5)],
+)
+def test_twelve_layers_get_the_cheapest_set(
+    network: str, weights: str | None, target: float
+) -> None:
+    """All other layers stay in INT8; `exhaustive` asks for every cheaper set."""
+    found = find_layers(prepare_model(read_model(str(BUNDLED / f"{network}.onnx"))).graph)
+    names = [layer.name for layer in found if layer.quantizable]
+    free = {names[i * len(names) // 12] for i in range(12)}
+    settings = _settings(
+        network,
+        weights=weights,
+        inputs=str(BUNDLED / "digits_holdout.npz"),
+        holdout=str(BUNDLED / "digits_calib.npz"),
+        calib_data=str(BUNDLED / "digits_calib.npz"),
+        samples=128,
+        target=f"output.sqnr_db>={target}",
+        never_pin=tuple(name for name in names if name not in free),
+    )
+    auto = bisect(settings)
+    assert auto.candidates == 12 and auto.found and auto.pinned
+    cheapest = bisect(replace(settings, strategy="exhaustive"))
+    assert auto.search.pins == cheapest.search.pins
+    assert auto.search.evaluations <= cheapest.search.evaluations
+    assert "every cheaper set was evaluated" in auto.explanation or "chance" in auto.explanation

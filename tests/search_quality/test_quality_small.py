@@ -40,10 +40,10 @@ def asked(result: SearchResult) -> set[frozenset[str]]:
 )
 @pytest.mark.parametrize("count", [6, 9, 12])
 def test_where_raising_a_layer_can_hurt(count: int, deviation: float, each: float) -> None:
-    """At least 19 of 20 optimal, in at most `each` evaluations for each layer on average; a search
-    that claims to have evaluated every cheaper set has."""
+    """All but one optimal, in at most `each` evaluations for each layer on average; a search that
+    claims to have evaluated every cheaper set has."""
     evaluations, missed = [], 0
-    for seed in range(20):
+    for seed in range(20 if count < 12 else 12):
         of, predicate = uneven(count, seed, deviation)
         result = search(predicate, of)
         cheaper = cheaper_sets(of, result.cost)
