@@ -17,6 +17,7 @@ from qdebug.cli.options import (
     NoCache,
     NoProgress,
     NumSamples,
+    Rest,
     Verbose,
     Weights,
 )
@@ -67,6 +68,7 @@ def calibrate_command(
         ),
     ] = None,
     weights: Weights = None,
+    rest: Rest = None,
     weight_method: Annotated[
         str | None,
         typer.Option(
@@ -145,6 +147,7 @@ def calibrate_command(
         "mix": mix,
         "from_cache": from_cache,
         "weights": weights,
+        "rest": rest,
         "weight_method": weight_method,
         "samples": samples,
         "batch_size": batch_size,

@@ -52,3 +52,11 @@ def test_a_kept_calibration_is_that_of_its_samples_and_model(desk: Any, cnn: Any
     assert not doubled["from_cache"]
     amax = [run["methods"]["minmax"]["tensors"]["r1"]["amax"] for run in (first, doubled)]
     assert amax[1] > 1.5 * amax[0]
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+def test_methods_are_judged_in_the_precisions_of_the_comparison(desk: Any, rest: str) -> None:
+    flags = ("--rest", rest, "--calib-data", "calib.npz", "--method", "minmax", "--no-cache")
+    compared = desk.result(*flags)["outputs"][0]["sqnr_db"]
+    found = result(desk, "--holdout", "data.npz", "--rest", rest)["methods"]["minmax"]["sqnr_db"]
+    assert found == pytest.approx(compared, abs=0.01)
