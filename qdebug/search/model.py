@@ -19,6 +19,11 @@ Mask = npt.NDArray[np.bool_]
 
 KNOWN_STD, UNKNOWN_STD = 1.2, 2.5
 """Standard deviation of ln(x_i) around an estimate, and where there is none."""
+SHARED = 0.5
+"""The part of that variance that layers next to each other share: what becomes of an error on the
+way to the outputs is much the same for both."""
+_REACH = 1 / 8
+"""The distance, as a part of the network, at which they share 1/e of it."""
 MEASURED_STDS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Of ln(noise): how far noise may be from additive, at best and at worst."""
 _KEPT = 300
@@ -35,15 +40,16 @@ class NoiseModel:
     """Contributions x_i, from estimates and measurements.
 
     The estimate is the maximum a posteriori of ln x, with a normal prior around the (scaled)
-    estimates and normal errors of ln noise, by Gauss-Newton (Nocedal & Wright, Numerical
-    Optimization, 2006, §10.3); the covariance is that of the last step. Working with ln x keeps
-    every x_i positive, and an error of the estimates a factor. How large the errors of ln noise
-    are is estimated too, by the evidence (MacKay, Bayesian Interpolation, 1992), with a prior
-    proportional to the inverse.
+    estimates, correlated between neighbours, and normal errors of ln noise, by Gauss-Newton
+    (Nocedal & Wright, Numerical Optimization, 2006, §10.3); the covariance is that of the last
+    step. Working with ln x keeps every x_i positive, and an error of the estimates a factor. How
+    large the errors of ln noise are is estimated too, by the evidence (MacKay, Bayesian
+    Interpolation, 1992), with a prior proportional to the inverse.
     """
 
     def __init__(self, estimates: Sequence[float], nothing: float, everything: float) -> None:
-        """`nothing` and `everything` are the noise with no layer raised, and with all of them."""
+        """`estimates` are in order of execution; `nothing` and `everything` are the noise with no
+        layer raised, and with all of them."""
         prior = np.asarray(estimates, np.float64)
         known = prior > 0
         prior = np.where(known, prior, np.median(prior[known]) if known.any() else 1.0)
@@ -51,7 +57,7 @@ class NoiseModel:
         self._base = min(everything, nothing) + self._floor
         total = max(nothing - everything, self._floor)
         self._prior = np.log(prior * (total / prior.sum()))
-        self._variance = np.where(known, KNOWN_STD, UNKNOWN_STD) ** 2
+        self._covariance = _covariance(known)
         self._left_out: list[Mask] = []
         self._noise: list[float] = []
         self._log = self._prior.copy()
@@ -86,16 +92,17 @@ class NoiseModel:
         """The standard deviation of the logarithm of that noise, what is not additive included,
         for sets of shape (sets, layers)."""
         slope = ~raised * self.contributions / self.predict(raised)[:, None]
-        seen, inner = self._slope * self._variance, self._inner()
+        seen, inner = self._slope @ self._covariance, self._inner()
         known = np.sum(np.linalg.solve(np.linalg.cholesky(inner), seen @ slope.T) ** 2, axis=0)
-        variance = np.maximum(slope**2 @ self._variance - known, 0.0)
+        prior = np.sum((slope @ self._covariance) * slope, axis=1)
+        variance = np.maximum(prior - known, 0.0)
         return np.asarray(np.sqrt(variance + self._std**2))
 
     def _fit(self) -> None:
         for _ in range(_STEPS):
             residual = self._linearized()
             pull = np.linalg.solve(self._inner(), residual) @ self._slope
-            step = self._prior + self._variance * pull - self._log
+            step = self._prior + pull @ self._covariance - self._log
             self._log = self._log + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
             if np.max(np.abs(step)) < 1e-2:
                 break
@@ -112,7 +119,7 @@ class NoiseModel:
 
     def _likeliest_std(self) -> float:
         residual = self._linearized()
-        spread = (self._slope * self._variance) @ self._slope.T
+        spread = self._slope @ self._covariance @ self._slope.T
 
         def evidence(std: float) -> float:
             # By Cholesky: it stays in one thread, where eigenvalues wait for all of a busy machine.
@@ -126,8 +133,17 @@ class NoiseModel:
 
     def _inner(self) -> Floats:
         """The covariance of the measured logarithms, of shape (measurements, measurements)."""
-        wide = self._slope * self._variance
+        wide = self._slope @ self._covariance
         return np.asarray(wide @ self._slope.T + self._std**2 * np.eye(len(wide)))
+
+
+def _covariance(known: Mask) -> Floats:
+    """Of the prior of ln x, of shape (layers, layers); layers without an estimate share nothing."""
+    std = np.where(known, KNOWN_STD, UNKNOWN_STD)
+    place = np.arange(len(known)) / len(known)
+    shared = SHARED * np.exp(-np.abs(place[:, None] - place) / _REACH) * np.outer(known, known)
+    np.fill_diagonal(shared, 1.0)
+    return np.asarray(shared * np.outer(std, std))
 
 
 class Link:

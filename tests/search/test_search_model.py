@@ -136,3 +136,12 @@ def test_candidates_without_noise_are_not_listed() -> None:
         Evaluation(pins_of({layers(1)[0]: FP16}), Measurement(None, False, failure="no kernel")),
     ]
     assert pareto(problem(layers(1)), history) == ()
+
+
+def test_a_measurement_tells_of_neighbours_too() -> None:
+    """All layers are thought to add the same; the first ten, measured, add next to nothing."""
+    model = NoiseModel([1.0] * 40, 40.0, 0.0)
+    raised = np.arange(40) >= 10  # only the first ten are left low
+    model.observe(raised, 0.1)
+    found = model.contributions
+    assert found[:10].max() < found[10] < found[20] < found[39]

@@ -10,7 +10,7 @@ import numpy as np
 from qdebug.search.strategies.base import Chosen
 from qdebug.search.strategies.belief import Belief
 
-WORTH = 2e-3
+WORTH = 5e-3
 """The share of its cost that asking for a set must be expected to save."""
 _MARGINS = (0.0, 0.1, 0.3, 0.7)
 """How far below the noise that may pass sets are looked for, as a logarithm."""
