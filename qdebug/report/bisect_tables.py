@@ -102,7 +102,8 @@ def print_points(console: Console, result: BisectResult) -> None:
     print_table(console, table)
     how = "The same command with --take N, or --take knee, takes another point."
     if result.figure != "metric":
-        how = f"{result.figure} is the worst one's, which the target is about. {how}"
+        scope = result.figure.partition(".")[0]
+        how = f"{result.figure} is that of the worst {scope}, as the target asks. {how}"
     print_indented(console, how, 2)
 
 
