@@ -48,11 +48,6 @@ class Spread:
         """Σx²."""
         return float(np.dot(self.density, self.high**3 - self.low**3)) / 3
 
-    @property
-    def count(self) -> float:
-        """How many values there are."""
-        return float(self.counts_after[0])
-
     def above(self, cut: Float64) -> tuple[Float64, Float64]:
         """How many values are at `cut` or above, and their sum; of `cut`'s shape."""
         index = bin_numbers(magnitude_bits(cut), self.top)
