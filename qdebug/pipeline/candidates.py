@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import onnx
 
@@ -25,6 +26,7 @@ from qdebug.pipeline.kept_reference import KeptReference
 from qdebug.pipeline.passes import measure_options
 from qdebug.pipeline.portion import Portion
 from qdebug.pipeline.scoring import Judge, TensorScore
+from qdebug.pipeline.stored import Resumed, StoredActivations
 from qdebug.pipeline.subject import planned_subject
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, nearest
@@ -99,6 +101,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         self._keep = metric is not None
         self.agreement: Agreement | None = None
         self._sessions = _sessions_of(context, bound)
+        self._stored = StoredActivations(self._sessions) if self._sessions else None
         with ExitStack() as stack:
             session = context.backend.open(model.graph.proto, self._capture)
             stack.callback(session.close)
@@ -141,15 +144,18 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         return replace(self._bound, plan=plan, precisions={**known, **raises})
 
     def _run(self, bound: BoundPlan, workers: int) -> _Run:
-        """One candidate over all samples; literally too where the kernels fail."""
-        run = self._try(bound, self.portion.batches, workers, self.literal, self._keep)
-        if run.failure and not self.literal:
-            again = self._try(bound, self.portion.batches, workers, True, self._keep)
-            return replace(again, seconds=run.seconds + again.seconds)
-        return run
+        """One candidate over all samples; in a plainer way where one fails."""
+        ways = (_Way.LITERAL,) if self.literal else tuple(_Way)
+        seconds = 0.0
+        for way in ways:
+            run = self._try(bound, self.portion.batches, workers, way, self._keep)
+            seconds += run.seconds
+            if not run.failure:
+                break
+        return replace(run, seconds=seconds)
 
     def _try(
-        self, bound: BoundPlan, batches: Sequence[Batch], workers: int, literal: bool, keep: bool
+        self, bound: BoundPlan, batches: Sequence[Batch], workers: int, way: _Way, keep: bool
     ) -> _Run:
         """Build one candidate and run it with `workers` executions in flight."""
         started = time.perf_counter()
@@ -158,26 +164,30 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             options = measure_options(planned_subject(self._model, bound), self._capture)
         score, captured, failure = TensorScore(keep), TensorScore(False, options), ""
         try:
-            session = self._open(bound, literal)
+            session = self._open(bound, way)
             try:
                 self._execute(session, batches, workers, score, captured)
             finally:
                 session.close()
+            if isinstance(session, Resumed):
+                session.keep()
         except (BackendError, ModelError) as error:
             failure = error.message
         return _Run(score, captured, time.perf_counter() - started, failure)
 
-    def _open(self, bound: BoundPlan, literal: bool) -> Session:
+    def _open(self, bound: BoundPlan, way: _Way) -> Session | Resumed:
+        if way is _Way.RESUMED and self._stored is not None:
+            return self._stored.open(bound.precisions)
         sessions = self._sessions
         if self._engines is not None:
             return self._engines.open(self._lowered(bound), self._capture)
         if sessions is not None and not self._capture and sessions.takes(bound.precisions):
-            return sessions.open(bound.precisions, kernels=not literal)
+            return sessions.open(bound.precisions, kernels=way is not _Way.LITERAL)
         return self._context.backend.open(_lowered(bound), self._capture)
 
     def _execute(
         self,
-        session: Session,
+        session: Session | Resumed,
         batches: Sequence[Batch],
         workers: int,
         score: TensorScore,
@@ -189,6 +199,8 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         def one(batch: Batch) -> tuple[Tensors, Tensors]:
             feeds = reference.feeds(batch)
             inside = reference.session.run(feeds) if self._capture else {}
+            if isinstance(session, Resumed):
+                return inside, session.run(batch.index, feeds)
             return inside, session.run(feeds)
 
         results = map_in_order(one, batches, workers) if workers > 1 else map(one, batches)
@@ -225,7 +237,10 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """The base plan both ways on a few samples."""
         batches = self._reference.some(_AGREEMENT_SAMPLES)
         workers = self._context.parallel.workers
-        ways = [self._try(self._bound, batches, workers, way, True) for way in (True, False)]
+        ways = [
+            self._try(self._bound, batches, workers, way, True)
+            for way in (_Way.LITERAL, _Way.WHOLE)
+        ]
         literal, fast = ways
         between = TensorScore(False)
         if not literal.failure and not fast.failure:
@@ -238,6 +253,14 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             min((m.sqnr_db for m in found), default=math.nan),
             *(_result(way, judge) for way in ways),
         )
+
+
+class _Way(Enum):
+    """How a candidate runs: on kernels from activations that are stored, on kernels, literally."""
+
+    RESUMED = auto()
+    WHOLE = auto()
+    LITERAL = auto()
 
 
 @dataclass(frozen=True)

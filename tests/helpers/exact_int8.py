@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -96,3 +97,67 @@ def assert_same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> No
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+CHANNELS, SIZE = 8, 5
+EXACT = [
+    "Conv3",
+    "Conv1",
+    "Depthwise",
+    "Relu",
+    "Clip",
+    "MaxPool",
+    "Neg",
+    "Bias",
+    "Add",
+    "MatMul",
+    "MatMul2",
+]
+INEXACT = ["Sigmoid", "HardSwish", "Softmax", "Mul"]
+
+
+def random_model(plan: list[tuple[str, int, int, bool]], seed: int) -> Model:
+    """Each step reads one or two of the latest tensors; a flag makes its result an output."""
+    rng = np.random.default_rng(seed)
+    tensors, outputs, nodes = ["x"], [], []
+    weights = {
+        "w3": exact_weight(rng, (CHANNELS, CHANNELS, 3, 3)),
+        "w1": exact_weight(rng, (CHANNELS, CHANNELS, 1, 1)),
+        "wd": exact_weight(rng, (CHANNELS, 1, 3, 3)),
+        "b": (rng.integers(-99, 99, CHANNELS) * SCALE * WEIGHT_SCALE).astype(np.float32),
+        "m": exact_weight(rng, (SIZE, SIZE), 1),
+        "k": np.full((CHANNELS, 1, 1), SCALE, np.float32),
+        "low": np.float32(-1.5),
+        "high": np.float32(3.25),
+    }
+    for i, (op, first, second, is_output) in enumerate(plan):
+        a, b = (tensors[-1 - min(k, len(tensors) - 1)] for k in (first, second))
+        inputs, attributes = {
+            "Conv3": ([a, "w3", "b"], {"pads": [1] * 4}),
+            "Conv1": ([a, "w1"], {}),
+            "Depthwise": ([a, "wd"], {"pads": [1] * 4, "group": CHANNELS}),
+            "MaxPool": ([a], {"kernel_shape": [3, 3], "pads": [1] * 4}),
+            "Clip": ([a, "low", "high"], {}),
+            "MatMul": ([a, "m"], {}),
+            "MatMul2": ([a, b], {}),
+            "Bias": ([a, "k"], {}),
+            "Add": ([a, b], {}),
+            "Mul": ([a, b], {}),
+        }.get(op, ([a], {}))
+        kind = {"Conv3": "Conv", "Conv1": "Conv", "Depthwise": "Conv", "Bias": "Add"}.get(op, op)
+        kind = "MatMul" if op == "MatMul2" else kind
+        nodes.append(helper.make_node(kind, inputs, [f"t{i}"], f"n{i}", **attributes))
+        tensors.append(f"t{i}")
+        if is_output:
+            outputs.append(f"t{i}")
+    return model_of(nodes, weights, outputs or [tensors[-1]], [2, CHANNELS, SIZE, SIZE])
+
+
+def steps(names: list[str]) -> Any:
+    step = st.tuples(st.sampled_from(names), st.integers(0, 3), st.integers(0, 3), st.booleans())
+    return st.lists(step, min_size=1, max_size=9)
+
+
+def pins_for(bound: BoundPlan, choices: Sequence[Precision], rng: np.random.Generator) -> Pins:
+    chosen = {x.name: choices[int(rng.integers(len(choices)))] for x in bound.layers}
+    return {n: p for n, p in chosen.items() if p is not INT8}

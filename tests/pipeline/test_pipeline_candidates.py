@@ -25,6 +25,7 @@ from qdebug.pipeline.portion import Portion, split, whole
 from qdebug.pipeline.ranges import gather_ranges
 from qdebug.pipeline.scoring import TensorScore
 from qdebug.pipeline.sizing import Parallelism
+from qdebug.pipeline.stored import StoredActivations
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend, OrtSession
@@ -143,6 +144,27 @@ def test_results_do_not_depend_on_the_number_of_workers(cnn: Case) -> None:
         assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("limit", [1 << 30, 1 << 20])
+def test_stored_activations_change_no_bit_of_any_result(net: str, limit: int) -> None:
+    """Whatever ran before, in few workers or many; a limit that drops most of them too."""
+    one = case(net, BASES["int8"])
+    candidates = raises_of(one.bound, 6, seed=7)
+    for pins in candidates[2:5]:  # as the search goes on: one layer less
+        candidates += [{n: p for n, p in pins.items() if n != left} for left in list(pins)[:3]]
+    found = []
+    for way, workers in (("whole", 1), ("stored", 1), ("stored", 2)):
+        with one.runner(workers, literal=False) as runner:
+            assert runner._sessions is not None
+            store = StoredActivations(runner._sessions, limit)
+            runner._stored = store if way == "stored" else None
+            results = [r for pins in candidates for r in runner.evaluate_many([pins])]
+            found.append([replace(r, seconds=0.0) for r in results])
+            if way == "stored":
+                assert store.resumed > 0
+                assert store.size <= limit
+    assert found[0] == found[1] == found[2]
+
+
 def test_captured_tensors_are_measured(cnn: Case) -> None:
     layer = next(x for x in cnn.bound.layers if x.quantizable)
     with cnn.runner(capture=[layer.output, layer.output]) as runner:
@@ -223,6 +245,9 @@ def test_kernels_that_disagree_or_fail_are_not_used(
             raise BackendError("no such kernel")
         return opened(self, precisions, kernels=kernels)
 
+    def failing_part(*_: Any) -> Any:
+        raise BackendError("no such kernel")
+
     with cnn.runner(literal=True) as runner:
         expected = [replace(r, seconds=0.0) for r in runner.evaluate_many([{}])]
     for broken, words in ((saturating, "do not agree here"), (failing, "fail, no such kernel")):
@@ -231,6 +256,7 @@ def test_kernels_that_disagree_or_fail_are_not_used(
             assert runner.literal
             assert words in runner.reason
             assert [replace(r, seconds=0.0) for r in runner.evaluate_many([{}])] == expected
+    monkeypatch.setattr(CandidateSessions, "assemble", failing_part)
     with cnn.runner(literal=False) as runner:  # asked for: one by one, what fails runs literally
         assert [replace(r, seconds=0.0) for r in runner.evaluate_many([{}])] == expected
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import onnx
 from onnx import helper
 
 from qdebug.model.graph import Node
@@ -15,9 +16,10 @@ from qdebug.plan.lower import int8_layer
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
 from qdebug.run.ort_fast.conv import conv_to_codes, conv_to_float
+from qdebug.run.ort_fast.cuts import Cut, Emitted, cuts_of, inputs_for, places_of
 from qdebug.run.ort_fast.literal import SOURCES, Literal
 from qdebug.run.ort_fast.matmul import KernelPart, matmul_part
-from qdebug.run.ort_fast.parts import CONTRIB, Form, Part, Workshop
+from qdebug.run.ort_fast.parts import CONTRIB, Form, Formed, Part, Workshop, encode
 from qdebug.run.ort_fp16 import mentions_fp16
 from qdebug.types import Array, Precision
 
@@ -25,11 +27,47 @@ _Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
-class Assembled:
+class Piece:
     """A model, and the names of the constants that must be handed to its session."""
 
     model: bytes
     constants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A candidate; `cuts` is where it may be cut, in order."""
+
+    cuts: tuple[Cut, ...]
+    _shop: Workshop
+    _parts: tuple[Part, ...]
+    _outputs: tuple[str, ...]
+    """Outputs that are constants."""
+
+    @property
+    def model(self) -> bytes:
+        """All of it, encoded."""
+        return self.piece(None, ()).model
+
+    def piece(self, start: Cut | None, stored: Sequence[Cut]) -> Piece:
+        """The model behind `start`, which takes the tensors that cross there as inputs too, and
+        gives those that cross the cuts in `stored` as outputs."""
+        shop, rest = self._shop, self._parts[start.start if start else 0 :]
+        fed = {} if start is None else self.crossing(start)
+        given = {name for cut in stored for name in self.crossing(cut)} - fed.keys()
+        more = encode(
+            input=inputs_for(shop.graph, fed),
+            output=[onnx.ValueInfoProto(name=name) for name in sorted(given)],
+        )
+        used = dict.fromkeys(self._outputs)
+        used |= dict.fromkeys(name for part in rest for name in part.constants)
+        declared = (shop.declaration(name) for name in used)
+        model = b"".join([shop.header, more, *(part.fragment for part in rest), *declared])
+        return Piece(model, tuple(name for name in used if name in shop.arrays))
+
+    def crossing(self, cut: Cut) -> dict[str, Formed]:
+        """The tensors that cross `cut`, by their names in the candidate."""
+        return {self._shop.name(*formed): formed for formed in cut.needs}
 
 
 class Assembler:
@@ -41,6 +79,7 @@ class Assembler:
         Raises:
             PlanError: it has not, or a weight is not FP32.
         """
+        self._layers = bound.layers
         self.graph = graph = bound.layers.graph
         self.of_node = bound.layers.of_node
         self.nodes = [
@@ -61,6 +100,11 @@ class Assembler:
     def constants(self) -> Mapping[str, Array]:
         """The constants that sessions are handed, by name; grows as candidates are assembled."""
         return self.shop.arrays
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Positions of the nodes before which candidates may be cut."""
+        return places_of(self._layers, self.nodes)
 
     def takes(self, precisions: Mapping[str, Precision]) -> bool:
         """Whether candidates of these precisions can be assembled: not where INT8 layers compute
@@ -96,7 +140,7 @@ class _Assembly:
         self.kernels = kernels
         self.of_node = assembler.of_node
         self.forms: dict[str, set[Form]] = {}
-        self.fragments: list[bytes] = []
+        self.emitted: list[Emitted] = []
         self.constants: dict[str, None] = {}
 
     def finish(self) -> Assembled:
@@ -104,20 +148,26 @@ class _Assembly:
         for spec in self.graph.inputs:
             self.forms[spec.name] = {Form.PLAIN}
         done: set[str] = set()
-        for node in self.assembler.nodes:
+        places, marks = set(self.assembler.places if self.kernels else ()), []
+        for i, node in enumerate(self.assembler.nodes):
+            if i in places:
+                marks.append(len(self.emitted))
             if node.name not in done:
                 part, covered = self._part(node)
                 done |= covered
                 self._emit(part)
+        constant_outputs = []
         for output in self.graph.outputs:
             if output in self.graph.initializers:
                 self.constants[output] = None
+                constant_outputs.append(output)
             else:
                 self._need(output, Form.PLAIN)
-        declared = [self.assembler.shop.declaration(name) for name in self.constants]
-        model = b"".join([self.assembler.shop.header, *self.fragments, *declared])
-        handed = tuple(name for name in self.constants if name in self.assembler.shop.arrays)
-        return Assembled(model, handed)
+        shop, parts = self.assembler.shop, tuple(one.part for one in self.emitted)
+        for name in self.constants:
+            shop.declaration(name)  # here, where no other thread does
+        cuts = cuts_of(self.graph, self.emitted, marks)
+        return Assembled(cuts, shop, parts, tuple(constant_outputs))
 
     def _part(self, node: Node) -> tuple[Part, frozenset[str]]:
         """The part for `node`, and the nodes that it covers."""
@@ -167,10 +217,10 @@ class _Assembly:
         is_pool = precision is Precision.FP32 and reader.name in self.assembler.pools
         return is_pool and self._is_only_quantized(reader.outputs[0])
 
-    def _emit(self, part: Part) -> None:
+    def _emit(self, part: Part, *, converts: bool = False) -> None:
         for tensor, form in part.needs:
             self._need(tensor, form)
-        self.fragments.append(part.fragment)
+        self.emitted.append(Emitted(part, converts))
         self.constants.update(dict.fromkeys(part.constants))
         for tensor, form in part.gives:
             self.forms.setdefault(tensor, set()).add(form)
@@ -183,7 +233,7 @@ class _Assembly:
         key = ("path", frozenset(forms), form)
         for step in self.assembler.once(key, lambda: _path(forms, form)):
             convert = partial(self.assembler.literal.convert, tensor, *step)
-            self._emit(self.assembler.once((tensor, *step), convert))
+            self._emit(self.assembler.once((tensor, *step), convert), converts=True)
 
 
 def _path(have: Collection[Form], wanted: Form) -> tuple[tuple[Form, Form], ...]:

@@ -100,7 +100,7 @@ class Workshop:
             if values.dtype.kind in "fiub":
                 self._declare(name, values)
             else:  # text: numpy has no memory for it that a runtime could read
-                self._declared[name] = _encode(initializer=[self.graph.initializers[name]])
+                self._declared[name] = encode(initializer=[self.graph.initializers[name]])
         return self._declared[name]
 
     def part(
@@ -112,7 +112,7 @@ class Workshop:
         read = dict.fromkeys(t for node in nodes for t in node.input if t)
         read |= dict.fromkeys(tensor for tensor, _ in wanted)
         return Part(
-            _encode(node=nodes),
+            encode(node=nodes),
             tuple(x for x in wanted if x[0] not in constants),
             tuple(gives),
             tuple(t for t in read if t in self._declared or t in constants),
@@ -120,7 +120,7 @@ class Workshop:
 
     def _declare(self, name: str, values: Array) -> None:
         if values.nbytes <= _INLINE_BYTES:
-            self._declared[name] = _encode(initializer=[numpy_helper.from_array(values, name)])
+            self._declared[name] = encode(initializer=[numpy_helper.from_array(values, name)])
             return
         declared = TensorProto(
             name=name,
@@ -130,7 +130,7 @@ class Workshop:
         )
         entry = declared.external_data.add()
         entry.key, entry.value = "location", "memory"
-        self._declared[name] = _encode(initializer=[declared])
+        self._declared[name] = encode(initializer=[declared])
         self.arrays[name] = values
 
     def _header(self) -> bytes:
@@ -151,7 +151,8 @@ class Workshop:
         return head.SerializeToString()
 
 
-def _encode(**fields: Any) -> bytes:
+def encode(**fields: Any) -> bytes:
+    """A model with nothing but these fields of its graph."""
     return onnx.ModelProto(graph=onnx.GraphProto(**fields)).SerializeToString()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qdebug.run.ort import OrtSession, loading
-from qdebug.run.ort_fast.assemble import Assembler
+from qdebug.run.ort_fast.assemble import Assembled, Assembler
+from qdebug.run.ort_fast.cuts import Cut
 from qdebug.types import Precision
 
 
@@ -32,10 +33,25 @@ class CandidateSessions:
             ModelError: ONNX Runtime does not take the model.
             BackendError: ONNX Runtime failed.
         """
-        candidate = self._assembler.assemble(precisions, kernels=kernels)
+        return self.open_part(self._assembler.assemble(precisions, kernels=kernels), None, ())
+
+    def assemble(self, precisions: Mapping[str, Precision]) -> Assembled:
+        """The model in `precisions`, by layer, on INT8 kernels."""
+        return self._assembler.assemble(precisions, kernels=True)
+
+    def open_part(
+        self, candidate: Assembled, start: Cut | None, stored: Sequence[Cut]
+    ) -> OrtSession:
+        """A session of a candidate, or of what lies behind `start`; see `Assembled.piece`.
+
+        Raises:
+            ModelError: ONNX Runtime does not take the model.
+            BackendError: ONNX Runtime failed.
+        """
         with loading():
-            values = {name: self._value(name) for name in candidate.constants}
-            return OrtSession(candidate.model, self._threads, constants=values)
+            piece = candidate.piece(start, stored)
+            values = {name: self._value(name) for name in piece.constants}
+            return OrtSession(piece.model, self._threads, constants=values)
 
     def _value(self, name: str) -> Any:
         """The one copy of a constant that all sessions read."""

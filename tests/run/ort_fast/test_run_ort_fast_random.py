@@ -2,96 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import hypothesis.strategies as st
 import numpy as np
 from exact_int8 import (
+    CHANNELS,
+    EXACT,
     FP16,
     FP32,
+    INEXACT,
     INT8,
-    SCALE,
-    WEIGHT_SCALE,
-    Pins,
+    SIZE,
     assembled,
     assert_same,
     bind,
     by_the_long_way,
     exact_values,
-    exact_weight,
-    model_of,
+    pins_for,
+    random_model,
+    steps,
 )
 from hypothesis import given, settings
-from onnx import helper
 
-from qdebug.model.prepare import Model
-from qdebug.plan.plan import BoundPlan, PrecisionPlan
+from qdebug.plan.plan import PrecisionPlan
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.types import Precision
-
-CHANNELS, SIZE = 8, 5
-EXACT = [
-    "Conv3",
-    "Conv1",
-    "Depthwise",
-    "Relu",
-    "Clip",
-    "MaxPool",
-    "Neg",
-    "Bias",
-    "Add",
-    "MatMul",
-    "MatMul2",
-]
-INEXACT = ["Sigmoid", "HardSwish", "Softmax", "Mul"]
-
-
-def random_model(plan: list[tuple[str, int, int, bool]], seed: int) -> Model:
-    """Each step reads one or two of the latest tensors; a flag makes its result an output."""
-    rng = np.random.default_rng(seed)
-    tensors, outputs, nodes = ["x"], [], []
-    weights = {
-        "w3": exact_weight(rng, (CHANNELS, CHANNELS, 3, 3)),
-        "w1": exact_weight(rng, (CHANNELS, CHANNELS, 1, 1)),
-        "wd": exact_weight(rng, (CHANNELS, 1, 3, 3)),
-        "b": (rng.integers(-99, 99, CHANNELS) * SCALE * WEIGHT_SCALE).astype(np.float32),
-        "m": exact_weight(rng, (SIZE, SIZE), 1),
-        "k": np.full((CHANNELS, 1, 1), SCALE, np.float32),
-        "low": np.float32(-1.5),
-        "high": np.float32(3.25),
-    }
-    for i, (op, first, second, is_output) in enumerate(plan):
-        a, b = (tensors[-1 - min(k, len(tensors) - 1)] for k in (first, second))
-        inputs, attributes = {
-            "Conv3": ([a, "w3", "b"], {"pads": [1] * 4}),
-            "Conv1": ([a, "w1"], {}),
-            "Depthwise": ([a, "wd"], {"pads": [1] * 4, "group": CHANNELS}),
-            "MaxPool": ([a], {"kernel_shape": [3, 3], "pads": [1] * 4}),
-            "Clip": ([a, "low", "high"], {}),
-            "MatMul": ([a, "m"], {}),
-            "MatMul2": ([a, b], {}),
-            "Bias": ([a, "k"], {}),
-            "Add": ([a, b], {}),
-            "Mul": ([a, b], {}),
-        }.get(op, ([a], {}))
-        kind = {"Conv3": "Conv", "Conv1": "Conv", "Depthwise": "Conv", "Bias": "Add"}.get(op, op)
-        kind = "MatMul" if op == "MatMul2" else kind
-        nodes.append(helper.make_node(kind, inputs, [f"t{i}"], f"n{i}", **attributes))
-        tensors.append(f"t{i}")
-        if is_output:
-            outputs.append(f"t{i}")
-    return model_of(nodes, weights, outputs or [tensors[-1]], [2, CHANNELS, SIZE, SIZE])
-
-
-def steps(names: list[str]) -> Any:
-    step = st.tuples(st.sampled_from(names), st.integers(0, 3), st.integers(0, 3), st.booleans())
-    return st.lists(step, min_size=1, max_size=9)
-
-
-def pins_for(bound: BoundPlan, choices: Sequence[Precision], rng: np.random.Generator) -> Pins:
-    chosen = {x.name: choices[int(rng.integers(len(choices)))] for x in bound.layers}
-    return {n: p for n, p in chosen.items() if p is not INT8}
 
 
 @settings(max_examples=60, deadline=None)
