@@ -85,7 +85,7 @@ class _Case:
             onnx.save(NETS[net](), path)
         data = Path(inputs) if inputs else folder / f"{net}.npz"
         if not inputs:
-            _make_samples(path, data, count)
+            make_samples(path, data, count)
         settings = CompareSettings(str(path), str(data), samples=count, precision="int8")
         plan = plan_from(settings)
         model = load_model(str(path), plan)
@@ -136,7 +136,7 @@ class _Case:
             runner.close()
 
 
-def _make_samples(path: Path, data: Path, count: int) -> None:
+def make_samples(path: Path, data: Path, count: int) -> None:
     value = onnx.load(path).graph.input[0]
     shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
     arrays = np.random.default_rng(0).standard_normal((count, *shape[1:]), dtype=np.float32)

@@ -1,0 +1,140 @@
+"""What a search saves where candidates start from activations that earlier ones stored.
+
+The same search by `auto` with and without them, in turns: CPU seconds of the process, the least of
+some rounds, of the whole and of its evaluations. The evaluations must be the same to the bit.
+
+    python scripts/bench/bench_stored_activations.py [--nets digits_cnn digits_encoder W1 W2 W3]
+    python scripts/bench/bench_stored_activations.py --nets model.onnx --inputs data.npz \\
+        [--calib-data calib.npz] --target "output.sqnr_db>=25"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from bench_candidates import make_samples
+from nets import NETS
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.pipeline import candidates
+from qdebug.pipeline.bisect import bisect
+from qdebug.pipeline.bisect_setup import prepare
+from qdebug.pipeline.candidates import CandidateRunner, Raises
+from qdebug.pipeline.stored import LIMIT_BYTES, StoredActivations
+from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.types import ignore_progress
+
+ROUNDS = 2
+DATA = Path(__file__).parents[2] / "calib_data"
+BETTER_DB = 6.0
+"""How far above that of all INT8 the output's SQNR must be, where no target is given."""
+
+
+def main() -> None:
+    """Print what each network saves."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nets", nargs="+", default=["digits_cnn", "digits_encoder", *NETS])
+    parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
+    parser.add_argument("--calib-data")
+    parser.add_argument("--target")
+    parser.add_argument("--samples", type=int, default=64)
+    arguments = parser.parse_args()
+    evaluating = _Evaluating()
+    for net in arguments.nets:
+        with tempfile.TemporaryDirectory() as folder:
+            _bench(net, _settings(net, arguments, Path(folder)), evaluating)
+
+
+def _settings(net: str, arguments: argparse.Namespace, folder: Path) -> BisectSettings:
+    journal = str(folder / "journal")
+    own = BisectSettings("", "", journal=journal, cache=False, target=arguments.target)
+    if net in NETS:
+        path, data = folder / f"{net}.onnx", folder / f"{net}.npz"
+        onnx.save(NETS[net](), path)
+        make_samples(path, data, arguments.samples)
+        return _with_target(replace(own, model=str(path), inputs=str(data)))
+    if (DATA / f"{net}.onnx").exists():
+        own = replace(own, model=str(DATA / f"{net}.onnx"), inputs=str(DATA / "digits_holdout.npz"))
+        own = replace(own, calib_data=str(DATA / "digits_calib.npz"), weights="per-tensor")
+        if net == "digits_cnn" and not own.target:
+            return replace(own, metric="top1", max_drop=0.01)
+        return _with_target(own)
+    own = replace(own, model=net, inputs=arguments.inputs, calib_data=arguments.calib_data)
+    return _with_target(own)
+
+
+def _with_target(settings: BisectSettings) -> BisectSettings:
+    if settings.target:
+        return settings
+    setup = prepare(replace(settings, target="output.sqnr_db>=0"), ignore_progress)
+    with CandidateRunner(setup.context, setup.model, setup.planned.bound, setup.searched) as runner:
+        (base,) = runner.evaluate_many([{}])
+    return replace(settings, target=f"output.sqnr_db>={base.sqnr_db + BETTER_DB:.2f}")
+
+
+class _Evaluating:
+    """Adds up what evaluations take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._evaluate = CandidateRunner.evaluate_many
+        CandidateRunner.evaluate_many = self._timed()  # type: ignore[method-assign]
+
+    def _timed(self) -> Any:
+        def evaluate(runner: CandidateRunner, sets: Sequence[Raises]) -> Any:
+            started = time.process_time()
+            try:
+                return self._evaluate(runner, sets)
+            finally:
+                self.seconds += time.process_time() - started
+
+        return evaluate
+
+
+def _bench(net: str, settings: BisectSettings, evaluating: _Evaluating) -> None:
+    whole: dict[int, float] = {}
+    inside: dict[int, float] = {}
+    found: dict[int, list[Any]] = {}
+    for _ in range(ROUNDS):
+        for limit in (0, LIMIT_BYTES):
+            candidates.StoredActivations = _with_limit(limit)  # type: ignore[misc,assignment]
+            for journal in _journals(settings):
+                journal.unlink()
+            evaluating.seconds, started = 0.0, time.process_time()
+            bisect(settings)
+            whole[limit] = min(whole.get(limit, 1e9), time.process_time() - started)
+            inside[limit] = min(inside.get(limit, 1e9), evaluating.seconds)
+            found[limit] = [_evaluation(x) for j in _journals(settings) for x in j.open()]
+    assert found[0] == found[LIMIT_BYTES]
+    print(f"{Path(net).name}: {len(found[0])} evaluations")
+    for name, seconds in (("evaluations", inside), ("the search", whole)):
+        less = 1 - seconds[LIMIT_BYTES] / seconds[0]
+        print(f"  {name:12} {seconds[0]:7.2f} s, {seconds[LIMIT_BYTES]:7.2f} s: {less:.0%} less")
+
+
+def _with_limit(limit: int) -> Any:
+    def stored(sessions: CandidateSessions) -> StoredActivations:
+        return StoredActivations(sessions, limit)
+
+    return stored
+
+
+def _journals(settings: BisectSettings) -> list[Path]:
+    assert settings.journal is not None
+    return sorted(Path(settings.journal).parent.glob("journal*"))
+
+
+def _evaluation(line: str) -> Any:
+    return {name: value for name, value in json.loads(line).items() if name != "seconds"}
+
+
+if __name__ == "__main__":
+    main()
