@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.errors import StoreError
-from qdebug.search.journal import Journal
+from qdebug.search.journal import SCHEMA, Journal
 from qdebug.store.calibration import cache_folder
 
 _FOLDER = "searches"
@@ -36,7 +36,7 @@ def open_journal(
             return Journal(path, key, restart=True)
     if not settings.cache:
         return None
-    text = json.dumps(dict(key), sort_keys=True)
+    text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True)
     path = cache_folder() / _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,14 @@
 """The evaluations of a search on disk, so that a search that was killed goes on where it was.
 
 A text file of JSON lines: a header that says which search it belongs to, then one line for each
-evaluation, on disk before the search goes on. A last line that a kill cut short is dropped.
+evaluation, on disk before the search goes on. A last line that a kill cut short is dropped. Each
+line holds a digest of itself and the header: edited ones, and those of another search, are refused.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from qdebug.errors import StoreError
 from qdebug.search.problem import Measurement, Pins, pins_of
 from qdebug.types import Precision
 
-SCHEMA = "qdebug.journal/1"
+SCHEMA = "qdebug.journal/2"
 _NEXT = "Give another journal, or add `--force` to start this one anew."
 
 
@@ -43,6 +45,7 @@ class Journal:
                 holds a line that is not an evaluation.
         """
         self.path = path
+        self._header = _line({"schema": SCHEMA, "key": dict(key)})
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -77,7 +80,8 @@ class Journal:
             StoreError: the disk is full, or failed.
         """
         try:
-            self._write(_line(_entry(pins, measurement)))
+            entry = _entry(pins, measurement)
+            self._write(_line({**entry, "digest": self._digest(entry)}))
         except OSError as error:
             raise StoreError(
                 f"{self.path}: cannot be written ({error.strerror}).",
@@ -105,7 +109,7 @@ class Journal:
         with os.fdopen(os.dup(self._fd), "rb") as file:
             file.seek(0)
             data = file.read()
-        header = _line({"schema": SCHEMA, "key": key})
+        header = self._header
         if header.startswith(data) and data != header:  # new, or killed while it was created
             os.ftruncate(self._fd, 0)
             self._write(header)
@@ -116,9 +120,16 @@ class Journal:
         recorded: dict[Pins, Measurement] = {}
         for number, line in enumerate(lines, start=2):
             try:
-                pins, measurement = _parsed(json.loads(line))
+                entry = json.loads(line)
+                digest = entry.pop("digest")
+                pins, measurement = _parsed(entry)
+                own = digest == self._digest(entry)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise StoreError(f"{self.path}:{number}: is not an evaluation.", _NEXT) from error
+            if not own:
+                raise StoreError(
+                    f"{self.path}:{number}: was edited, or is of another search.", _NEXT
+                )
             if recorded.setdefault(pins, measurement) is not measurement:
                 raise StoreError(f"{self.path}:{number}: an evaluation that is there twice.", _NEXT)
         os.ftruncate(self._fd, len(whole))
@@ -137,6 +148,9 @@ class Journal:
             raise StoreError(
                 f"{self.path}: belongs to another search ({', '.join(other)} differ).", _NEXT
             )
+
+    def _digest(self, entry: Mapping[str, Any]) -> str:
+        return hashlib.sha256(self._header + _line(entry)).hexdigest()
 
     def _write(self, line: bytes) -> None:
         os.lseek(self._fd, 0, os.SEEK_END)

@@ -111,6 +111,24 @@ def test_an_edited_line_is_refused_by_number(tmp_path: Path, line: int, text: st
     assert "--force" in caught.value.hint
 
 
+@pytest.mark.parametrize("edited", ["verdict", "header"])
+def test_edited_evaluations_are_refused(tmp_path: Path, edited: str) -> None:
+    """A verdict that was changed, and a journal whose header was made that of this search."""
+    path, key = filled(tmp_path / "journal"), KEY
+    text = path.read_text()
+    if edited == "verdict":
+        path.write_text(text.replace('"passed": false', '"passed": true'))
+    else:
+        key = {**KEY, "model": "def"}
+        path.write_text(text.replace('"abc"', '"def"'))
+    assert path.read_text() != text
+    with pytest.raises(
+        StoreError, match="journal:2: was edited, or is of another search"
+    ) as caught:
+        Journal(path, key)
+    assert "--force" in caught.value.hint
+
+
 def test_a_file_that_is_no_journal_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("shopping list")
