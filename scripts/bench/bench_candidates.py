@@ -99,6 +99,8 @@ class _Case:
             CandidateRunner(context, model, bound, whole(samples), literal=literal)
             for literal in (None, True)
         ]
+        for runner in self.runners:
+            runner._stored = None  # every candidate from the inputs on: the rounds are all alike
         self.reason = self.runners[0].reason
         self.workers = workers
         portion = self.runners[0].portion
