@@ -16,6 +16,7 @@ from qdebug.pipeline.bisect_setup import prepare
 from qdebug.pipeline.direction import direction_note
 from qdebug.pipeline.engine_need import with_kernel_causes
 from qdebug.pipeline.rounds import answered
+from qdebug.pipeline.searchspace import untimed_note
 from qdebug.pipeline.take import check_take, with_taken
 from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
@@ -64,6 +65,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         notes=(
             *setup.planned.notes,
             *setup.subject.notes,
+            *untimed_note(settings, setup.space),
             *answer.notes,
             *direction,
             *(engine.notes if engine else ()),

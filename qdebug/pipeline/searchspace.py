@@ -13,6 +13,7 @@ from qdebug.measure.result import LayerResult
 from qdebug.model.macs import work_of
 from qdebug.model.samples import Samples
 from qdebug.pipeline.latency import profiled_costs
+from qdebug.pipeline.run_profile import is_run_file
 from qdebug.pipeline.subject import Subject
 from qdebug.plan.select import select_layers
 from qdebug.search.cost import Costs, mac_costs
@@ -96,6 +97,21 @@ def priced(space: Space, costs: Costs) -> Space:
         for item in space.problem.items
     )
     return Space(replace(space.problem, items=tuple(items)), costs, space.base)
+
+
+def untimed_note(settings: BisectSettings, space: Space) -> tuple[str, ...]:
+    """That layers are not in the profile, so that the search takes them as free; often empty."""
+    items = space.problem.items
+    free = [item.name for item in items if not any(item.costs.values())]
+    if space.costs.unit != "ms" or not free:
+        return ()
+    profile = settings.profile
+    unexplained = profile and not settings.profile_layers and not is_run_file(Path(profile))
+    hint = " --profile-layers tells what its kernels hold." if unexplained else ""
+    return (
+        f"The profile has no time of {len(free)} of the {len(items)} layers that may be pinned, "
+        f"first '{free[0]}': they count as free.{hint}",
+    )
 
 
 def _costs(settings: BisectSettings, subject: Subject, samples: Samples) -> Costs:

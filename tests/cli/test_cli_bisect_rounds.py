@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,15 @@ def test_a_fixed_batch(desk: Any, cnn: Any) -> None:
     result = desk.run("bisect", "four.onnx", *flags).json
     assert result["passed"] and result["pinned"]
     assert result["samples"] % 4 == 0
+
+
+def test_layers_without_a_time_in_the_profile_are_said(desk: Any) -> None:
+    search = ["bisect", "net.onnx", *DATA, *TARGET, "--profile", "p.json", "--json", "-"]
+    layers = desk.run("bisect", "net.onnx", *DATA, *TARGET, "--pin", "*", "--json", "-").json
+    names = [layer["name"] for layer in layers["layers"]]
+    entries = [{"name": name, "averageMs": 0.1, "medianMs": 0.1} for name in names]
+    for timed, notes in ((1, 1), (len(names), 0)):
+        desk.write("p.json", json.dumps([{"count": 1}, *entries[:timed]]))
+        said = [n for n in desk.run(*search).json["notes"] if "count as free" in n]
+        assert len(said) == notes
+        assert all(names[1] in n and "--profile-layers" in n for n in said)
