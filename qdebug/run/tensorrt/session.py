@@ -93,8 +93,7 @@ class EngineSession:
 
     def run(self, feeds: Feeds) -> Tensors:
         """See Session.run."""
-        with self._slot() as slot:
-            found = slot.run(feeds)
+        found = self._executed(feeds)
         if self._heard is not None:
             outputs = {n: a for n, a in found.items() if n in self.dtypes}
             found = {**self._heard.translate(found, feeds), **outputs}
@@ -141,6 +140,26 @@ class EngineSession:
         if contexts is not None and used:
             contexts.save()
 
+    def _executed(self, feeds: Feeds) -> dict[str, Array]:
+        """What a slot gives: with fewer in flight, where the GPU has no room for all."""
+        while True:
+            with self._slot() as slot:
+                last = self._limit == 1
+                try:
+                    return slot.run(feeds)
+                except DeviceMemoryError:
+                    if last:
+                        raise
+                    self._do_without(slot)
+
+    def _do_without(self, slot: Slot) -> None:
+        with self._changed:
+            if len(self._slots) > 1:
+                self._past = self._past.plus(slot.times)
+                self._slots.remove(slot)
+                slot.close()
+            self._limit = len(self._slots)
+
     @contextmanager
     def _slot(self) -> Iterator[Slot]:
         slot = self._take()
@@ -148,7 +167,8 @@ class EngineSession:
             yield slot
         finally:
             with self._changed:
-                self._free.append(slot)
+                if slot in self._slots:
+                    self._free.append(slot)
                 self._changed.notify_all()
 
     def _take(self) -> Slot:

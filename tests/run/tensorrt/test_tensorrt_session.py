@@ -88,6 +88,18 @@ def test_without_room_it_says_so_and_goes_on_when_there_is() -> None:
     assert cuda.used_bytes == 0
 
 
+@pytest.mark.parametrize("room", [BYTES, BYTES + X.nbytes])
+def test_without_room_for_two_it_runs_one_after_the_other(room: int) -> None:
+    """Also where the input of the second still fits."""
+    cuda = FakeCuda(limit_bytes=room)
+    with opened(cuda) as session:
+        session.run({"x": X})
+        for k, found in enumerate(together(session, 6)):
+            np.testing.assert_array_equal(found, np.maximum(X * k, 0))
+        assert cuda.used_bytes == BYTES and session.times.runs == 7
+    assert cuda.used_bytes == 0
+
+
 def test_times() -> None:
     with opened(FakeCuda()) as session:
         assert session.latency_ms({"x": X}, rounds=3) == 1.0
