@@ -98,9 +98,8 @@ def test_what_is_said(desk: Any) -> None:
     for words in ("Layers to keep in higher precision", "without it", "PASSED", "evaluations",
                   "held-out samples", "knee", "weight-range"):  # fmt: skip
         assert words in done.out
-    desk.run("bisect", *SMALL, "--target", "output.cosine>=0.5").out.endswith(
-        "holds with nothing pinned.\n"
-    )
+    met = desk.run("bisect", *SMALL, "--target", "output.cosine>=0.5").out
+    assert met.endswith("PASSED: output.cosine>=0.5 holds with nothing pinned.\n")
 
 
 def test_pins_by_hand(desk: Any, found: Any) -> None:

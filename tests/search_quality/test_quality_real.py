@@ -65,7 +65,7 @@ def _search(
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_planted_culprits(
     tmp_path: Path,
     healthy: dict[str, tuple[PrecisionPlan, dict[str, str], float]],
