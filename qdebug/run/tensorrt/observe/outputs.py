@@ -8,7 +8,7 @@ import onnx
 
 from qdebug.run.base import Session
 from qdebug.run.tensorrt.maker import EngineMaker, probe_feeds
-from qdebug.run.tensorrt.observe.grouped import GroupedSession
+from qdebug.run.tensorrt.observe.grouped import GroupedSession, with_room
 from qdebug.run.tensorrt.observe.groups import build_groups, groups_within
 from qdebug.run.tensorrt.observe.shapes import sizes_for
 from qdebug.run.tensorrt.session import EngineSession
@@ -31,7 +31,14 @@ def open_with_outputs(
         largest = {name: r.max for name, r in (maker.settings.profile or {}).items()}
         sizes = sizes_for(proto, largest)
 
+    opened: list[EngineSession] = []
+
     def build(group: Sequence[str]) -> EngineSession:
+        session = with_room(lambda: attempt(group), opened)
+        opened.append(session)
+        return session
+
+    def attempt(group: Sequence[str]) -> EngineSession:
         made = maker.make(proto, outputs=group)
         session = EngineSession(made.engine, skipped=made.skipped)
         try:
