@@ -142,7 +142,7 @@ def bisect_command(
     ] = None,
     max_evaluations: Annotated[
         int | None,
-        typer.Option(help="Stop after N candidates.", min=1, rich_help_panel=_SEARCH),
+        typer.Option(help="Stop a search after N candidates.", min=1, rich_help_panel=_SEARCH),
     ] = None,
     time_limit: Annotated[
         float | None,

@@ -167,10 +167,10 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             session = self._open(bound, way)
             try:
                 self._execute(session, batches, workers, score, captured)
+                if isinstance(session, Resumed):
+                    session.keep()
             finally:
                 session.close()
-            if isinstance(session, Resumed):
-                session.keep()
         except (BackendError, ModelError) as error:
             failure = error.message
         return _Run(score, captured, time.perf_counter() - started, failure)

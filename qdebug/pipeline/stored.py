@@ -19,7 +19,7 @@ from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import Feeds, Precision, Tensors
 
 LIMIT_BYTES = 512 << 20
-"""What is kept; the oldest go first."""
+"""What is kept, and what running candidates gather to be kept; the oldest go first."""
 _LARGEST = 1 / 4
 """A place at which more than this part of the limit crosses is not used any more."""
 
@@ -37,7 +37,7 @@ class StoredActivations:
     if need be.
 
     Attributes:
-        size: what is kept now, in bytes.
+        size: what is kept or gathered now, in bytes: never more than the limit.
         resumed: how many candidates did not start at the inputs.
     """
 
@@ -65,23 +65,32 @@ class StoredActivations:
         session = self._sessions.open_part(candidate, start, new)
         return Resumed(self, session, known.tensors, {c: list(candidate.crossing(c)) for c in new})
 
+    def reserve(self, cut: Cut, crossing: int, more: int) -> bool:
+        """Room for `more` bytes of the now `crossing` ones that cross `cut`, at the cost of the
+        oldest. False where there is none; a cut that takes too much is not used any more."""
+        with self._lock:
+            if crossing > self._limit * _LARGEST:
+                self._too_large.add(cut.place)
+                return False
+            while self._known and self.size + more > self._limit:
+                self.size -= self._known.popitem(last=False)[1].size
+            if self.size + more > self._limit:
+                return False
+            self.size += more
+            return True
+
+    def release(self, size: int) -> None:
+        """Give back what was reserved."""
+        with self._lock:
+            self.size -= size
+
     def add(self, found: Mapping[bytes, _Crossing]) -> None:
-        """Keep what crossed the cuts with these keys."""
+        """Keep what crossed the cuts with these keys: it has been reserved."""
         with self._lock:
             for key, crossing in found.items():
                 if key in self._known:
                     self.size -= self._known.pop(key).size
                 self._known[key] = crossing
-                self.size += crossing.size
-            while self.size > self._limit:
-                self.size -= self._known.popitem(last=False)[1].size
-
-    def is_too_large(self, cut: Cut, size: int) -> bool:
-        """Whether so many bytes that cross `cut` are too many; then it is not used any more."""
-        if size > self._limit * _LARGEST:
-            with self._lock:
-                self._too_large.add(cut.place)
-        return size > self._limit * _LARGEST
 
     def _last_known(self, candidate: Assembled) -> tuple[Cut | None, _Crossing]:
         with self._lock:
@@ -120,17 +129,22 @@ class Resumed:
         with self._lock:
             for cut, names in list(self._new.items()):
                 tensors = {n: known[n] if n in known else found[n] for n in names}
-                crossing = self._found[cut]
-                crossing.tensors[number] = tensors
-                crossing.size += sum(array.nbytes for array in tensors.values())
-                if self._store.is_too_large(cut, crossing.size):
+                crossing, more = self._found[cut], sum(a.nbytes for a in tensors.values())
+                if self._store.reserve(cut, crossing.size + more, more):
+                    crossing.tensors[number] = tensors
+                    crossing.size += more
+                else:
+                    self._store.release(crossing.size)
                     del self._new[cut], self._found[cut]
         return found
-
-    def close(self) -> None:
-        """Let go of the session."""
-        self._session.close()
 
     def keep(self) -> None:
         """Every batch was run: what was found may be used."""
         self._store.add({cut.key: crossing for cut, crossing in self._found.items()})
+        self._found = {}
+
+    def close(self) -> None:
+        """Let go of the session, and of what was not to be kept."""
+        self._store.release(sum(crossing.size for crossing in self._found.values()))
+        self._found = {}
+        self._session.close()

@@ -24,7 +24,9 @@ from qdebug.measure.sweep import (
 
 VALUES = {"int8_share": 0.75, "mismatch_count": 0.0, "sparse_share": None}
 ENGINE = EngineFacts("8.9", 1.5, 2_000_000, 12, VALUES, (), (), ())
-POINT = Combination("int8", "per-channel", "8.9", "default", "default", "off", "off")
+POINT = Combination(
+    "int8", "per-channel", "8.9", "default", "default", "strong", "off", "off", "off", "off"
+)
 
 
 def errors(*sqnr_db: float, task: float | None = None) -> OutputErrors:

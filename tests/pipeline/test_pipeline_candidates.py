@@ -29,6 +29,7 @@ from qdebug.pipeline.stored import StoredActivations
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend, OrtSession
+from qdebug.run.ort_fast.cuts import Cut
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import Precision, ignore_progress
 
@@ -144,9 +145,31 @@ def test_results_do_not_depend_on_the_number_of_workers(cnn: Case) -> None:
         assert found[0] == found[1] == found[2]
 
 
+class _Watched(StoredActivations):
+    """Remembers how much it has held at most."""
+
+    most = 0
+
+    def reserve(self, cut: Cut, crossing: int, more: int) -> bool:
+        reserved = super().reserve(cut, crossing, more)
+        self.most = max(self.most, self.size)
+        return reserved
+
+
 @pytest.mark.parametrize("limit", [1 << 30, 1 << 20])
-def test_stored_activations_change_no_bit_of_any_result(net: str, limit: int) -> None:
+def test_stored_activations_change_no_bit_of_any_result(
+    net: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever ran before, in few workers or many; a limit that drops most of them too."""
+    failures = []
+    plain = CandidateRunner._try
+
+    def watched(self: CandidateRunner, *arguments: Any) -> Any:
+        run = plain(self, *arguments)
+        failures.append(run.failure)
+        return run
+
+    monkeypatch.setattr(CandidateRunner, "_try", watched)
     one = case(net, BASES["int8"])
     candidates = raises_of(one.bound, 6, seed=7)
     for pins in candidates[2:5]:  # as the search goes on: one layer less
@@ -155,14 +178,16 @@ def test_stored_activations_change_no_bit_of_any_result(net: str, limit: int) ->
     for way, workers in (("whole", 1), ("stored", 1), ("stored", 2)):
         with one.runner(workers, literal=False) as runner:
             assert runner._sessions is not None
-            store = StoredActivations(runner._sessions, limit)
+            store = _Watched(runner._sessions, limit)
             runner._stored = store if way == "stored" else None
             results = [r for pins in candidates for r in runner.evaluate_many([pins])]
             found.append([replace(r, seconds=0.0) for r in results])
             if way == "stored":
                 assert store.resumed > 0
-                assert store.size <= limit
+                assert 0 < store.most <= limit
+                assert store.size == sum(known.size for known in store._known.values())
     assert found[0] == found[1] == found[2]
+    assert not any(failures)  # none fell back to the plain way
 
 
 def test_captured_tensors_are_measured(cnn: Case) -> None:
