@@ -133,7 +133,9 @@ def _journals(settings: BisectSettings) -> list[Path]:
 
 
 def _evaluation(line: str) -> Any:
-    return {name: value for name, value in json.loads(line).items() if name != "seconds"}
+    return {
+        name: value for name, value in json.loads(line).items() if name not in ("seconds", "digest")
+    }
 
 
 if __name__ == "__main__":
