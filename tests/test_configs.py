@@ -83,7 +83,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_sizes(text: str, size: int, tmp_path: Path) -> None:
-    assert parse_bytes(text) == size
+    assert parse_bytes("--workspace", text) == size
     file = tmp_path / "run.yaml"
     file.write_text(f"model: a\ninputs: b\nmemory-budget: {text}\n")
     assert resolve(CompareSettings, "compare", {}, file).memory_budget == size
@@ -91,8 +91,8 @@ def test_sizes(text: str, size: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "M", "0", "-1", "inf", "nan", "1X", "ten"])
 def test_no_sizes(text: str) -> None:
-    with pytest.raises(UsageError, match="--memory-budget"):
-        parse_bytes(text)
+    with pytest.raises(UsageError, match="^--workspace: "):
+        parse_bytes("--workspace", text)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qdebug.config.candidate import CandidateSettings
-from qdebug.config.resolve import Bytes, Positive
+from qdebug.config.resolve import MemoryBudget, Positive
 
 StorageName = Literal["float32", "float16"]
 
@@ -28,7 +28,7 @@ class CompareSettings(CandidateSettings):
 
     reference: str | None = None
     local_samples: Positive = 16
-    memory_budget: Bytes = 2 << 30
+    memory_budget: MemoryBudget = 2 << 30
     keep: str = "worst:2"
     keep_dtype: StorageName = "float32"
     fail_on: tuple[str, ...] = ()

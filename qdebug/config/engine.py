@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from qdebug.config.resolve import Bytes, flag_of
+from qdebug.config.resolve import Workspace, flag_of
 from qdebug.errors import UsageError
 
 BackendName = Literal["ort", "tensorrt-rtx", "tensorrt"]
@@ -42,7 +42,7 @@ class EngineSettings:
     typing: TypingName = "strong"
     compute_capability: tuple[str, ...] = ()
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
-    workspace: Bytes | None = None
+    workspace: Workspace | None = None
     tactic_sources: tuple[str, ...] | None = None
     timing_cache: str | None = None
     tf32: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,26 +19,27 @@ from qdebug.yamlfile import read_yaml
 SettingsT = TypeVar("SettingsT")
 
 
-def parse_bytes(text: str) -> int:
-    """Bytes for "512M", "2G", "1.5GiB" or a plain number.
+def parse_bytes(flag: str, text: object) -> int:
+    """Bytes for "512M", "2G", "1.5GiB" or a plain number, given for `flag`.
 
     Raises:
         UsageError: it is none of these.
     """
     units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-    body = text.strip().lower().removesuffix("b").removesuffix("i")
+    body = str(text).strip().lower().removesuffix("b").removesuffix("i")
     unit = body[-1:] if body[-1:] in units else ""
     try:
         value = float(body.removesuffix(unit) if unit else body)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise UsageError(f"--memory-budget: '{text}' is no size", "Write for example 512M or 2G.")
+        raise UsageError(f"{flag}: '{text}' is no size", "Write for example 512M or 2G.")
     return int(value * 2 ** units[unit])
 
 
-Bytes = Annotated[int, BeforeValidator(lambda value: parse_bytes(str(value)))]
-"""A size, which may be written as 512M."""
+MemoryBudget = Annotated[int, BeforeValidator(partial(parse_bytes, "--memory-budget"))]
+Workspace = Annotated[int, BeforeValidator(partial(parse_bytes, "--workspace"))]
+"""Sizes, which may be written as 512M."""
 
 _EXAMPLES = {
     "compare": "model.onnx --inputs samples.npz",

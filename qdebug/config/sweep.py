@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from qdebug.config.candidate import WeightsName
 from qdebug.config.engine import BackendName, TypingName
-from qdebug.config.resolve import Bytes, Positive
+from qdebug.config.resolve import Positive, Workspace
 
 ValueT = TypeVar("ValueT", bound=str)
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
@@ -75,7 +75,7 @@ class SweepSettings:
     sparsity: Axis[SwitchName] = ("off",)
     refit: Axis[SwitchName] = ("off",)
     version_compatible: Axis[SwitchName] = ("off",)
-    workspace: Bytes | None = None
+    workspace: Workspace | None = None
     timing_cache: str | None = None
     plugin: tuple[str, ...] = ()
     reference: str | None = None

@@ -59,9 +59,14 @@ class BuildSettings:
     def __post_init__(self) -> None:
         level = self.optimization_level
         if level is not None and not 0 <= level <= 5:
-            raise UsageError(f"builder optimization level {level} is not within 0 to 5")
+            raise UsageError(
+                f"--optimization-level: {level} is not within 0 to 5",
+                "The higher, the longer the builder searches; its default is 3.",
+            )
         if self.workspace_bytes is not None and self.workspace_bytes <= 0:
-            raise UsageError(f"a workspace of {self.workspace_bytes} bytes cannot be meant")
+            raise UsageError(
+                f"--workspace: {self.workspace_bytes} bytes are none", "Write for example 4G."
+            )
 
 
 def parse_compute_capability(text: str) -> tuple[int, int]:
