@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -49,6 +49,9 @@ from qdebug.cli.options import (
     Workspace,
     setting_flags,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SEARCH = "Search"
 
@@ -234,6 +237,7 @@ def _run(
     from qdebug.report.bisect_json import bisect_to_json
     from qdebug.report.files import check_distinct, check_new, check_writable, write_text
     from qdebug.report.progress import ProgressBars
+    from qdebug.report.tables import print_written
 
     set_verbosity(verbose)
     settings = resolve(BisectSettings, "bisect", with_planned_model(flags, config), config)
@@ -266,11 +270,13 @@ def _run(
     with resumable(kept), ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = bisect(settings, progress)
     plan_file = settings.output if result.found else None
+
+    def show(console: Console) -> None:
+        print_bisect(console, result, plan_file)
+        if result.engine:
+            print_written(console, settings.save_engine, settings.save_log)
+
     if plan_file:
         write_text(plan_file, plan_text(result), "--output")
-    emit(
-        json,
-        lambda: bisect_to_json(result),
-        lambda console: print_bisect(console, result, plan_file),
-    )
+    emit(json, lambda: bisect_to_json(result), show)
     return 0 if result.passed else 1

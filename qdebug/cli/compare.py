@@ -49,6 +49,8 @@ from qdebug.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from qdebug.config.compare import CompareSettings
 
 _KEEP = "What to keep"
@@ -178,6 +180,7 @@ def _run(
     from qdebug.pipeline.compare import compare
     from qdebug.report.jsonout import compare_to_json
     from qdebug.report.progress import ProgressBars
+    from qdebug.report.tables import print_written
     from qdebug.report.terminal import print_compare
     from qdebug.report.view import compare_view
 
@@ -186,11 +189,12 @@ def _run(
     _check_targets(settings, config, json)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         outcome = compare(settings, progress)
-    emit(
-        json,
-        lambda: compare_to_json(outcome.result),
-        lambda console: print_compare(console, compare_view(outcome.result, top), outcome.run_file),
-    )
+
+    def show(console: Console) -> None:
+        print_compare(console, compare_view(outcome.result, top), outcome.run_file)
+        print_written(console, settings.save_plan, settings.save_engine, settings.save_log)
+
+    emit(json, lambda: compare_to_json(outcome.result), show)
     return 0 if outcome.result.passed else 1
 
 

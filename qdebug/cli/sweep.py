@@ -31,6 +31,8 @@ from qdebug.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from qdebug.config.sweep import SweepSettings
 
 _AXES = "What to try (several with commas)"
@@ -250,6 +252,7 @@ def _run(
     from qdebug.report.progress import ProgressBars
     from qdebug.report.sweep import print_sweep
     from qdebug.report.sweep_json import sweep_to_csv, sweep_to_json
+    from qdebug.report.tables import print_written
 
     set_verbosity(verbose)
     settings = resolve(SweepSettings, "sweep", flags, config)
@@ -261,11 +264,13 @@ def _run(
         result = sweep(settings, progress)
     if settings.output:
         write_text(settings.output, sweep_to_csv(result), "--output")
-    emit(
-        json,
-        lambda: sweep_to_json(result),
-        lambda console: print_sweep(console, result, detailed=bool(verbose)),
-    )
+    folder = settings.save_engines if result.built else None
+
+    def show(console: Console) -> None:
+        print_sweep(console, result, detailed=bool(verbose))
+        print_written(console, settings.output, folder)
+
+    emit(json, lambda: sweep_to_json(result), show)
     if not result.built:
         return 3
     return 0 if result.passed else 1

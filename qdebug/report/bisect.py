@@ -12,7 +12,7 @@ from rich.text import Text
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.bisect_tables import layer_table, measured, print_points, way_share
 from qdebug.report.engine import print_engine
-from qdebug.report.tables import print_indented, print_table
+from qdebug.report.tables import print_indented, print_table, print_written
 from qdebug.report.view import cause_title, counted, decibel, number, printable, share
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, Taken
 
@@ -40,8 +40,7 @@ def print_bisect(console: Console, result: BisectResult, plan_file: str | None) 
     if result.explanation:
         console.print(Text(printable(result.explanation), style="yellow"))
     console.print(Text(_verdict(result), style="bold green" if result.passed else "bold red"))
-    if plan_file:
-        console.print(Text(f"Wrote {plan_file}"), soft_wrap=True)
+    print_written(console, plan_file)
 
 
 def _checks(result: BisectResult) -> Table:

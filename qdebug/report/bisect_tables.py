@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +15,7 @@ from qdebug.search.outcome import BisectResult, PinnedLayer
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
 
-_OTHER_COLUMNS = 52
+_SHORTEST_NAME = 18
 _LONGEST_OP = 12
 _MOST_POINTS = 12
 
@@ -32,31 +32,31 @@ def measured(measurement: Measurement | None) -> str:
 
 def layer_table(console: Console, result: BisectResult) -> Table:
     """The pinned layers, each with its evidence."""
-    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
+    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0), pad_edge=False)
     op_width = widest([x.op_type for x in result.pinned], 2)
     full = [printable(x.name) for x in result.pinned]
     width = widest(full, 5)
+    cells = {
+        "to": [str(x.precision) for x in result.pinned],
+        "local dB": [decibel(x.local_sqnr_db) for x in result.pinned],
+        "without it": [_without(x) for x in result.pinned],
+        "cost": [share(way_share(result, x.cost)) for x in result.pinned],
+        "why": ["--pin" if x.demanded else _label(x) for x in result.pinned],
+    }
     if console.is_terminal:
         op_width = min(_LONGEST_OP, op_width)
-        width = min(max(18, console.width - _OTHER_COLUMNS - op_width), width)
+        taken = op_width + 1 + sum(1 + widest(column, len(head)) for head, column in cells.items())
+        width = min(max(_SHORTEST_NAME, console.width - taken), width)
     table.add_column("layer", width=width, no_wrap=True)
     table.add_column("op", width=op_width, no_wrap=True)
-    table.add_column("to", no_wrap=True)
-    table.add_column("local dB", justify="right", no_wrap=True)
-    table.add_column("without it", justify="right", no_wrap=True)
-    table.add_column("cost", justify="right", no_wrap=True)
-    table.add_column("why", no_wrap=True)
+    for head in cells:
+        justify: JustifyMethod = "left" if head in ("to", "why") else "right"
+        table.add_column(head, justify=justify, no_wrap=True)
     names = shorten_names(full, width, [x.op_type for x in result.pinned])
-    for name, layer in zip(names, result.pinned, strict=True):
-        table.add_row(
-            Text(name),
-            Text(printable(layer.op_type)),
-            str(layer.precision),
-            decibel(layer.local_sqnr_db),
-            _without(layer),
-            share(way_share(result, layer.cost)),
-            Text("--pin" if layer.demanded else _label(layer)),
-        )
+    for name, layer, row in zip(
+        names, result.pinned, zip(*cells.values(), strict=True), strict=True
+    ):
+        table.add_row(Text(name), Text(printable(layer.op_type)), *map(Text, row))
     return table
 
 

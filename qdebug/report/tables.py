@@ -41,6 +41,13 @@ def print_indented(console: Console, line: str, indent: int, style: str = "") ->
         console.print(Text(" " * indent + line), soft_wrap=True)
 
 
+def print_written(console: Console, *paths: str | None) -> None:
+    """Say which files were written; None stands for one that was not asked for."""
+    for path in paths:
+        if path:
+            console.print(Text(f"Wrote {path}"), soft_wrap=True)
+
+
 def name_table(
     console: Console,
     heads: Sequence[str],
@@ -55,8 +62,8 @@ def name_table(
     if console.is_terminal:
         columns = zip(heads[1:], zip(*(cells for _, cells, _ in rows), strict=True), strict=True)
         taken = sum(1 + widest(cells, len(head)) for head, cells in columns)
-        width = min(max(_SHORTEST_NAME, console.width - taken - 1), width)
-    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
+        width = min(max(_SHORTEST_NAME, console.width - taken), width)
+    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(heads[0], width=width, no_wrap=True)
     for head in heads[1:]:
         table.add_column(head, no_wrap=True, justify="right" if head in numbers else "left")

@@ -13,10 +13,10 @@ from qdebug.report.names import shorten_names
 from qdebug.report.tables import print_indented, print_table
 from qdebug.report.view import CompareView, widest
 
-_OTHER_COLUMNS = 42
-"""Characters that the table needs beside the names of layers and operators."""
+_SHORTEST_NAME = 20
 _LONGEST_OP = 12
 _LONGEST_FACT = 24
+_OUTPUT = "output "
 MOST_MISMATCHES = 10
 """Layers of an engine to list that were not built as planned."""
 
@@ -45,9 +45,9 @@ def print_compare(console: Console, view: CompareView, run_file: Path | None) ->
 
 
 def _print_reasons(console: Console, view: CompareView) -> None:
+    console.print()
     if not view.reasons:
         return
-    console.print()
     console.print(Text("Why", style="bold"))
     for layer, why, remedy in view.reasons:
         console.print(Text(f"  {layer}"), soft_wrap=True)
@@ -63,7 +63,11 @@ def _facts(view: CompareView, console: Console) -> Table:
     table.add_column(overflow="fold")
     names = [name for name, _ in view.facts]
     if console.is_terminal:
-        names = shorten_names(names, _LONGEST_FACT)
+        ends = shorten_names([name.removeprefix(_OUTPUT) for name in names], _LONGEST_FACT)
+        names = [
+            f"{_OUTPUT}{end}" if name.startswith(_OUTPUT) else end
+            for name, end in zip(names, ends, strict=True)
+        ]
     for name, (_, text) in zip(names, view.facts, strict=True):
         table.add_row(Text(name), Text(text))
     return table
@@ -84,17 +88,26 @@ def _layers(view: CompareView, console: Console) -> Table:
         box=None,
         header_style="underline",
         padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     op_width = widest([r.op_type for r in view.layers], 2)
     width = widest([r.layer for r in view.layers], 5)
+    numbers = {
+        "local dB": [r.local_db for r in view.layers],
+        "cum. dB": [r.cumulative_db for r in view.layers],
+        "range": [r.amax for r in view.layers],
+        "clip": [r.clipped for r in view.layers],
+    }
     if console.is_terminal:  # elsewhere nothing is cut
         op_width = min(_LONGEST_OP, op_width)
-        width = min(max(20, console.width - _OTHER_COLUMNS - op_width), width)
+        taken = 1 + sum(1 + widest(cells, len(head)) for head, cells in numbers.items())
+        taken += len("10 prec. ") + op_width
+        width = min(max(_SHORTEST_NAME, console.width - taken), width)
     table.add_column("#", justify="right", min_width=2)
     table.add_column("layer", width=width, no_wrap=True)
     table.add_column("op", width=op_width, no_wrap=True)
     table.add_column("prec.", no_wrap=True)
-    for name in ("local dB", "cum. dB", "range", "clip"):
+    for name in numbers:
         table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     rows = view.layers
     names = shorten_names([r.layer for r in rows], width, [r.op_type for r in rows])

@@ -97,6 +97,23 @@ def test_nothing_is_cut_or_coloured_in_a_pipe(kit: Any) -> None:
     assert huge in kit.show(kit.result([kit.layer(huge)]), width=None)
 
 
+def test_a_name_takes_all_the_room_that_the_numbers_leave(
+    kit: Any, plain: Callable[[str], str]
+) -> None:
+    room = 80 - len(" # " + " op   prec. local dB cum. dB range clip")
+    fits, longer = "/" + "a" * (room - 1), "/" + "b" * room
+    text = plain(kit.show(kit.result([kit.layer(fits), kit.layer(longer)]), width=80))
+    rows = [line for line in text.splitlines() if line.startswith((" 1", " 2"))]
+    assert fits in rows[0] and longer not in rows[1]
+
+
+def test_an_outputs_name_is_cut_and_not_the_word_before_it(
+    kit: Any, plain: Callable[[str], str]
+) -> None:
+    found = kit.result([kit.layer("x")], [kit.TensorResult("/deep/" * 9 + "logits", kit.fine)])
+    assert "\noutput …" in plain(kit.show(found, width=80))
+
+
 def test_a_harmless_overflow_is_no_finding(kit: Any) -> None:
     mask = dataclasses.replace(
         kit.layer("mask", local=math.nan, metrics=kit.broken), readers_sqnr_db=67.5
