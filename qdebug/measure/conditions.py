@@ -65,6 +65,11 @@ def parse_condition(
         name = name or ""
         if name:
             raise MetricError(f"{flag}: '{text}': 'metric' has no parts", 'Write "metric>=0.95".')
+    elif scope == "layer" and name == "local_sqnr_db" and name not in names[scope]:
+        raise MetricError(
+            f"{flag}: '{text}': local_sqnr_db is not measured here, only by qdebug compare",
+            f'Write for example {flag} "layer.sqnr_db>=20", or "output.sqnr_db>=30".',
+        )
     else:
         _check_known(f"{flag}: '{text}'", f"metric of scope '{scope}'", name or "", names[scope])
     return Condition(text, scope, name or "", operator, _bound(bound, f"{flag}: '{text}'"))
