@@ -53,6 +53,8 @@ from qdebug.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from qdebug.config.bisect import BisectSettings
+
 _SEARCH = "Search"
 
 
@@ -235,37 +237,13 @@ def _run(
     from qdebug.pipeline.bisect import bisect
     from qdebug.report.bisect import plan_text, print_bisect
     from qdebug.report.bisect_json import bisect_to_json
-    from qdebug.report.files import check_distinct, check_new, check_writable, write_text
+    from qdebug.report.files import write_text
     from qdebug.report.progress import ProgressBars
     from qdebug.report.tables import print_written
 
     set_verbosity(verbose)
     settings = resolve(BisectSettings, "bisect", with_planned_model(flags, config), config)
-    inputs = {
-        "MODEL": settings.model,
-        "--inputs": settings.inputs,
-        "--calib-data": settings.calib_data,
-        "--holdout": settings.holdout,
-        "--plan": settings.plan,
-        "--calibration": settings.calibration,
-        "--profile": settings.profile,
-        "--profile-layers": settings.profile_layers,
-        "--config": str(config) if config else None,
-    }
-    json_file = None if json == "-" else json
-    engine_files = {"--save-engine": settings.save_engine, "--save-log": settings.save_log}
-    outputs = {
-        "--output": settings.output,
-        "--json": json_file,
-        "--journal": settings.journal,
-        **engine_files,
-    }
-    check_distinct(outputs, inputs)
-    for flag, path in {"--output": settings.output, **engine_files}.items():
-        if path:
-            check_new(path, flag, force=settings.force)
-    if json_file:
-        check_writable(json_file, "--json")
+    _check_files(settings, config, json)
     kept = settings.cache or settings.journal is not None
     with resumable(kept), ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = bisect(settings, progress)
@@ -280,3 +258,32 @@ def _run(
         write_text(plan_file, plan_text(result), "--output")
     emit(json, lambda: bisect_to_json(result), show)
     return 0 if result.passed else 1
+
+
+def _check_files(settings: BisectSettings, config: Path | None, json: str | None) -> None:
+    """Refuse what would overwrite an input, or a file unasked, before anything runs."""
+    from qdebug.report.files import check_distinct, check_new, check_writable
+
+    inputs = {
+        "MODEL": settings.model,
+        "--inputs": settings.inputs,
+        "--calib-data": settings.calib_data,
+        "--holdout": settings.holdout,
+        "--plan": settings.plan,
+        "--calibration": settings.calibration,
+        "--profile": settings.profile,
+        "--profile-layers": settings.profile_layers,
+        "--config": str(config) if config else None,
+    }
+    json_file = None if json == "-" else json
+    new = {
+        "--output": settings.output,
+        "--save-engine": settings.save_engine,
+        "--save-log": settings.save_log,
+    }
+    check_distinct({**new, "--json": json_file, "--journal": settings.journal}, inputs)
+    for flag, path in new.items():
+        if path:
+            check_new(path, flag, force=settings.force)
+    if json_file:
+        check_writable(json_file, "--json")
