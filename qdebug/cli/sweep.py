@@ -150,7 +150,8 @@ def sweep_command(
     save_engines: Annotated[
         str | None,
         typer.Option(
-            help="Write every engine and the log of its build here: 1.engine, 1.log, …",
+            help="Write every engine and the log of its build here, by its row in the table: "
+            "1.engine, 1.log, …",
             metavar="DIR",
         ),
     ] = None,
@@ -250,7 +251,7 @@ def _run(
     from qdebug.pipeline.sweep import sweep
     from qdebug.report.files import write_text
     from qdebug.report.progress import ProgressBars
-    from qdebug.report.sweep import print_sweep
+    from qdebug.report.sweep import print_engines, print_sweep
     from qdebug.report.sweep_json import sweep_to_csv, sweep_to_json
     from qdebug.report.tables import print_written
 
@@ -268,7 +269,9 @@ def _run(
 
     def show(console: Console) -> None:
         print_sweep(console, result, detailed=bool(verbose))
-        print_written(console, settings.output, folder)
+        print_written(console, settings.output)
+        if folder:
+            print_engines(console, folder)
 
     emit(json, lambda: sweep_to_json(result), show)
     if not result.built:

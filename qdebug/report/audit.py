@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.report.tables import name_table, print_indented, print_table
-from qdebug.report.view import printable
+from qdebug.report.view import printable, some
 from qdebug.run.tensorrt.inspect.audit import AuditRow, Verdict
 from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit
 
 _QUIET = (Verdict.SAME, Verdict.GONE, Verdict.FUSED)
 _MOST_REASONS = 2
+_MOST_GONE = 3
 
 
 def print_audit(console: Console, audit: PlanAudit, plan: str, top: int | None) -> None:
@@ -31,6 +32,9 @@ def print_audit(console: Console, audit: PlanAudit, plan: str, top: int | None) 
     told = ", ".join(f"{n} {v}" for v, n in counts.most_common())
     title = f"Asked ({printable(plan)}) against built: {told}"
     console.print(Text(title, style="bold"), soft_wrap=True)
+    gone = [row.node for row in found.rows if row.verdict is Verdict.GONE]
+    if gone and top is not None:  # else they are in the table
+        print_indented(console, f"gone: {some(gone, _MOST_GONE)}", 2, "dim")
     rows = [row for row in found.rows if top is None or row.verdict not in _QUIET]
     if rows:
         print_table(console, _table(console, rows[:top]))

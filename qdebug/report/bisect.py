@@ -13,7 +13,7 @@ from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.bisect_tables import layer_table, measured, print_points, way_share
 from qdebug.report.engine import print_engine
 from qdebug.report.tables import print_indented, print_table, print_written
-from qdebug.report.view import cause_title, counted, decibel, number, printable, share
+from qdebug.report.view import cause_title, counted, in_decibels, number, printable, share
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, Taken
 
 _MOST_ENGINE_ROWS = 8
@@ -156,7 +156,7 @@ def _checked(check: Check) -> str:
 def _why(result: BisectResult, layer: PinnedLayer) -> str:
     parts = []
     if layer.local_sqnr_db is not None:
-        parts.append(f"{decibel(layer.local_sqnr_db)} dB in {layer.start}")
+        parts.append(f"{in_decibels(layer.local_sqnr_db)} in {layer.start}")
     if layer.demanded:
         parts.append("demanded by --pin")
     elif layer.without is not None:

@@ -14,7 +14,7 @@ from qdebug.measure.inspection import Inspection
 from qdebug.report.audit import print_audit
 from qdebug.report.inspect_layers import layers_table, node_name
 from qdebug.report.tables import name_table, print_table
-from qdebug.report.view import counted, number, printable
+from qdebug.report.view import counted, number, printable, some
 from qdebug.run.tensorrt.inspect.diff import Change, Side
 from qdebug.run.tensorrt.inspect.layers import EventKind, Source
 
@@ -109,7 +109,7 @@ def _findings(result: Inspection, most: int | None) -> list[str]:
     if summary.unread:
         lines.append(
             f"{counted(len(summary.unread), 'Q/DQ pair')} that no quantized kernel reads: "
-            f"{_some(list(summary.unread), most)}."
+            f"{some(list(summary.unread), most)}."
         )
     missing = Counter(n.op_type for n in info.nodes if n.name not in info.of_node)
     missing.pop("Constant", None)
@@ -171,12 +171,6 @@ def _side(side: Side | None) -> str:
     if side.layer.time_ms is not None:
         parts.append(f"{number(side.layer.time_ms, 3)} ms")
     return " ".join(parts)
-
-
-def _some(names: Sequence[str], most: int | None) -> str:
-    shown = [printable(n) for n in names[:most]]
-    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return ", ".join(shown) + more
 
 
 def _si(value: float) -> str:

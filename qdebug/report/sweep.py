@@ -83,6 +83,12 @@ def print_sweep(console: Console, result: SweepResult, *, detailed: bool) -> Non
     _print_verdict(console, result)
 
 
+def print_engines(console: Console, folder: str) -> None:
+    """Say what was written to the folder of --save-engines."""
+    text = f"Wrote {folder}: N.engine and N.log are those of row #N."
+    console.print(Text(text), soft_wrap=True)
+
+
 def varying(result: SweepResult) -> list[str]:
     """The axes of which there is more than one value, in order; having none is not one."""
     rows = [row.combination.values for row in result.rows]

@@ -100,6 +100,12 @@ def decibel(value: float | None) -> str:
     return number(value) if not math.isfinite(value) else f"{value:.1f}"
 
 
+def in_decibels(value: float | None) -> str:
+    """As `decibel`, with its unit where it is a number."""
+    text = decibel(value)
+    return text if text in ("exact", "–") else f"{text} dB"
+
+
 def share(value: float | None) -> str:
     """A share as a percentage that shows small ones too."""
     if value is None:
@@ -138,7 +144,7 @@ def _facts(result: CompareResult) -> list[tuple[str, str]]:
         first = result.first_divergence
         where = printable(first.layer or first.tensor)
         name = f"first under {first.threshold_db:g} dB"
-        facts.append((name, f"{where} ({decibel(first.sqnr_db)} dB)"))
+        facts.append((name, f"{where} ({in_decibels(first.sqnr_db)})"))
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
     if broken:
@@ -151,9 +157,9 @@ def _metrics_text(metrics: Metrics) -> str:
     if not metrics.is_finite:
         return f"{metrics.nan_count} NaN, {metrics.inf_count} Inf"
     return (
-        f"SQNR {decibel(metrics.sqnr_db)} dB, cosine {metrics.cosine:.5f}, "
+        f"SQNR {in_decibels(metrics.sqnr_db)}, cosine {metrics.cosine:.5f}, "
         f"largest error {number(metrics.max_abs_err, 3)} of {number(metrics.ref_amax, 3)}, "
-        f"worst sample {metrics.worst_sample} ({decibel(metrics.worst_sample_sqnr_db)} dB)"
+        f"worst sample {metrics.worst_sample} ({in_decibels(metrics.worst_sample_sqnr_db)})"
     )
 
 
@@ -236,6 +242,13 @@ def printable(name: str) -> str:
 def counted(count: int, what: str) -> str:
     """Such as "1 tensor" and "3 tensors"."""
     return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def some(names: Sequence[str], most: int | None) -> str:
+    """The first `most` names, and how many more there are; None lists them all."""
+    shown = [printable(n) for n in names[:most]]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + more
 
 
 def widest(texts: Sequence[str], least: int) -> int:

@@ -17,6 +17,7 @@ from qdebug.report.names import shorten, shorten_names, tail
 from qdebug.report.view import (
     compare_view,
     decibel,
+    in_decibels,
     number,
     printable,
     share,
@@ -184,6 +185,7 @@ def test_numbers() -> None:
     assert [decibel(x) for x in (None, math.inf, -math.inf, math.nan, 12.34)] == [
         *("–", "exact", "-inf", "NaN", "12.3")
     ]
+    assert [in_decibels(x) for x in (None, math.inf, 12.34)] == ["–", "exact", "12.3 dB"]
     assert [share(x) for x in (None, 0, 1e-9, 0.0123, 1)] == ["–", "0", "<0.01%", "1.2%", "100%"]
 
 
