@@ -35,7 +35,7 @@ class EngineSettings:
         refit: weights of the engine can be replaced later.
         version_compatible: the engine runs under later versions of the library.
         save_engine, save_log: files for the engine that was built, and for the log of its build.
-        capture: how tensors of an engine are observed.
+        capture: how tensors of an engine that runs are observed first; None is "outputs".
     """
 
     backend: BackendName = "ort"
@@ -52,7 +52,7 @@ class EngineSettings:
     version_compatible: bool = False
     save_engine: str | None = None
     save_log: str | None = None
-    capture: CaptureName = "outputs"
+    capture: CaptureName | None = None
 
 
 def check_engine_flags(settings: EngineSettings) -> None:

@@ -14,6 +14,7 @@ from qdebug.pipeline.answer import (
 from qdebug.pipeline.bisect_engine import built_answer, engines_of, in_milliseconds
 from qdebug.pipeline.bisect_setup import prepare
 from qdebug.pipeline.direction import direction_note
+from qdebug.pipeline.engine import capture_note
 from qdebug.pipeline.engine_need import with_kernel_causes
 from qdebug.pipeline.rounds import answered
 from qdebug.pipeline.searchspace import untimed_note
@@ -69,6 +70,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
             *answer.notes,
             *direction,
             *(engine.notes if engine else ()),
+            *(capture_note(settings, engine.report.not_run) if engine else ()),
         ),
         engine=engine.report if engine else None,
         taken=answer.taken,

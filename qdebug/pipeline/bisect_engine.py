@@ -15,7 +15,7 @@ from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.run.base import Backend
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.observe.ways import ways_from
 from qdebug.run.tensorrt.session import EngineSession
 
 
@@ -26,7 +26,7 @@ def engines_of(setup: Setup) -> Engines | None:
     if target is None or why_not_run(target):
         return None
 
-    way = CaptureWay(setup.settings.capture)
+    way = ways_from(setup.settings.capture)[0]
 
     def opened(portion: Portion) -> Backend:
         return TensorRTBackend(_maker(setup, target, portion), way)

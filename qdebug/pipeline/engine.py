@@ -214,6 +214,16 @@ def check_parsed(target: Target, subject: Subject, samples: Samples) -> None:
     check_parse(target.library, graph.proto, fitted(target, graph, samples).settings)
 
 
+def capture_note(settings: EngineSettings, not_run: str) -> tuple[str, ...]:
+    """Says that --capture, where it was given, had nothing to observe."""
+    if settings.capture is None or not not_run:
+        return ()
+    return (
+        f"--capture {settings.capture} had no effect: the engine was not executed ({not_run}), so "
+        "nothing inside it was observed.",
+    )
+
+
 def save_engine(engine: Engine, settings: EngineSettings) -> None:
     """Write what --save-engine and --save-log ask for.
 

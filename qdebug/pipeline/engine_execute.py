@@ -15,7 +15,7 @@ from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.asked import asked_of
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine import Engine, Target, save_engine
+from qdebug.pipeline.engine import Engine, Target, capture_note, save_engine
 from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
 from qdebug.pipeline.engine_run import EngineSink, attribute_engine
 from qdebug.pipeline.evidence import EvidenceSink
@@ -23,7 +23,7 @@ from qdebug.pipeline.gate import Gate
 from qdebug.pipeline.latency import kernel_times
 from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
-from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.observe.ways import ways_from
 from qdebug.run.tensorrt.profiling import LayerTime
 from qdebug.types import Array, Precision, Tensors
 
@@ -87,7 +87,7 @@ def with_engine(
     save_engine(engine, settings)
     if report.not_run:
         layers = _explained(subject, result.layers, report)
-        notes = (*result.notes, *_half_note(layers))
+        notes = (*result.notes, *capture_note(settings, report.not_run), *_half_note(layers))
         return replace(result, engine=report, layers=layers, notes=notes)
     keep = [evidence.engine] if evidence else []
     done = execute_engine(engine.target, settings, subject, samples, context, gate.metric, keep)
@@ -157,7 +157,7 @@ def execute_engine(
         context.backend,
         samples,
         batches,
-        ways=_ways(settings.capture),
+        ways=ways_from(settings.capture),
         group_bytes=settings.memory_budget,
         workers=context.parallel.workers,
         progress=context.progress,
@@ -188,9 +188,3 @@ def execute_engine(
     outputs = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
     task = finals.judged(metric, samples) if finals is not None and metric is not None else None
     return Executed(execution, outputs, task, found.layer_times)
-
-
-def _ways(first: str) -> Sequence[CaptureWay]:
-    """The way asked for, and those that change an engine less."""
-    ways = list(CaptureWay)
-    return ways[ways.index(CaptureWay(first)) :]

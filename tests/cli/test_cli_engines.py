@@ -109,10 +109,27 @@ def test_every_setting_of_an_engine_is_refused_without_one() -> None:
 @simulated
 def test_refit_and_version_compatible_reach_the_builder(desk: Any) -> None:
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
-    done = desk.run(*flags, "--refit")
-    assert done.code == 3 and "drop --refit" in done.err, done
+    done = desk.spawn(*flags, "--refit")
+    # TensorRT for RTX would add a line of its own.
+    assert done.code == 3 and done.err.startswith("qdebug: error: TensorRT for RTX"), done
+    assert "drop --refit" in done.err and len(done.err.splitlines()) == 2
     done = desk.run(*flags, "--version-compatible")
     assert done.code == 3 and "Drop --version-compatible" in done.err, done
+
+
+@needs_rtx
+@simulated
+def test_capture_without_an_execution_is_said(desk: Any) -> None:
+    flags = ["net.onnx", "--inputs", "data.npz", *RTX]
+    target = ["--target", "output.cosine>=0.5"]
+    for command in (["compare", *flags], ["bisect", *flags, *target]):
+        (note,) = [
+            n
+            for n in desk.run(*command, "--capture", "outputs", "--json", "-").json["notes"]
+            if n.startswith("--capture outputs had no effect: the engine was not executed")
+        ]
+        assert note not in desk.run(*command).out
+    assert "Note: --capture outputs had no effect" in desk.run(*command, "--capture", "outputs").out
 
 
 @needs_rtx

@@ -20,6 +20,7 @@ import onnx
 from google.protobuf.message import EncodeError
 
 from qdebug.errors import BackendError, QdebugError, UsageError
+from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.run.tensorrt.builder_config import check_profile, check_settings, config_loader
 from qdebug.run.tensorrt.cache import EngineCache
 from qdebug.run.tensorrt.constrain import (
@@ -29,11 +30,11 @@ from qdebug.run.tensorrt.constrain import (
     constrain_config,
 )
 from qdebug.run.tensorrt.constraints import constraints_in
-from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.logger import LogMessage, log_text
-from qdebug.run.tensorrt.messages import build_failure, warnings_of
+from qdebug.run.tensorrt.messages import build_failure, no_device_for_refit, warnings_of
 from qdebug.run.tensorrt.network import observe
 from qdebug.run.tensorrt.parse_messages import parse_failure
 from qdebug.run.tensorrt.progress import BuildProgress, interruptible, make_monitor
@@ -159,8 +160,16 @@ def engine_key(library: Library, job: BuildJob, model: bytes | None = None) -> s
 def _check(library: Library, job: BuildJob) -> None:
     check_settings(library, job.settings)
     check_profile(job.proto, job.settings.profile or {})
+    _check_refit(library, job)
     if constraints_in(job.proto) is not None:
         check_implicit(library)
+
+
+def _check_refit(library: Library, job: BuildJob) -> None:
+    # Where TensorRT for RTX fails for want of a GPU it writes to stderr itself, past any logger.
+    products = any(node.op_type in QUANTIZABLE_OPS for node in job.proto.graph.node)
+    if job.settings.refit and library.rtx and products and not isinstance(find_device(), Device):
+        raise no_device_for_refit(library)
 
 
 def _digest(data: bytes) -> str:

@@ -155,11 +155,17 @@ def _missing_object(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(f"{library.name} cannot load {match[1]}", hint)
 
 
-def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
+def no_device_for_refit(library: Library) -> BackendError:
+    """The error for an engine that was to be refittable, on a machine without a GPU: TensorRT for
+    RTX compiles its products on one."""
     return BackendError(
         f"{library.name} had to compile a kernel on a GPU while building, and could not",
         "Refittable engines need a GPU to be built: build there, or drop --refit.",
     )
+
+
+def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
+    return no_device_for_refit(library)
 
 
 def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -16,3 +17,9 @@ class CaptureWay(StrEnum):
     UNFUSED = "unfused"
     """What fusion leaves: the engine is built as it always is, and calls back with the tensors
     between its kernels."""
+
+
+def ways_from(first: str | None) -> Sequence[CaptureWay]:
+    """The way asked for (None: all tensors as outputs), and those that change an engine less."""
+    ways = list(CaptureWay)
+    return ways[ways.index(CaptureWay(first or CaptureWay.OUTPUTS)) :]
