@@ -96,6 +96,7 @@ class EngineFacts:
         mismatches: layers that were not built as planned.
         unknown: layers of which nothing is told.
         warnings: the builder's, each once.
+        digest: SHA-256 of its bytes.
     """
 
     built_for: str
@@ -106,6 +107,7 @@ class EngineFacts:
     mismatches: tuple[Misbuilt, ...]
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
+    digest: str
     cached: bool = False
 
 
@@ -256,3 +258,21 @@ def _worst(values: Sequence[float]) -> float | None:
     if any(map(math.isnan, values)):
         return math.nan
     return min(values, default=None)
+
+
+def idle_axes(rows: Sequence[SweepRow]) -> list[str]:
+    """Axes of the builder that changed no engine: where all else is equal, all were the same byte
+    for byte. Axes of which nothing can be told, for want of two engines, are not among them."""
+    built = [(r.combination.values, r.engine.digest) for r in rows if r.engine is not None]
+    idle = []
+    for axis in rows[0].combination.values if rows else ():
+        if axis in ("precision", "weights"):
+            continue
+        alike: dict[tuple[str, ...], dict[str, str]] = {}
+        for values, digest in built:
+            others = tuple(value for name, value in values.items() if name != axis)
+            alike.setdefault(others, {})[values[axis]] = digest
+        several = [set(found.values()) for found in alike.values() if len(found) > 1]
+        if several and all(len(digests) == 1 for digests in several):
+            idle.append(axis)
+    return idle

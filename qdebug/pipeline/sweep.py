@@ -29,6 +29,7 @@ from qdebug.pipeline.sweep_axes import (
     BuilderPoint,
     Variant,
     builder_points,
+    idle_note,
     read_conditions,
     variants_of,
 )
@@ -84,16 +85,18 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         rows += work.rows(variant, subject, len(rows))
         for note in subject.notes:
             notes.setdefault(note, []).append(variant.name)
+    library = points[0].target.library.name
+    told = tuple(_note(text, names, len(variants)) for text, names in notes.items())
     return SweepResult(
         model_path=settings.model,
         model_sha256=model.file.sha256,
         backend=settings.backend,
-        library=points[0].target.library.name,
+        library=library,
         device=str(getattr(fit[0].target.device, "name", "")) if runs else "",
         samples=samples.count,
         metric=metric.name if metric else "",
         rows=tuple(rows),
-        notes=tuple(_note(text, names, len(variants)) for text, names in notes.items()),
+        notes=(*told, *idle_note(rows, library)),
         seconds=time.perf_counter() - started,
     )
 

@@ -10,10 +10,11 @@ from typing import cast
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import EngineSettings, TypingName
+from qdebug.config.resolve import flag_of
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
-from qdebug.measure.sweep import ENGINE_VALUES, Combination
+from qdebug.measure.sweep import ENGINE_VALUES, Combination, SweepRow, idle_axes
 from qdebug.pipeline.build import names_model
 from qdebug.pipeline.engine import Target, open_target
 from qdebug.pipeline.results import CONDITION_NAMES
@@ -138,6 +139,18 @@ def _point(settings: SweepSettings, values: Mapping[str, str]) -> BuilderPoint:
     target = open_target(engine, cached=settings.cache)
     built_for = "+".join(f"{a}.{b}" for a, b in target.settings.compute_capabilities)
     return BuilderPoint({**values, "compute_capability": built_for}, target)
+
+
+def idle_note(rows: Sequence[SweepRow], library: str) -> tuple[str, ...]:
+    """Says which axes multiplied the rows and changed nothing."""
+    flags = [flag_of(axis) for axis in idle_axes(rows)]
+    if not flags:
+        return ()
+    named = " and ".join(x for x in (", ".join(flags[:-1]), flags[-1]) if x)
+    return (
+        f"{named} changed nothing: {library} built the same engines, byte for byte, for every "
+        "value, and rows that differ in nothing else repeat each other.",
+    )
 
 
 def read_conditions(settings: SweepSettings) -> tuple[Condition, ...]:

@@ -132,6 +132,7 @@ def _facts(engine: Engine) -> EngineFacts:
         mismatches=tuple(Misbuilt(r.node, str(r.asked), r.built) for r in found.mismatches),
         unknown=tuple(r.node for r in found.unknown),
         warnings=(*engine.notes, *(w.text for w in report.warnings)),
+        digest=hashlib.sha256(engine.built.engine).hexdigest(),
         cached=report.cached,
     )
 

@@ -62,6 +62,7 @@ def _engine(engine: EngineFacts) -> dict[str, Any]:
         "build_s": engine.seconds,
         "cached": engine.cached,
         "size_bytes": engine.size_bytes,
+        "sha256": engine.digest,
         "layers": engine.layers,
         "values": dict(engine.values),
         "mismatches": [asdict(m) for m in engine.mismatches],

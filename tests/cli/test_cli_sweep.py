@@ -46,6 +46,8 @@ def test_the_bundled_network(desk: Any) -> None:
                   "simulation on ONNX Runtime", "holds in 2 of 4", "PASSED"):  # fmt: skip
         assert words in done.out
     assert "Best" not in done.out  # nothing was timed
+    # What TensorRT for RTX does not look at multiplies rows, and is named.
+    assert "Note: --optimization-level changed nothing: TensorRT for RTX" in done.out
     lines = list(csv.DictReader(io.StringIO(Path("sweep.csv").read_text())))
     assert [line["precision"] for line in lines] == ["int8", "int8", "fp16", "fp16"]
     assert [line["passed"] for line in lines] == ["False", "False", "True", "True"]
@@ -141,6 +143,8 @@ def test_engines_are_kept_where_asked(desk: Any) -> None:
     Path("out/engines/1.engine").unlink()
     assert desk.run(*flags, "--force").code == 0  # built earlier, written again
     assert Path("out/engines/1.engine").exists()
+    said = desk.run(*flags[:-2], "--force").out
+    assert "Wrote out/engines: N.engine and N.log are those of row #N." in said
     desk.refused(*SMALL, "--save-engines", "net.onnx/x", says=["--save-engines", "net.onnx"])
 
 

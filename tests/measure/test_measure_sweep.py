@@ -20,10 +20,11 @@ from qdebug.measure.sweep import (
     OutputErrors,
     SweepResult,
     SweepRow,
+    idle_axes,
 )
 
 VALUES = {"int8_share": 0.75, "mismatch_count": 0.0, "sparse_share": None}
-ENGINE = EngineFacts("8.9", 1.5, 2_000_000, 12, VALUES, (), (), ())
+ENGINE = EngineFacts("8.9", 1.5, 2_000_000, 12, VALUES, (), (), (), "0f")
 POINT = Combination(
     "int8", "per-channel", "8.9", "default", "default", "strong", "off", "off", "off", "off"
 )
@@ -93,3 +94,24 @@ def test_the_best_is_the_fastest_that_passes_as_planned() -> None:
 def test_without_a_latency_nothing_is_best() -> None:
     found = swept(row(), row(simulation=errors(60.0)))
     assert found.best is None and found.passed and not found.gated
+
+
+def built(digest: str, **values: str) -> SweepRow:
+    return row(combination=replace(POINT, **values), engine=replace(ENGINE, digest=digest))
+
+
+def test_axes_that_changed_no_engine() -> None:
+    product = [
+        (p, level, tf32) for p in ("int8", "fp16") for level in "05" for tf32 in ("on", "off")
+    ]
+    rows = [
+        built(precision + tf32, precision=precision, optimization_level=level, tf32=tf32)
+        for precision, level, tf32 in product
+    ]
+    assert idle_axes(rows) == ["optimization_level"]
+    # One engine that differs, and one that was not built.
+    assert idle_axes([replace(rows[0], engine=replace(ENGINE, digest="?")), *rows[1:]]) == []
+    assert idle_axes([row(combination=rows[0].combination, engine=None), *rows[2:]]) == [
+        "optimization_level"
+    ]
+    assert idle_axes([row(engine=None), rows[0]]) == idle_axes([]) == []

@@ -27,7 +27,7 @@ from qdebug.report.sweep_json import sweep_to_csv, sweep_to_json
 
 VALUES = {"int8_share": 1.0, "fused_share": 0.5, "reformat_count": 12.0}
 METRICS = Metrics(**{**dict.fromkeys(METRIC_NAMES, 0), "sqnr_db": float("inf"), "cosine": 1.0})
-ENGINE = EngineFacts("8.9", 123.4, 1_234_567_890, 1234, VALUES, (), (), ())
+ENGINE = EngineFacts("8.9", 123.4, 1_234_567_890, 1234, VALUES, (), (), (), "0f")
 MISBUILT = tuple(Misbuilt(f"layer{k}", "int8", "fp32") for k in range(5))
 
 
