@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
-import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Sequence
+from contextlib import suppress
 
 import typer
 
@@ -22,6 +20,7 @@ from qdebug.cli.compare import compare_command
 from qdebug.cli.doctor import doctor_command
 from qdebug.cli.export import export_command
 from qdebug.cli.inspect import inspect_command
+from qdebug.cli.interrupts import noting_interrupts
 from qdebug.cli.ranges import ranges_command
 from qdebug.cli.sweep import sweep_command
 from qdebug.errors import BackendError, QdebugError, UsageError
@@ -68,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     interrupted = threading.Event()
     try:
-        with _noting_interrupts(interrupted):
+        with noting_interrupts(interrupted):
             return _run(arguments)
     except (KeyboardInterrupt, typer.Abort):
         pass
@@ -97,27 +96,8 @@ def _run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-@contextmanager
-def _noting_interrupts(noted: threading.Event) -> Iterator[None]:
-    """Set `noted` when Ctrl-C comes, beside the KeyboardInterrupt that it raises."""
-
-    def note(number: int, frame: FrameType | None) -> None:
-        noted.set()
-        signal.default_int_handler(number, frame)
-
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # it is ignored, as behind nohup, or somebody else's
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def entry() -> None:
-    """The console script, and `python -m qdebug`."""
+    """Run the command line as a program: ends the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names that the locale cannot show
