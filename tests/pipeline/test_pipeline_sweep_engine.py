@@ -30,7 +30,7 @@ from qdebug.run.tensorrt.fake_cuda import FakeCuda
 from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import Precision, ignore_progress
 
-FACTS = EngineFacts("a GPU", 0.1, 1, 1, {}, (), (), ())
+FACTS = EngineFacts("a GPU", 0.1, 1, 1, {}, (), (), (), "0f")
 RNG = np.random.default_rng(0)
 
 
