@@ -10,9 +10,9 @@ from qdebug.errors import UsageError
 from qdebug.model.graph import Graph
 from qdebug.model.prepare import Model
 from qdebug.pipeline.subject import Subject
+from qdebug.plan.constraints import constrained_graph, lost_in_constraints
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, bind_plan
-from qdebug.run.tensorrt.constraints import constrained_graph, lost_in_constraints
 from qdebug.types import Precision
 
 STRONG: TypingName = "strong"

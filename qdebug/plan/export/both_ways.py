@@ -1,4 +1,5 @@
-"""The files that both of TensorRT's ways need: the explicit model, and constraints with a cache."""
+"""The files that both of TensorRT's ways need: the explicit model, and the FP32 one of the implicit
+way."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from pathlib import Path
 from qdebug.plan.export.implicit import Implicit, implicit_form
 from qdebug.plan.export.onnx_model import explicit_model
 from qdebug.plan.export.source import Source, beside
-from qdebug.plan.export.trt_cache import calibration_cache
 
 
 @dataclass(frozen=True)
@@ -17,17 +17,15 @@ class BothWays:
 
     Attributes:
         explicit: the Q/DQ + Cast model.
-        cache: the calibration cache of the implicit way; written for INT8 only.
+        implicit: the FP32 model that constraints are of.
         form: the plan as constraints.
-        files: contents by path.
-        notes: what of the plan the implicit way does not hold.
+        files: contents by path; the script's is to be filled in.
     """
 
     explicit: Path
-    cache: Path
+    implicit: Path
     form: Implicit
     files: dict[Path, bytes]
-    notes: tuple[str, ...]
 
 
 def both_ways(source: Source, script: Path, suffix: str) -> BothWays:
@@ -36,11 +34,7 @@ def both_ways(source: Source, script: Path, suffix: str) -> BothWays:
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    explicit = beside(script, ".explicit.onnx", suffix)
-    cache = beside(script, ".calibration.cache", suffix)
+    explicit, implicit = (beside(script, f".{k}.onnx", suffix) for k in ("explicit", "implicit"))
     form = implicit_form(source)
-    files, notes = {script: b"", explicit: explicit_model(source)}, form.notes
-    if form.int8:
-        files[cache], cache_notes = calibration_cache(source)
-        notes += cache_notes
-    return BothWays(explicit, cache, form, files, notes)
+    files = {script: b"", explicit: explicit_model(source), implicit: form.model}
+    return BothWays(explicit, implicit, form, files)

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import onnx
-
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layers
 from qdebug.model.prepare import Model
@@ -26,17 +24,11 @@ class FileNode:
     Attributes:
         index: its position in the file.
         name: as in the file, which may be empty or not its own.
-        own_name: no other node of the file has this name.
-        float_outputs: the outputs that hold floating point.
-        all_float: it has no others.
     """
 
     index: int
     name: str
     op_type: str
-    own_name: bool
-    float_outputs: tuple[str, ...]
-    all_float: bool
 
 
 @dataclass(frozen=True)
@@ -97,10 +89,7 @@ class FileNodes:
 
     @cached_property
     def _file(self) -> Graph:
-        proto = self.model.file.proto
-        # Shape arithmetic that the prepared graph no longer has must not pass for floating point.
-        # A file whose types cannot be inferred would not have been prepared.
-        return Graph(onnx.shape_inference.infer_shapes(proto))
+        return Graph(self.model.file.proto)
 
     @cached_property
     def _nodes(self) -> tuple[Node, ...]:
@@ -116,10 +105,7 @@ class FileNodes:
 
     def _file_node(self, index: int) -> FileNode:
         node = self._nodes[index]
-        outputs = [t for t in node.outputs if t]
-        floats = tuple(t for t in outputs if self._file.is_float(t))
-        own = bool(node.name) and self._count[node.name] == 1
-        return FileNode(index, node.name, node.op_type, own, floats, len(floats) == len(outputs))
+        return FileNode(index, node.name, node.op_type)
 
     @cached_property
     def _owners(self) -> Mapping[int, list[str]]:

@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 
 from qdebug.plan.export.both_ways import both_ways
-from qdebug.plan.export.implicit import Implicit, dynamic_inputs
+from qdebug.plan.export.implicit import dynamic_inputs
 from qdebug.plan.export.source import Rendered, Source, comment, one_line
-from qdebug.plan.export.trt_script import CONSTRAIN, docstring, nodes_literal
+from qdebug.plan.export.trt_script import docstring, plan_script
 
 SUFFIX = "_polygraphy.py"
 
@@ -20,52 +20,56 @@ _SCRIPT = '''\
 #   {explicit}
 # TensorRT for RTX: the same model
 #   {rtx}
-# TensorRT 10 only: the FP32 model, constraints and ranges
+# TensorRT 10 only: the FP32 model, constraints and ranges, as `qdebug compare --typing implicit`
 #   {implicit}
 #
-# INT8 layers are not constrained in the last: TensorRT takes INT8 where it is fastest.
 {notes}
 
-# name in TensorRT, precision, that of its outputs (None: free), its outputs
-{nodes}
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
 
 
 def postprocess(network):
     """What --trt-network-postprocess-script calls with the parsed network."""
-    import sys
-
     import tensorrt as trt
 
-    left = constrain(network, trt)
-    if left:
-        print(f"not in the network, not constrained: {{', '.join(left)}}", file=sys.stderr)
+    apply_plan(network, trt)
 
 
-{constrain}'''
+def postprocess_config(builder, network, config):
+    """What --trt-config-postprocess-script calls with the builder's configuration."""
+    import tensorrt as trt
+
+    for flag in builder_flags(ASKED):
+        config.set_flag(getattr(trt.BuilderFlag, flag))
+
+
+{plan_script}'''
 
 
 def render_polygraphy(source: Source, path: Path) -> Rendered:
-    """The script, the explicit model and, for INT8, the calibration cache.
+    """The script, the explicit model and the one of the implicit way.
 
     Raises:
         PlanError: the plan cannot be lowered.
     """
     ways = both_ways(source, path, SUFFIX)
-    notes = ways.notes
+    notes = ways.form.notes
     if dynamic_inputs(source.model.graph):
         notes += (
             "The model has dynamic axes: add --trt-min-shapes, --trt-opt-shapes and "
             "--trt-max-shapes; without, Polygraphy takes 1 for each.",
         )
-    model = source.model_beside(path)
     script = _SCRIPT.format(
         plan=docstring(source.name),
         explicit=one_line(explicit_command(ways.explicit)),
         rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(ways.explicit)),
-        implicit=one_line(implicit_command(ways.form, path, ways.cache, model)),
+        implicit=one_line(implicit_command(ways.implicit, path)),
         notes=comment(notes),
-        nodes=nodes_literal(ways.form),
-        constrain=CONSTRAIN,
+        plan_script=plan_script(ways.form),
     )
     return Rendered({**ways.files, path: script.encode("utf-8")}, notes)
 
@@ -80,17 +84,11 @@ def rtx_command(explicit: Path) -> str:
     return _convert(explicit.name, "--convert-to", "trt")
 
 
-def implicit_command(form: Implicit, script: Path, cache: Path, model: str) -> str:
-    """Polygraphy on the FP32 model with constraints."""
-    flags: list[str] = []
-    if form.int8:
-        flags += ["--int8", "--calibration-cache", cache.name]
-    if form.fp16:
-        flags += ["--fp16"]
-    if form.pins:
-        flags += ["--precision-constraints", "obey", "--trt-network-postprocess-script"]
-        flags += [script.name]
-    return _convert(model, *flags)
+def implicit_command(implicit: Path, script: Path) -> str:
+    """Polygraphy on the FP32 model with constraints. Without --int8, which would have it calibrate:
+    the script sets the flags."""
+    scripts = ("--trt-network-postprocess-script", "--trt-config-postprocess-script")
+    return _convert(implicit.name, *(word for flag in scripts for word in (flag, script.name)))
 
 
 def _convert(model: str, *flags: str) -> str:

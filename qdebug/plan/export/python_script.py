@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from qdebug.plan.export.implicit import dynamic_inputs, implicit_form
-from qdebug.plan.export.onnx_model import explicit_model
-from qdebug.plan.export.ranges import file_scales
-from qdebug.plan.export.source import Rendered, Source, beside, comment
-from qdebug.plan.export.trt_script import CONSTRAIN, docstring, nodes_literal
-from qdebug.plan.quantize import QMAX
+from qdebug.plan.export.both_ways import both_ways
+from qdebug.plan.export.implicit import dynamic_inputs
+from qdebug.plan.export.source import Rendered, Source, comment
+from qdebug.plan.export.trt_script import docstring, plan_script
 
 SUFFIX = "_build.py"
 
@@ -21,28 +19,26 @@ _SCRIPT = '''\
     python {script} model.engine --rtx       tensorrt_rtx: the same model
     python {script} model.engine --implicit  tensorrt 10 only: constraints and ranges
 
-The explicit model, with Q/DQ and Cast nodes, is what qdebug compared. In the implicit way INT8
-layers are not constrained: TensorRT takes INT8 where it is fastest.
+The explicit model, with Q/DQ and Cast nodes, is what qdebug compares; the implicit way is told
+what `qdebug compare --typing implicit` tells it.
 """
 {notes}
+
+from __future__ import annotations
 
 import argparse
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 EXPLICIT = FOLDER / {explicit!r}
-MODEL = FOLDER / {model!r}
+IMPLICIT = FOLDER / {implicit!r}
 
 # Inputs with dynamic axes: their smallest, usual and largest shape.
 SHAPES = {{{shapes}}}
-
-# For --implicit: name in TensorRT, precision, that of its outputs (None: free), its outputs
-{nodes}
-
-# For --implicit: the largest magnitude of each tensor
-AMAX = {{{amax}}}
 
 
 def main():
@@ -68,7 +64,7 @@ def build(trt, options):
     flags = 0 if options.implicit or strongly_typed is None else 1 << int(strongly_typed)
     network = builder.create_network(flags)
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse_from_file(str(MODEL if options.implicit else EXPLICIT)):
+    if not parser.parse_from_file(str(IMPLICIT if options.implicit else EXPLICIT)):
         sys.exit("\\n".join(parser.get_error(i).desc() for i in range(parser.num_errors)))
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # for qdebug inspect, trtexec
@@ -84,31 +80,19 @@ def build(trt, options):
             profile.set_shape(name, smallest, usual, largest)
         config.add_optimization_profile(profile)
     if options.implicit:
-        set_precisions(network, config, trt)
+        if not hasattr(trt.BuilderFlag, "OBEY_PRECISION_CONSTRAINTS"):
+            known = f"TensorRT {{trt.__version__}} knows only the explicit model"
+            sys.exit(f"{{known}}: drop --implicit.")
+        for flag in builder_flags(ASKED):
+            config.set_flag(getattr(trt.BuilderFlag, flag))
+        apply_plan(network, trt)
     engine = builder.build_serialized_network(network, config)
     if engine is None:
         sys.exit("TensorRT built no engine; its messages above say why.")
     return bytes(engine)
 
 
-def set_precisions(network, config, trt):
-    """The implicit way: flags, ranges and constraints."""
-    if not hasattr(trt.BuilderFlag, "OBEY_PRECISION_CONSTRAINTS"):
-        sys.exit(f"TensorRT {{trt.__version__}} knows only the explicit model: drop --implicit.")
-    for flag in {flags!r}:
-        config.set_flag(getattr(trt.BuilderFlag, flag))
-    inputs = [network.get_input(i) for i in range(network.num_inputs)]
-    layers = [network.get_layer(i) for i in range(network.num_layers)]
-    written = [layer.get_output(j) for layer in layers for j in range(layer.num_outputs)]
-    for tensor in inputs + written:
-        if tensor.name in AMAX:
-            tensor.set_dynamic_range(-AMAX[tensor.name], AMAX[tensor.name])
-    left = constrain(network, trt)
-    if left:
-        print(f"not in the network, not constrained: {{', '.join(left)}}", file=sys.stderr)
-
-
-{constrain}
+{plan_script}
 
 if __name__ == "__main__":
     main()
@@ -116,32 +100,25 @@ if __name__ == "__main__":
 
 
 def render_python(source: Source, path: Path) -> Rendered:
-    """The script and the explicit model.
+    """The script, the explicit model and the one of the implicit way.
 
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    explicit = beside(path, ".explicit.onnx", SUFFIX)
-    form, scales = implicit_form(source), file_scales(source)
-    dynamic = dynamic_inputs(source.model.graph)
-    notes = (*form.notes, *scales.notes)
+    ways = both_ways(source, path, SUFFIX)
+    dynamic, notes = dynamic_inputs(source.model.graph), ways.form.notes
     if dynamic:
         notes += (f"The model has dynamic axes: edit SHAPES in {path.name}, where each is 1 now.",)
-    flags = ["INT8"] * form.int8 + ["FP16"] * form.fp16
-    flags += ["OBEY_PRECISION_CONSTRAINTS"] * bool(form.pins)
     script = _SCRIPT.format(
         plan=docstring(source.name),
         script=docstring(path.name),
         notes=comment(notes),
-        explicit=explicit.name,
-        model=source.model_beside(path),
+        explicit=ways.explicit.name,
+        implicit=ways.implicit.name,
         shapes=_entries({name: (shape,) * 3 for name, shape in dynamic.items()}),
-        nodes=nodes_literal(form),
-        amax=_entries({name: QMAX * scale for name, scale in scales.scales.items() if form.int8}),
-        flags=tuple(flags),
-        constrain=CONSTRAIN,
+        plan_script=plan_script(ways.form),
     )
-    return Rendered({path: script.encode("utf-8"), explicit: explicit_model(source)}, notes)
+    return Rendered({**ways.files, path: script.encode("utf-8")}, notes)
 
 
 def _entries(mapping: Mapping[str, object]) -> str:

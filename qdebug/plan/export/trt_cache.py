@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.errors import PlanError
@@ -33,21 +34,30 @@ def render_trt_cache(source: Source, path: Path) -> Rendered:
 
 
 def calibration_cache(source: Source) -> tuple[bytes, tuple[str, ...]]:
-    """The cache's bytes, and notes.
+    """The cache of the plan's ranges, and notes.
 
     Raises:
         PlanError: the plan has no range of an activation.
     """
     found = file_scales(source)
-    broken = [name for name in found.scales if name.strip() != name or not name.isprintable()]
-    scales = {name: scale for name, scale in found.scales.items() if name not in broken}
-    if not scales:
+    data, notes = cache_of(source, found.scales)
+    return data, (*found.notes, *notes)
+
+
+def cache_of(source: Source, scales: Mapping[str, float]) -> tuple[bytes, tuple[str, ...]]:
+    """A cache of scales by tensor name, and notes.
+
+    Raises:
+        PlanError: there is none that it could hold.
+    """
+    broken = [name for name in scales if name.strip() != name or not name.isprintable()]
+    kept = {name: scale for name, scale in scales.items() if name not in broken}
+    if not kept:
         raise PlanError(
             f"{source.name} has no range that could go into a calibration cache",
             "Calibrate first: qdebug calibrate MODEL --calib-data DATA -o scales.yaml",
         )
-    notes = (
-        *found.notes,
+    notes: tuple[str, ...] = (
         f"The calibration cache says TensorRT {_version()}. A TensorRT that does not accept that "
         "calibrates anew: change its first line to what your own caches say.",
     )
@@ -56,7 +66,7 @@ def calibration_cache(source: Source) -> tuple[bytes, tuple[str, ...]]:
             f"The ranges of {counted(broken, 'tensor')} whose names a cache cannot hold, first "
             f"{broken[0]!r}, are not written.",
         )
-    cache = CalibrationCache(DEFAULT_VERSION, _KIND, scales)
+    cache = CalibrationCache(DEFAULT_VERSION, _KIND, kept)
     return cache_text(cache).encode("utf-8"), notes
 
 

@@ -1,21 +1,18 @@
 """A shell script that builds the engine with NVIDIA's command-line tools: trtexec of TensorRT 10
-and 11, tensorrt_rtx of TensorRT for RTX.
-
-The names in --layerPrecisions are read by trtexec's sampleOptions.cpp: entries are split at ",",
-name and type at the last ":", "'" quotes, and "*" is a wildcard. Layers are named by onnx-tensorrt:
-the node's name, node_of_<output> for a node without one, and with an unforeseeable number for a
-name that is taken (ImporterContext::registerLayer).
-"""
+and 11, tensorrt_rtx of TensorRT for RTX."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
-from qdebug.plan.export.both_ways import BothWays, both_ways
-from qdebug.plan.export.implicit import Implicit, Pin, dynamic_inputs
-from qdebug.plan.export.source import Rendered, Source, comment, one_line
+from qdebug.plan.export.both_ways import both_ways
+from qdebug.plan.export.implicit import Implicit, dynamic_inputs
+from qdebug.plan.export.source import Rendered, Source, beside, comment, one_line
+from qdebug.plan.export.trt_cache import cache_of
+from qdebug.plan.export.trtexec_layers import LayersTold, layers_told, nameable_ranges
+from qdebug.plan.quantize import QMAX
 from qdebug.types import Precision
 
 SUFFIX = "_trtexec.sh"
@@ -31,8 +28,8 @@ _SCRIPT = """\
 #
 # Flags go to the tool: --saveEngine=FILE, --skipInference, --noTF32 (else FP32 is computed in TF32
 # where the GPU has it), {shapes}--minShapes=, --optShapes=, --maxShapes= for dynamic axes.
-# "explicit" is what qdebug compared, and what TensorRT 11 still takes. INT8 layers are not
-# constrained in the implicit way: TensorRT takes INT8 where it is fastest.
+# "explicit" is what qdebug compares, and what TensorRT 11 still takes. In the implicit way a node
+# that becomes several layers is constrained in the one that has its name.
 {notes}
 set -euo pipefail
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
@@ -60,13 +57,13 @@ rtx)
 implicit)
     constraints=({flags})
     if [ ${{#precisions[@]}} -gt 0 ]; then
-        constraints+=(--precisionConstraints=obey --layerPrecisions="$(join "${{precisions[@]}}")")
+        constraints+=(--layerPrecisions="$(join "${{precisions[@]}}")")
     fi
     if [ ${{#output_types[@]}} -gt 0 ]; then
         constraints+=(--layerOutputTypes="$(join "${{output_types[@]}}")")
     fi
-    exec trtexec --onnx="$here"/{model} \\
-        ${{constraints[@]+"${{constraints[@]}}"}} "$@"
+    exec trtexec --onnx="$here"/{implicit} \\
+        "${{constraints[@]}}" "$@"
     ;;
 *)
     echo "usage: $0 explicit|rtx|implicit [flags of the tool]" >&2
@@ -77,74 +74,49 @@ esac
 
 
 def render_trtexec(source: Source, path: Path) -> Rendered:
-    """The script, the explicit model and, for INT8, the calibration cache.
+    """The script, the explicit model, the one of the implicit way and, for INT8, its cache.
 
     Raises:
         PlanError: the plan cannot be lowered.
     """
     ways = both_ways(source, path, SUFFIX)
-    said, unsaid = _sayable(ways.form, source)
-    notes = (*ways.notes, *_naming_notes(said, unsaid), *_shape_notes(source))
+    cache = beside(path, ".implicit.cache", SUFFIX)
+    graph, files, notes = source.bound.layers.graph, dict(ways.files), ways.form.notes
+    if ways.form.int8:
+        ranges = nameable_ranges(graph, ways.form.asked)
+        scales = {name: amax / QMAX for name, amax in ranges.items()}
+        files[cache], cache_notes = cache_of(source, scales)
+        notes += cache_notes
+    told = layers_told(graph, ways.form.asked)
+    notes = (*notes, *told.notes, *_length_note(told), *_shape_notes(source))
     script = _SCRIPT.format(
         plan=one_line(source.name),
         script=one_line(path.name),
         shapes="and " if dynamic_inputs(source.model.graph) else "",
         notes=comment(notes),
-        precisions=_array(f"{pin.trt_name}:{pin.precision}" for pin in said),
-        types=_array(f"{pin.trt_name}:{_named_output(pin)}" for pin in said if pin.stored),
+        precisions=_array(told.precisions),
+        types=_array(told.types),
         explicit=shlex.quote(ways.explicit.name),
-        model=shlex.quote(source.model_beside(path)),
-        flags=" ".join(_flags(ways)),
+        implicit=shlex.quote(ways.implicit.name),
+        flags=" ".join(_flags(ways.form, cache)),
     )
-    return Rendered({**ways.files, path: script.encode("utf-8")}, notes)
+    return Rendered({**files, path: script.encode("utf-8")}, notes)
 
 
-def _flags(ways: BothWays) -> list[str]:
-    calib = f'--calib="$here"/{shlex.quote(ways.cache.name)}'
-    flags = ["--int8", calib] if ways.form.int8 else []
-    return [*flags, "--fp16"] if ways.form.fp16 else flags
+def _flags(form: Implicit, cache: Path) -> list[str]:
+    calib = f'--calib="$here"/{shlex.quote(cache.name)}'
+    flags = ["--int8", calib] if form.int8 else []
+    return ["--precisionConstraints=obey", *flags, *(["--fp16"] if "FP16" in form.flags else [])]
 
 
-def _sayable(form: Implicit, source: Source) -> tuple[list[Pin], list[Pin]]:
-    """Pins whose layer trtexec can be told by name, and the others."""
-    # Constants become layers too, before the nodes that read them.
-    taken = {t.name for t in source.model.file.proto.graph.initializer}
-    first: dict[str, int] = {}
-    for index, node in enumerate(source.model.file.proto.graph.node):
-        first.setdefault(node.name, index)
-    said: list[Pin] = []
-    unsaid: list[Pin] = []
-    for pin in form.pins:
-        name = pin.trt_name
-        readable = not set(name) & set(",'*") and name not in taken
-        is_first = first.get(name, pin.node.index) == pin.node.index
-        (said if readable and is_first else unsaid).append(pin)
-    return said, unsaid
-
-
-def _naming_notes(said: list[Pin], unsaid: list[Pin]) -> tuple[str, ...]:
-    notes: list[str] = []
-    if unsaid:
-        names = ", ".join(repr(pin.trt_name) for pin in unsaid[:3])
-        notes.append(
-            f"trtexec cannot be told {len(unsaid)} of {len(said) + len(unsaid)} constraints by "
-            f"layer name: {names}{', …' if len(unsaid) > 3 else ''} (a comma, quote or asterisk in "
-            "the name, or a name that is taken). The explicit way and --to polygraphy or python "
-            "have them all."
-        )
-    split = [pin for pin in said if pin.node.op_type == "Gemm"]
-    if split:
-        notes.append(
-            "In the implicit way trtexec constrains the matrix product of a Gemm, not the addition "
-            f"of its bias, which TensorRT names itself (first '{split[0].trt_name}')."
-        )
-    longest = sum(len(f"{pin.trt_name}:{pin.precision},".encode()) for pin in said)
-    if longest > _LONGEST_ARGUMENT_BYTES:
-        notes.append(
-            f"--layerPrecisions is {longest // 1024} KiB long, but Linux takes 128 KiB in one "
-            "argument: use the explicit way, or --to polygraphy or python."
-        )
-    return tuple(notes)
+def _length_note(told: LayersTold) -> tuple[str, ...]:
+    longest = sum(len(f"{name}:{kind},".encode()) for name, kind in told.precisions.items())
+    if longest <= _LONGEST_ARGUMENT_BYTES:
+        return ()
+    return (
+        f"--layerPrecisions is {longest // 1024} KiB long, but Linux takes 128 KiB in one "
+        "argument: use the explicit way, or --to polygraphy or python.",
+    )
 
 
 def _shape_notes(source: Source) -> tuple[str, ...]:
@@ -158,10 +130,5 @@ def _shape_notes(source: Source) -> tuple[str, ...]:
     )
 
 
-def _named_output(pin: Pin) -> Precision | None:
-    """The type of what the layer of that name writes; a Gemm's is inside, before its bias."""
-    return pin.precision if pin.node.op_type == "Gemm" else pin.stored
-
-
-def _array(entries: Iterable[str]) -> str:
-    return "".join(f"\n    {shlex.quote(entry)}" for entry in entries)
+def _array(entries: Mapping[str, Precision]) -> str:
+    return "".join(f"\n    {shlex.quote(f'{name}:{kind}')}" for name, kind in entries.items())

@@ -21,6 +21,7 @@ from google.protobuf.message import EncodeError
 
 from qdebug.errors import BackendError, QdebugError, UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.plan.constraints import constraints_in
 from qdebug.run.tensorrt.builder_config import check_profile, check_settings, config_loader
 from qdebug.run.tensorrt.cache import EngineCache
 from qdebug.run.tensorrt.constrain import (
@@ -29,7 +30,6 @@ from qdebug.run.tensorrt.constrain import (
     check_implicit,
     constrain_config,
 )
-from qdebug.run.tensorrt.constraints import constraints_in
 from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.library import Library

@@ -46,9 +46,10 @@ class FakeTensor:
     dtype: Any
     amax: float | None = None
 
-    def set_dynamic_range(self, low: float, high: float) -> None:
+    def set_dynamic_range(self, low: float, high: float) -> bool:
         assert low == -high
         self.amax = high
+        return True
 
 
 @dataclass
@@ -59,9 +60,17 @@ class FakeLayer:
     name: str
     metadata: str
     type: Any
+    inputs: list[FakeTensor]
     outputs: list[FakeTensor]
     precision: Any = None
     types: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.inputs)
+
+    def get_input(self, index: int) -> FakeTensor:
+        return self.inputs[index]
 
     @property
     def num_outputs(self) -> int:
@@ -91,7 +100,11 @@ class FakeNetwork:
         self.inputs = [
             FakeTensor(t.name, t.dtype) for t in map(network.get_input, range(network.num_inputs))
         ]
-        self.layers = [_copy(network.get_layer(i)) for i in range(network.num_layers)]
+        tensors = {t.name: t for t in self.inputs}
+        layers = [network.get_layer(i) for i in range(network.num_layers)]
+        for t in (x.get_output(i) for x in layers for i in range(x.num_outputs)):
+            tensors[t.name] = FakeTensor(t.name, t.dtype)
+        self.layers = [_copy(layer, tensors) for layer in layers]
         return self
 
     @property
@@ -114,10 +127,11 @@ class FakeNetwork:
         return {x.outputs[0].name: x.precision.name for x in self.layers if x.precision is not None}
 
 
-def _copy(layer: Any) -> FakeLayer:
-    outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
-    tensors = [FakeTensor(t.name, t.dtype) for t in outputs]
-    return FakeLayer(layer.name, layer.metadata, layer.type, tensors)
+def _copy(layer: Any, tensors: dict[str, FakeTensor]) -> FakeLayer:
+    read = map(layer.get_input, range(layer.num_inputs))
+    outputs = [tensors[layer.get_output(i).name] for i in range(layer.num_outputs)]
+    inputs = [tensors[t.name] for t in read if t is not None]
+    return FakeLayer(layer.name, layer.metadata, layer.type, inputs, outputs)
 
 
 @pytest.fixture

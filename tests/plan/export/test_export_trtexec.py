@@ -7,9 +7,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
-LONG = "long" * 75
+from qdebug.plan.constraints import constraints_in, constraints_of
+from qdebug.plan.parsed_network import constrain, nodes_of, ranges_in
+from qdebug.plan.trtcache import read_cache
+
+BUNDLED = Path(__file__).parents[3] / "calib_data"
 STAND_IN = """#!/usr/bin/env bash
 if [ "${1:-}" = --help ]; then echo "$TRTEXEC_HELP"; exit 0; fi
 printf '%s\\0' "$(basename "$0")" "$@"
@@ -45,12 +50,28 @@ def read_spec(arguments: list[str], flag: str) -> dict[str, str]:
     for entry in spec.split(","):
         assert entry.count("'") == 0
         name, _, kind = entry.rpartition(":")
-        assert kind in ("fp32", "fp16")
+        assert kind in ("fp32", "fp16", "int8")
         found[name] = kind
     return found
 
 
-def test_constraints_are_those_of_the_layers_that_the_parser_makes(
+def told(network: Any, arguments: list[str]) -> Any:
+    """`network` after trtexec's setLayerPrecisions and setLayerOutputTypes."""
+    import tensorrt_rtx as trt
+
+    types = {"fp32": trt.DataType.FLOAT, "fp16": trt.DataType.HALF, "int8": trt.DataType.INT8}
+    precisions = read_spec(arguments, "--layerPrecisions")
+    outputs = read_spec(arguments, "--layerOutputTypes")
+    for layer in network.layers:
+        if layer.name in precisions:
+            layer.precision = types[precisions.pop(layer.name)]
+        if layer.name in outputs:
+            layer.types = dict.fromkeys(range(layer.num_outputs), types[outputs.pop(layer.name)])
+    assert not precisions and not outputs  # every name is that of a layer
+    return network
+
+
+def test_names_that_trtexec_cannot_be_told(
     all_pinned: Any, write: Any, flags: Any, network: Any
 ) -> None:
     rendered = write(all_pinned, "trtexec")
@@ -58,23 +79,52 @@ def test_constraints_are_those_of_the_layers_that_the_parser_makes(
     assert arguments[0] == "trtexec" and arguments[-1] == "--saveEngine=a b.engine"
     assert {"--int8", "--fp16", "--precisionConstraints=obey"} <= set(arguments)
     folder = all_pinned.model.file.path.parent
-    assert f"--onnx={folder}/odd net.onnx" in arguments
-    assert f"--calib={folder}/precision.calibration.cache" in arguments
-    precisions = read_spec(arguments, "--layerPrecisions")
-    names = ["node_of_c1", "dup", "a/b:c; é", LONG, "pool", "flatten", "fc"]
-    assert precisions == dict.fromkeys(names, "fp32")
-    layers = {layer.name: layer for layer in network(all_pinned.model.file.path).layers}
-    assert precisions.keys() <= layers.keys()
-    outputs = {layers[name].outputs[0].name for name in precisions}
-    assert outputs == {"c1", "r1", "n2", "r2", "p", "f", "fc_output"}
-    # What is left: a comma, a wildcard, quotes, and a name that another node took first.
+    assert f"--onnx={folder}/precision.implicit.onnx" in arguments
+    assert f"--calib={folder}/precision.implicit.cache" in arguments
+    done = told(network(folder / "precision.implicit.onnx"), arguments)
+    pinned = ["c1", "r1", "n2", "r2", "p", "f", "fc_output"]
+    assert done.precisions == dict.fromkeys(pinned, "FLOAT")
+    # What is left: a comma, a wildcard, quotes, and the name of a constant.
     (said,) = [note for note in rendered.notes if "cannot be told" in note]
-    assert "4 of 11 constraints" in said and "'dup'" in said
+    assert "4 layers" in said and "'a, b', 'x*y'" in said
     (gemm,) = [note for note in rendered.notes if "Gemm" in note]
     assert "'fc'" in gemm
-    # c4 is read by the pool: float, whatever TensorRT likes; o only by an INT8 layer.
-    types = read_spec(arguments, "--layerOutputTypes")
-    assert types.keys() == precisions.keys() - {"fc"}
+
+
+@pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
+def test_what_it_is_told_is_what_builds_are(
+    net: str, plan_for: Any, write: Any, flags: Any, network: Any, tmp_path: Path
+) -> None:
+    """trtexec on what the parser makes of the model, against `parsed_network`, which builds use."""
+    import tensorrt_rtx as trt
+
+    source = plan_for(BUNDLED / f"{net}.onnx", {"/classifier/Gemm": "fp16"})
+    rendered = write(source, "trtexec")
+    model = tmp_path / "precision.implicit.onnx"
+    asked = constraints_of(source.bound)
+    assert constraints_in(onnx.load(model)) == asked
+    built, done = network(model), told(network(model), flags("implicit"))
+    assert constrain(built, trt, asked) == []
+    ranges = ranges_in(built, trt, asked)
+    cache = read_cache(tmp_path / "precision.implicit.cache").amax
+    assert {name: ranges[name] for name in cache} == pytest.approx(cache)
+    graph, free = source.bound.layers.graph, []
+    layers = [(nodes_of(x)[0], x, y) for x, y in zip(built.layers, done.layers, strict=True)]
+    for node, one, other in (each for each in layers if each[0] == each[1].name):
+        if node in asked.others and one.precision != other.precision:
+            assert other.precision is None and other.types == {}
+            free.append(node)
+            continue
+        assert one.precision == other.precision
+        tensors = [t.name for t in (*one.inputs, *one.outputs)]
+        assert other.precision != trt.DataType.INT8 or cache.keys() >= set(tensors)
+        if node in graph.by_name and one.outputs[0].name in graph.by_name[node].outputs:
+            assert one.types == other.types
+        else:  # the first of several layers: what is between them is as precise
+            assert other.types.items() - one.types.items() <= {(0, other.precision)}
+    said = [note for note in rendered.notes if "cannot name the weights" in note]
+    assert bool(said) == bool(free) == (net == "digits_encoder")
+    assert all(f"{len(free)} MatMuls, first '{free[0]}'" in note for note in said)
 
 
 def test_the_explicit_way(all_pinned: Any, write: Any, flags: Any) -> None:
@@ -90,19 +140,12 @@ def test_an_fp16_plan_needs_neither_ranges_nor_a_cache(
     cnn: Path, plan_for: Any, write: Any, flags: Any
 ) -> None:
     rendered = write(plan_for(cnn, {"/stem/conv/Conv": "fp32"}, precision="fp16"), "trtexec")
-    assert [p.suffix for p in rendered.files] == [".sh", ".onnx"]
+    assert [p.suffix for p in rendered.files] == [".sh", ".onnx", ".onnx"]
     arguments = flags("implicit")
     assert "--fp16" in arguments and "--int8" not in arguments
-    pinned = {"/stem/conv/Conv": "fp32", "/stem/act/Clip": "fp32"}
-    assert read_spec(arguments, "--layerPrecisions") == pinned
-    assert read_spec(arguments, "--layerOutputTypes") == pinned
-
-
-def test_a_plan_without_pins_has_no_constraints(
-    cnn: Path, plan_for: Any, write: Any, flags: Any
-) -> None:
-    rendered = write(plan_for(cnn), "trtexec")
-    assert [a.partition("=")[0] for a in flags("implicit")[2:]] == ["--int8", "--calib"]
+    precisions = read_spec(arguments, "--layerPrecisions")
+    assert precisions.pop("/stem/conv/Conv") == precisions.pop("/stem/act/Clip") == "fp32"
+    assert set(precisions.values()) == {"fp16"}
     assert any("dynamic axes" in note and "input:1x1x8x8" in note for note in rendered.notes)
 
 

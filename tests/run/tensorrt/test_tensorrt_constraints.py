@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from qdebug.errors import PlanError, UsageError
-from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
-from qdebug.run.ort import OrtBackend
-from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
-from qdebug.run.tensorrt.constrain import nodes_of, ranges_in
-from qdebug.run.tensorrt.constraints import (
+from qdebug.plan.constraints import (
     constrained_graph,
     constraints_in,
     constraints_of,
     lost_in_constraints,
 )
+from qdebug.plan.parsed_network import nodes_of, ranges_in
+from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
+from qdebug.run.ort import OrtBackend
+from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.network import tensors_of
 from qdebug.run.tensorrt.settings import BuildSettings
@@ -125,7 +125,7 @@ def test_all_that_an_int8_layer_reads_and_writes_has_a_range(
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, rtx.logger)
     assert parser.parse(constrained_graph(bound).proto.SerializeToString())
-    ranges = ranges_in(rtx, network, asked)
+    ranges = ranges_in(network, trt, asked)
     products = ("CONVOLUTION", "MATRIX_MULTIPLY")
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     layers = [layer for layer in layers if layer.type.name in products]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qdebug.errors import UsageError
+from qdebug.plan.parsed_network import nodes_in_metadata
 from qdebug.run.tensorrt.inspect.layers import (
     EngineInfo,
     EngineLayer,
@@ -13,7 +14,7 @@ from qdebug.run.tensorrt.inspect.layers import (
     Source,
     canonical_dtype,
 )
-from qdebug.run.tensorrt.inspect.metadata import nodes_in_metadata, nodes_in_name
+from qdebug.run.tensorrt.inspect.metadata import nodes_in_name
 
 NAMES_ONLY = (
     "The file holds only the names of the layers: no precision, format or tactic. Build with "

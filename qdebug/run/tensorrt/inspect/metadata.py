@@ -1,24 +1,8 @@
-"""The ONNX nodes of an engine's layer: from its metadata, or for want of that from its name."""
+"""The ONNX nodes of an engine's layer, from its name, for want of metadata."""
 
 from __future__ import annotations
 
 import re
-
-_ENTRY = "[ONNX Layer: "
-_SEPARATORS = "\x1e\x1f"
-"""Between entries in JSON: TensorRT 10.0 writes U+001E, later ones U+001F."""
-
-
-def nodes_in_metadata(text: str) -> tuple[str, ...]:
-    """Node names in "[ONNX Layer: a][ONNX Layer: b]", entries separated or not."""
-    names: list[str] = []
-    for part in re.split(f"[{_SEPARATORS}]", text):
-        stripped = part.strip()
-        if not stripped.startswith(_ENTRY):
-            continue
-        body = stripped[len(_ENTRY) :].removesuffix("]")
-        names += body.split("]" + _ENTRY)
-    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def nodes_in_name(name: str) -> tuple[str, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from qdebug.plan.parsed_network import nodes_in_metadata
 from qdebug.run.tensorrt.inspect.layers import EngineLayer, EngineTensor, canonical_dtype
-from qdebug.run.tensorrt.inspect.metadata import nodes_in_metadata, nodes_in_name
+from qdebug.run.tensorrt.inspect.metadata import nodes_in_name
 
 # A list is empty or ends with a tensor's brace: its dimensions hold brackets of their own.
 _DETAILED = re.compile(

@@ -31,7 +31,7 @@ from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.tensorrt.build import build_engine
 from qdebug.run.tensorrt.cache import EngineCache
 from qdebug.run.tensorrt.calibrator import make_calibrator
-from qdebug.run.tensorrt.constraints import constrained_graph, constraints_in
+from qdebug.plan.constraints import constrained_graph, constraints_in
 from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 from qdebug.types import Precision
 library, recorder = recorded_library()

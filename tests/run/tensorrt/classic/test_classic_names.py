@@ -7,26 +7,32 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from qdebug.run.tensorrt import calibrator, constrain
+from qdebug.plan import parsed_network
+from qdebug.run.tensorrt import calibrator
 from qdebug.run.tensorrt.library import Library
 
-PACKAGE = Path(constrain.__file__).parent
+PACKAGE = Path(calibrator.__file__).parent
 MODULE = re.compile(r"(?:[\w.]*\.)?(?:_?trt|(?:_?library|self)\.module)\.(.+)")
 """How our code writes the module: `trt`, `self._trt`, `self.library.module` and the like."""
 
 ONLY_RTX = ("ComputeCapability",)
+LAYER_TYPES = set(re.findall(r'"([A-Z_]{5,})"', parsed_network.script_source()))
+LAYER_TYPES -= {"OBEY_PRECISION_CONSTRAINTS"}
 ONLY_10 = ("BuilderFlag.FP16", "BuilderFlag.INT8", "BuilderFlag.OBEY_PRECISION_CONSTRAINTS")
 
 
 def used_names() -> set[str]:
     """`A.B` for every `trt.A.B` in the package: its longest chains of attributes."""
     names: set[str] = set()
-    for file in PACKAGE.rglob("*.py"):
+    for file in (*PACKAGE.rglob("*.py"), Path(parsed_network.__file__)):
         names.update(_chains(ast.parse(file.read_text(encoding="utf-8"))))
-    return names
+    asked = SimpleNamespace(precisions={"a": "int8", "b": "fp16"}, stored={})
+    names |= {f"BuilderFlag.{name}" for name in parsed_network.builder_flags(asked)}
+    return names | {f"LayerType.{name}" for name in LAYER_TYPES}
 
 
 def _chains(tree: ast.AST) -> Iterator[str]:
@@ -52,6 +58,7 @@ print(json.dumps(lacking))
 
 def test_names_are_found() -> None:
     assert {"ILogger", "IProgressMonitor.__init__", "BuilderFlag.TF32"} <= used_names()
+    assert {"DataType.HALF", "LayerType.CONVOLUTION", "LayerType.SHUFFLE"} <= used_names()
 
 
 @pytest.mark.parametrize(("version", "without"), [("10.16.1.11", ()), ("11.4.0.106", ONLY_10)])
@@ -61,8 +68,6 @@ def test_names_exist_in_the_bindings(
     names = used_names()
     if not without:
         names |= set(calibrator._CLASSES.values())
-    names |= {f"DataType.{name}" for name in constrain._DATA_TYPES.values()}
-    names |= {f"LayerType.{name}" for name in (*constrain._FREE, *constrain._INT8_WORK)}
     lacks = json.loads(classic(version, CODE.format(names=sorted(names))))
     assert set(lacks) == {n for n in names if n.startswith(ONLY_RTX) or n in without}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qdebug.errors import UsageError
+from qdebug.plan.parsed_network import nodes_in_metadata
 from qdebug.run.tensorrt.inspect.layer_info import read_layer_info
 from qdebug.run.tensorrt.inspect.layers import (
     EngineLayer,
@@ -15,7 +16,7 @@ from qdebug.run.tensorrt.inspect.layers import (
     Role,
     canonical_dtype,
 )
-from qdebug.run.tensorrt.inspect.metadata import nodes_in_metadata, nodes_in_name
+from qdebug.run.tensorrt.inspect.metadata import nodes_in_name
 
 TEN: dict[str, Any] = {
     "Layers": [
