@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class QdebugError(Exception):
     """Base of every error qdebug raises on purpose.
@@ -50,3 +53,14 @@ class BackendError(QdebugError):
     """A runtime failed to build or to execute a model."""
 
     exit_code = 3
+
+
+@contextmanager
+def given_by(flag: str) -> Iterator[None]:
+    """Errors within, of reading what the user gave with `flag`, name that flag first."""
+    try:
+        yield
+    except QdebugError as error:
+        if error.message.startswith("--"):  # it names one already
+            raise
+        raise type(error)(f"{flag}: {error.message}", error.hint) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -145,6 +145,9 @@ def _hint(schema: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
+    if problem["type"] == "missing" and problem["loc"] == ("schema",):
+        expected = schema.model_fields["schema_"].annotation
+        return f"A file of the kind that is wanted says 'schema: {get_args(expected)[0]}'."
     return ""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qdebug.errors import StoreError
+from qdebug.errors import StoreError, given_by
 from qdebug.report.files import write_text
 
 
@@ -66,7 +66,8 @@ def with_planned_model(flags: Mapping[str, object], config: Path | None) -> dict
     plan = flags.get("plan")
     if flags.get("model") or not isinstance(plan, str) or config is not None:
         return dict(flags)
-    return {**flags, "model": model_for(plan, named_model(plan), hint="Give MODEL.")}
+    with given_by("--plan"):
+        return {**flags, "model": model_for(plan, named_model(plan), hint="Give MODEL.")}
 
 
 @contextmanager

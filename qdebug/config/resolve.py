@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 from pydantic import Field as FileField
 
-from qdebug.errors import UsageError
+from qdebug.errors import UsageError, given_by
 from qdebug.yamlfile import read_yaml
 
 SettingsT = TypeVar("SettingsT")
@@ -63,7 +63,8 @@ def resolve(
     """
     values: dict[str, Any] = {}
     if file is not None:
-        read = read_yaml(file, file_schema(kind, command), UsageError)
+        with given_by("--config"):
+            read = read_yaml(file, file_schema(kind, command), UsageError)
         values = {k: v for k, v in read.model_dump().items() if v is not None and k != "command"}
     values |= {k: v for k, v in flags.items() if v is not None and v != ()}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]

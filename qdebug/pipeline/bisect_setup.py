@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import check_engine_flags
-from qdebug.errors import UsageError
+from qdebug.errors import UsageError, given_by
+from qdebug.measure.engine import KernelTime
 from qdebug.measure.result import LayerResult
 from qdebug.measure.task import labels_of
 from qdebug.model.prepare import Model
@@ -16,6 +18,7 @@ from qdebug.pipeline.build import Planned, load_model, plan_from, plan_ranges
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine import Target as EngineTarget
 from qdebug.pipeline.engine import check_parsed, open_target
+from qdebug.pipeline.latency import read_kernels
 from qdebug.pipeline.portion import Portion, split, whole
 from qdebug.pipeline.searchspace import Space, search_space
 from qdebug.pipeline.sizing import parallelism
@@ -72,6 +75,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
             f"{settings.model} carries Q/DQ nodes: its layers cannot be unpinned",
             "Give the FP32 model that it was made from, and its ranges with --calibration.",
         )
+    kernels = _profiled(settings, model)
     searched, held_out = _portions(settings, model)
     for portion in (searched, held_out):
         if target.metric is not None and target.metric.needs_labels:
@@ -93,21 +97,32 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         searched=searched,
         held_out=held_out,
         rated=rated,
-        space=search_space(settings, subject, searched.samples, rated),
+        space=search_space(settings, subject, searched.samples, rated, kernels),
         engine=engine,
     )
+
+
+def _profiled(settings: BisectSettings, model: Model) -> tuple[KernelTime, ...] | None:
+    """The kernels that --profile measured, read before anything is run; None without one."""
+    if settings.profile is not None:
+        return read_kernels(Path(settings.profile), settings.profile_layers, model.file)
+    if settings.profile_layers is not None:
+        raise UsageError("--profile-layers is given without --profile", "Give both.")
+    return None
 
 
 def _portions(settings: BisectSettings, model: Model) -> tuple[Portion, Portion]:
     """The samples to search on, and those held out."""
 
-    def opened(data: str, limit: int | None) -> Samples:
-        return open_samples(data, model.graph.inputs, limit=limit, batch_size=settings.batch_size)
+    def opened(flag: str, data: str, limit: int | None = None) -> Samples:
+        inputs, batch_size = model.graph.inputs, settings.batch_size
+        with given_by(flag):
+            return open_samples(data, inputs, limit=limit, batch_size=batch_size)
 
-    samples = opened(settings.inputs, settings.samples)
+    samples = opened("--inputs", settings.inputs, settings.samples)
     if settings.holdout is None:
         return split(samples, settings.holdout_share)
-    held_out = opened(settings.holdout, None)
+    held_out = opened("--holdout", settings.holdout)
     if held_out.digest == samples.digest:
         raise UsageError(
             f"--holdout: {settings.holdout} holds the same samples as --inputs",

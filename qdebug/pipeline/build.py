@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import parse_method
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
-from qdebug.errors import PlanError, UsageError
+from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
@@ -19,7 +20,7 @@ from qdebug.pipeline.context import Context
 from qdebug.pipeline.portion import Portion, first, is_whole, whole
 from qdebug.pipeline.ranges import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.subject import Subject, planned_subject, quantized_subject
-from qdebug.plan.lower import required_opset
+from qdebug.plan.lower import check_ranges, required_opset
 from qdebug.plan.plan import (
     BoundPlan,
     Granularity,
@@ -52,7 +53,10 @@ class Built:
 
 def plan_from(settings: CandidateSettings) -> PrecisionPlan:
     """The plan the settings ask for: that of the file, with the flags given on top."""
-    plan = read_plan(settings.plan) if settings.plan else PrecisionPlan(Precision.INT8)
+    plan = PrecisionPlan(Precision.INT8)
+    if settings.plan:
+        with given_by("--plan"):
+            plan = read_plan(settings.plan)
     if settings.precision:
         plan = replace(plan, precision=Precision(settings.precision))
     if settings.rest:
@@ -119,8 +123,12 @@ def plan_ranges(
     if data is None and not is_whole(compared):  # the others are held out
         calibration = first(compared, settings.calib_samples)
     elif data is not None or settings.calib_samples is not None:
-        source = data or settings.inputs
-        calibration = whole(open_samples(source, model.graph.inputs, limit=settings.calib_samples))
+        with given_by("--calib-data" if data else "--inputs"):
+            calibration = whole(
+                open_samples(
+                    data or settings.inputs, model.graph.inputs, limit=settings.calib_samples
+                )
+            )
     gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)
     ranges = {
         tensor: TensorRange(amax, calibrator.name)
@@ -131,18 +139,18 @@ def plan_ranges(
     return Planned(bound, gathered, (*notes, *_notes(data, gathered, missing)))
 
 
-def bind_user_plan(plan: PrecisionPlan, model: Model, path: str | None) -> BoundPlan:
-    """`plan`, which was read from `path` if it was read, bound to `model`.
+def bind_user_plan(
+    plan: PrecisionPlan, model: Model, path: str | None, flag: str = "--plan"
+) -> BoundPlan:
+    """`plan`, which was read from `path`, given by `flag`, if it was read, bound to `model`.
 
     Raises:
-        PlanError: it does not fit.
+        PlanError: it does not fit; the message names the file.
     """
-    try:
-        return _bind(plan, model)
-    except PlanError as error:
-        if path is None:
-            raise
-        raise PlanError(f"{path}: {error.message}", error.hint) from error
+    with _of_file(path, flag):
+        bound = _bind(plan, model)
+        check_ranges(bound)
+        return bound
 
 
 def names_model(reference: str | None) -> bool:
@@ -159,7 +167,8 @@ def _with_calibration(
     Raises:
         PlanError: the file is not valid, for another model, or has no tensor of the model.
     """
-    tensors = ranges_for(path, model)
+    with given_by("--calibration"):
+        tensors = ranges_for(path, model)
     needed = _bind(plan, model).needed_ranges()
     notes = []
     missing = [t for t in needed if t not in tensors and t not in plan.tensors]
@@ -180,7 +189,8 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
     """The ranges in a file of any kind, for the tensors that `model` has.
 
     Raises:
-        PlanError: the file is not valid, for another model, or has no tensor of the model.
+        PlanError: the file is not valid, for another model, has no tensor of the model, or a range
+            that no scale can be made of.
     """
     ranges = read_ranges(path)
     if ranges.model_sha256 and ranges.model_sha256 != model.file.sha256:
@@ -198,7 +208,22 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
             f"{path}, {ranges.source}, has no tensor of {model.file.path}",
             f"Its first is '{first}'. {nearest(first, known)}" if first else "It is empty.",
         )
-    return tensors if ranges.partial else dict(ranges.tensors)
+    found = tensors if ranges.partial else dict(ranges.tensors)
+    with _of_file(path):
+        check_ranges(_bind(PrecisionPlan(Precision.INT8).with_ranges(found, ""), model))
+    return found
+
+
+@contextmanager
+def _of_file(path: str | None, flag: str = "") -> Iterator[None]:
+    """Errors within, of what was read from `path` if it was read, name it."""
+    try:
+        yield
+    except PlanError as error:
+        if path is None:
+            raise
+        where = f"{flag}: {path}" if flag else path
+        raise PlanError(f"{where}: {error.message}", error.hint) from error
 
 
 def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:

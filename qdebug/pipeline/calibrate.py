@@ -13,6 +13,7 @@ from qdebug.calibrate.histogram import TensorHistogram
 from qdebug.calibrate.methods import METHODS, Calibrator, parse_method
 from qdebug.calibrate.user import load_calibrator
 from qdebug.config.calibrate import CalibrateSettings
+from qdebug.errors import given_by
 from qdebug.measure.calibration import CalibrateResult, Coverage, MethodResult
 from qdebug.measure.task import load_metric
 from qdebug.model.prepare import Model
@@ -106,7 +107,8 @@ class _Given:
 
     @classmethod
     def read(cls, path: str, model: Model) -> _Given:
-        return cls(read_ranges(path), ranges_for(path, model))
+        with given_by("--from-cache"):
+            return cls(read_ranges(path), ranges_for(path, model))
 
 
 def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
@@ -122,12 +124,14 @@ def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
 def _portions(settings: CalibrateSettings, model: Model) -> tuple[Portion, Portion]:
     inputs = model.graph.inputs
     executions = _EXECUTIONS_FOR_MIX if settings.mix else _EXECUTIONS
-    samples = open_samples(
-        settings.calib_data, inputs, limit=settings.samples, batch_size=settings.batch_size
-    )
+    with given_by("--calib-data"):
+        samples = open_samples(
+            settings.calib_data, inputs, limit=settings.samples, batch_size=settings.batch_size
+        )
     if settings.holdout is None:
         return split(finely(samples, executions), settings.holdout_share)
-    held_out = open_samples(settings.holdout, inputs, batch_size=settings.batch_size)
+    with given_by("--holdout"):
+        held_out = open_samples(settings.holdout, inputs, batch_size=settings.batch_size)
     return whole(samples), whole(finely(held_out, executions) if settings.mix else held_out)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
-from qdebug.errors import MetricError
+from qdebug.errors import MetricError, given_by
 from qdebug.measure.compare import Errors
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.prepare import Model
@@ -121,12 +121,13 @@ def compare(
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
-    samples = open_samples(
-        settings.inputs,
-        model.graph.inputs,
-        limit=settings.samples,
-        batch_size=settings.batch_size,
-    )
+    with given_by("--inputs"):
+        samples = open_samples(
+            settings.inputs,
+            model.graph.inputs,
+            limit=settings.samples,
+            batch_size=settings.batch_size,
+        )
     check_labels(gate, samples)
     return samples
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdebug.errors import PlanError, StoreError, UsageError
-from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.pipeline.build import ranges_for
+from qdebug.pipeline.build import bind_user_plan, ranges_for
 from qdebug.plan.export import TARGETS
 from qdebug.plan.export.source import Source
 from qdebug.plan.lower import required_opset
@@ -79,8 +78,7 @@ def _bind(
         )
     if ranges.partial:
         plan = plan.with_ranges(ranges_for(source, prepared), f"from {Path(source).name}")
-    layers = find_layers(prepared.graph)
-    bound = bind_plan(plan, prepared, layers)
+    bound = bind_user_plan(plan, prepared, source, flag="")
     lacking = [
         layer.name
         for layer in bound.layers_in(Precision.INT8)
@@ -95,7 +93,7 @@ def _bind(
         f"{len(lacking)} layers stay in {plan.rest}, first '{lacking[0]}': their inputs have no "
         "range."
     )
-    return bind_plan(replace(plan, layers=kept), prepared, layers), prepared, (note,)
+    return bind_plan(replace(plan, layers=kept), prepared, bound.layers), prepared, (note,)
 
 
 def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanError:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qdebug.errors import PlanError
+from qdebug.errors import PlanError, given_by
 from qdebug.measure.conditions import parse_value_condition
 from qdebug.measure.inspection import Compared, Inspection, judge
-from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
+from qdebug.pipeline.build import bind_user_plan
 from qdebug.pipeline.subject import planned_subject
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, TensorRange, bind_plan
@@ -55,14 +55,17 @@ def inspect(settings: InspectSettings) -> Inspection:
     conditions = [parse_value_condition(text, GATE_NAMES) for text in settings.fail_on]
     info = open_engine_file(Path(settings.path))
     if settings.profile:
-        info = with_times(info, open_profile(Path(settings.profile)), settings.profile)
+        with given_by("--profile"):
+            times = open_profile(Path(settings.profile))
+        info = with_times(info, times, settings.profile)
     audit = None
     if settings.plan:
         model, bound = _bound(settings.plan, settings.model)
         info = with_nodes(info, planned_subject(model, bound).candidate)
         audit = audit_bound(model, bound, info)
     elif settings.model:
-        info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
+        with given_by("--model"):
+            info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
     other = _compared(settings.other, info) if settings.other else None
     return judge(
         settings.path,
@@ -86,20 +89,22 @@ def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> PlanAudit:
 
 
 def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
-    plan = read_plan(plan_file)
-    path = model_for(plan_file, named_model(plan_file), model_file)
-    model = prepare_model(read_model(path), required_opset(plan))
+    with given_by("--expect"):
+        plan = read_plan(plan_file)
+        path = model_for(plan_file, named_model(plan_file), model_file)
+    with given_by("--model" if model_file else "--expect"):
+        model = prepare_model(read_model(path), required_opset(plan))
     if model.quantized:
         raise PlanError(
             f"{path} carries Q/DQ nodes already", "Give the FP32 model that the plan is for."
         )
-    layers = find_layers(model.graph)
-    bound = bind_plan(plan, model, layers)
+    bound = bind_user_plan(plan, model, plan_file, "--expect")
     # Which precision is asked for does not depend on the ranges, so a plan without will do.
     ranges = {tensor: TensorRange(1.0) for tensor in bound.missing_ranges()}
-    return model, bind_plan(plan.with_ranges(ranges, plan.calibration), model, layers)
+    return model, bind_plan(plan.with_ranges(ranges, plan.calibration), model, bound.layers)
 
 
 def _compared(path: str, info: EngineInfo) -> Compared:
-    other = open_engine_file(Path(path))
+    with given_by("--diff"):
+        other = open_engine_file(Path(path))
     return Compared(path, gate_values(summarize(other)), diff(info, other))

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from qdebug.errors import UsageError
+from qdebug.errors import UsageError, given_by
 from qdebug.measure.engine import KernelTime
+from qdebug.model.load import ModelFile
 from qdebug.pipeline.run_profile import is_run_file, kernels_of_run
 from qdebug.pipeline.subject import Subject
 from qdebug.plan.plan import layer_aliases
@@ -21,17 +22,17 @@ from qdebug.types import Precision
 _KNOWN = {"int8": Precision.INT8, "fp16": Precision.FP16, "fp32": Precision.FP32}
 
 
-def profiled_costs(profile: Path, layers_file: str | None, subject: Subject, work: Costs) -> Costs:
-    """The measured time of every layer, scaled to other precisions by its `work`.
-
-    The time of a kernel that fuses several layers is split among them by their work.
+def read_kernels(
+    profile: Path, layers_file: str | None, model: ModelFile
+) -> tuple[KernelTime, ...]:
+    """The kernels of a profiled engine of `model`, with their times.
 
     Args:
         profile: of trtexec, or a run file of an engine that was executed.
+        layers_file: layer information or build log of the engine that was profiled.
 
     Raises:
-        UsageError: a file that is none, a run that measured no engine or another model, or a
-            profile that names no layer of the model.
+        UsageError: a file that is none, a run that measured no engine or another model.
         StoreError: a run file that cannot be read.
     """
     if is_run_file(profile):
@@ -40,13 +41,30 @@ def profiled_costs(profile: Path, layers_file: str | None, subject: Subject, wor
                 f"--profile-layers: the run {profile} tells itself what its layers are",
                 "Leave it out.",
             )
-        kernels = kernels_of_run(profile, subject.model.file)
-    else:
+        with given_by("--profile"):
+            return kernels_of_run(profile, model)
+    with given_by("--profile"):
         times = open_profile(profile)
-        info = info_of_profile(times)
-        if layers_file:
-            info = with_times(open_engine_file(Path(layers_file)), times, str(profile))
-        kernels = _kernels(info)
+    if not layers_file:
+        return _kernels(info_of_profile(times))
+    with given_by("--profile-layers"):
+        info = open_engine_file(Path(layers_file))
+    return _kernels(with_times(info, times, str(profile)))
+
+
+def profiled_costs(
+    kernels: Sequence[KernelTime], profile: str, subject: Subject, work: Costs
+) -> Costs:
+    """The measured time of every layer, scaled to other precisions by its `work`.
+
+    The time of a kernel that fuses several layers is split among them by their work.
+
+    Args:
+        profile: the file that `kernels` were read from.
+
+    Raises:
+        UsageError: the profile names no layer of the model.
+    """
     costs = costs_of(kernels, subject, work)
     if costs is None:
         raise UsageError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from qdebug.calibrate.coverage import excesses, growth, stretches
 from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.errors import QdebugError, StoreError, UsageError
+from qdebug.errors import QdebugError, StoreError, UsageError, given_by
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.ranges import SORTS, Planned, RangesResult, TensorDynamics, sorted_by
 from qdebug.model.layers import find_layers
@@ -99,12 +99,14 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
             "Give the FP32 model.",
         )
     inputs, batch_size = model.graph.inputs, settings.batch_size
-    portion = whole(
-        open_samples(settings.calib_data, inputs, limit=settings.samples, batch_size=batch_size)
-    )
+    with given_by("--calib-data"):
+        portion = whole(
+            open_samples(settings.calib_data, inputs, limit=settings.samples, batch_size=batch_size)
+        )
     held_out: Portion | None = None
     if settings.holdout is not None:
-        held_out = whole(open_samples(settings.holdout, inputs, batch_size=batch_size))
+        with given_by("--holdout"):
+            held_out = whole(open_samples(settings.holdout, inputs, batch_size=batch_size))
     parallel = parallelism()
     context = Context(OrtBackend(parallel.threads), parallel, progress, batch_size)
     gathered = gather_ranges(context, model.graph, portion, cached=settings.cache)

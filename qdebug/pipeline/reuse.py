@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qdebug.config.compare import CompareSettings
-from qdebug.errors import StoreError
+from qdebug.errors import StoreError, given_by
 from qdebug.model.samples import Batch
 from qdebug.pipeline.build import names_model
 from qdebug.store.reader import RunReader
@@ -48,7 +48,8 @@ def open_stored(stack: ExitStack, settings: CompareSettings) -> RunReader | None
     """The run file whose reference may be reused: the one named, or the one to be replaced."""
     named = settings.reference
     if named and not names_model(named):
-        return stack.enter_context(RunReader(named))
+        with given_by("--reference"):
+            return stack.enter_context(RunReader(named))
     if settings.output and settings.force and Path(settings.output).exists():
         try:
             return stack.enter_context(RunReader(settings.output))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.errors import UsageError
+from qdebug.measure.engine import KernelTime
 from qdebug.measure.result import LayerResult
 from qdebug.model.macs import work_of
 from qdebug.model.samples import Samples
@@ -47,8 +48,12 @@ def search_space(
     subject: Subject,
     samples: Samples,
     rated: Mapping[str, LayerResult],
+    kernels: Sequence[KernelTime] | None,
 ) -> Space:
     """What the settings allow to pin.
+
+    Args:
+        kernels: of the engine that --profile measured.
 
     Raises:
         PlanError: --pin or --never-pin names no layer.
@@ -63,7 +68,7 @@ def search_space(
         raise UsageError(
             f"layer '{both[0]}' is in --pin and in --never-pin", "Remove it from one of them."
         )
-    costs = _costs(settings, subject, samples)
+    costs = _costs(settings, subject, samples, kernels)
     items = []
     for layer in subject.layers:
         levels = _levels(base[layer.name], pin_to)
@@ -114,15 +119,18 @@ def untimed_note(settings: BisectSettings, space: Space) -> tuple[str, ...]:
     )
 
 
-def _costs(settings: BisectSettings, subject: Subject, samples: Samples) -> Costs:
+def _costs(
+    settings: BisectSettings,
+    subject: Subject,
+    samples: Samples,
+    kernels: Sequence[KernelTime] | None,
+) -> Costs:
     first = next(samples.batches())
     feeds = samples.feeds(first.start, 1 if samples.batch_is_free else first.count)
     work = mac_costs(work_of(subject.layers, {name: a.shape for name, a in feeds.items()}))
-    if settings.profile is None:
-        if settings.profile_layers is not None:
-            raise UsageError("--profile-layers is given without --profile", "Give both.")
+    if settings.profile is None or kernels is None:
         return work
-    return profiled_costs(Path(settings.profile), settings.profile_layers, subject, work)
+    return profiled_costs(kernels, settings.profile, subject, work)
 
 
 def _pin_to(settings: BisectSettings, subject: Subject) -> PinTo:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from qdebug.config.compare import CompareSettings
-from qdebug.errors import PlanError, UsageError
+from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer, Layers, find_layers
 from qdebug.model.load import read_model
@@ -135,7 +135,8 @@ def quantized_subject(model: Model, settings: CompareSettings) -> Subject:
 
 def _reference_graph(model: Model, settings: CompareSettings) -> tuple[Graph, str]:
     if settings.reference and Path(settings.reference).suffix == ".onnx":
-        return prepare_model(read_model(settings.reference)).graph, ""
+        with given_by("--reference"):
+            return prepare_model(read_model(settings.reference)).graph, ""
     raised = Graph(onnx.shape_inference.infer_shapes(raise_to_fp32(model.graph.proto)))
     stripped = onnx.shape_inference.infer_shapes(strip_qdq(raised))
     note = (

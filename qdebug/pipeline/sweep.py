@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from qdebug.calibrate.methods import parse_method
 from qdebug.config.sweep import SweepSettings
-from qdebug.errors import QdebugError
+from qdebug.errors import QdebugError, given_by
 from qdebug.measure.conditions import Condition
 from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
@@ -132,13 +132,16 @@ def _samples(settings: SweepSettings, model: Model) -> Samples:
     """The samples to run; that those to calibrate on are there is found out too."""
     inputs = model.graph.inputs
     if settings.calib_data:
-        open_samples(settings.calib_data, inputs, limit=settings.calib_samples)
+        with given_by("--calib-data"):
+            open_samples(settings.calib_data, inputs, limit=settings.calib_samples)
     if settings.calibration and not model.quantized:
-        ranges_for(settings.calibration, model)
+        with given_by("--calibration"):
+            ranges_for(settings.calibration, model)
     parse_method(settings.method)
-    return open_samples(
-        settings.inputs, inputs, limit=settings.samples, batch_size=settings.batch_size
-    )
+    with given_by("--inputs"):
+        return open_samples(
+            settings.inputs, inputs, limit=settings.samples, batch_size=settings.batch_size
+        )
 
 
 def _fitted(

@@ -89,6 +89,21 @@ def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
     return Int8Layer(layer, activations, _weight_quantization(bound, layer))
 
 
+def check_ranges(bound: BoundPlan) -> None:
+    """Whether a scale can be made of every range that the plan gives an operand of an INT8 layer.
+
+    Raises:
+        PlanError: of one it cannot; the message names the tensor.
+    """
+    tensors = bound.plan.tensors
+    for layer in bound.layers_in(Precision.INT8):
+        for tensor in layer.quantized_inputs:
+            if tensor in tensors:
+                _activation_scale(bound, layer, tensor)
+        if layer.weight in tensors:
+            _weight_quantization(bound, layer)
+
+
 def _activation_scale(bound: BoundPlan, layer: Layer, tensor: str) -> FloatArray:
     entry = bound.plan.tensors.get(tensor)
     if entry is None:
@@ -98,7 +113,8 @@ def _activation_scale(bound: BoundPlan, layer: Layer, tensor: str) -> FloatArray
         )
     if isinstance(entry.amax, tuple):
         raise PlanError(
-            f"tensor '{tensor}' is an activation: it takes one amax, not {len(entry.amax)}"
+            f"tensor '{tensor}' is an activation: it takes one amax, not {len(entry.amax)}",
+            "Give one number; only a weight takes one for each output channel.",
         )
     return _rounded(bound, scale_of(entry.amax, f"tensor '{tensor}'"))
 
@@ -115,7 +131,7 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
         if amax.ndim and len(amax) != channels:
             raise PlanError(
                 f"weight '{layer.weight}' of layer '{layer.name}' has {channels} output channels, "
-                f"but the plan gives {len(amax)} amax"
+                f"but {len(amax)} amax are given"
             )
         axis = axis if amax.ndim else None
     else:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
+from qdebug.plan.trtcache import is_cache
 from qdebug.types import Precision
 from qdebug.yamlfile import dump_yaml, read_yaml
 
@@ -67,6 +68,10 @@ def read_plan(path: str | Path) -> PrecisionPlan:
     Raises:
         PlanError: "file:line: what is wrong".
     """
+    if is_cache(Path(path)):
+        raise PlanError(
+            f"{path} is a calibration cache of TensorRT, not a plan", "Give it as --calibration."
+        )
     file = read_yaml(Path(path), _PlanFile, PlanError)
     return PrecisionPlan(
         precision=file.precision,

@@ -13,7 +13,7 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.macs import work_of
 from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.latency import profiled_costs
+from qdebug.pipeline.latency import profiled_costs, read_kernels
 from qdebug.pipeline.subject import Subject, planned_subject
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.search.cost import Costs, mac_costs
@@ -43,10 +43,15 @@ def _profile(folder: Path, *layers: tuple[str, float]) -> Path:
     return path
 
 
+def _costs(profile: Path, layers: str | None, subject: Subject, work: Costs) -> Costs:
+    kernels = read_kernels(profile, layers, subject.model.file)
+    return profiled_costs(kernels, str(profile), subject, work)
+
+
 def test_names_that_tell(tmp_path: Path, digits: tuple[Subject, Costs]) -> None:
     subject, work = digits
     fused = "/blocks/blocks.0/depthwise/conv/Conv + /blocks/blocks.0/depthwise/act/Clip"
-    costs = profiled_costs(_profile(tmp_path, (STEM, 0.5), (fused, 0.25)), None, subject, work)
+    costs = _costs(_profile(tmp_path, (STEM, 0.5), (fused, 0.25)), None, subject, work)
     assert costs.unit == "ms"
     assert costs.by_layer[STEM][INT8] == pytest.approx(0.5)
     assert costs.by_layer[STEM][FP32] == pytest.approx(2.0)  # four times the work
@@ -67,7 +72,7 @@ def test_layer_information_tells_what_a_kernel_holds(
     }  # fmt: skip
     layers.write_text(json.dumps({"Layers": [kernel], "Bindings": []}))
     profile = _profile(tmp_path, (kernel["Name"], 1.0))  # type: ignore[arg-type]
-    costs = profiled_costs(profile, str(layers), subject, work)
+    costs = _costs(profile, str(layers), subject, work)
     # Measured in FP32, and split by the work of the two.
     both = costs.by_layer[STEM][FP32] + costs.by_layer[FIRST][FP32]
     assert both == pytest.approx(1.0)
@@ -75,4 +80,4 @@ def test_layer_information_tells_what_a_kernel_holds(
     assert costs.by_layer[STEM][FP32] / costs.by_layer[FIRST][FP32] == pytest.approx(ratio)
     assert costs.by_layer[STEM][INT8] == pytest.approx(costs.by_layer[STEM][FP32] / 4)
     with pytest.raises(UsageError, match="--profile-layers"):
-        profiled_costs(profile, None, subject, work)
+        _costs(profile, None, subject, work)

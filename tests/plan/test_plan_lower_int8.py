@@ -93,7 +93,7 @@ def test_range_of_a_weight_from_the_plan(kit: SimpleNamespace) -> None:
 
 def test_wrong_number_of_channels(kit: SimpleNamespace) -> None:
     proto, *_ = _single(kit, "conv")
-    with pytest.raises(PlanError, match=r"'w' of layer 'layer' has 4 output channels.*gives 3"):
+    with pytest.raises(PlanError, match=r"'w' of layer 'layer' has 4 output channels.*3 amax"):
         kit.lowered(proto, kit.int8({"x": 2.0, "w": [1, 2, 3]}))
     with pytest.raises(PlanError, match="'x' is an activation: it takes one amax, not 2"):
         kit.lowered(proto, kit.int8({"x": [1, 2]}))

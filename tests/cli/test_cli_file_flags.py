@@ -1,0 +1,103 @@
+"""A file that is missing, of another kind or does not fit: the message names flag and file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+DATA = ("--inputs", "data.npz")
+COMPARE = ("compare", "net.onnx", *DATA)
+BISECT = ("bisect", "net.onnx", *DATA, "--target", "output.sqnr_db>=10")
+SWEEP = ("sweep", "net.onnx", *DATA)
+CALIBRATE = ("calibrate", "net.onnx", "--calib-data", "calib.npz")
+PLAN = "schema: qdebug.plan/1\nprecision: int8\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (COMPARE, "--plan"),
+        (("compare", *DATA), "--plan"),
+        (BISECT, "--plan"),
+        (SWEEP, "--plan"),
+        (("inspect", "net.onnx"), "--expect"),
+        (COMPARE, "--calibration"),
+        (BISECT, "--calibration"),
+        (SWEEP, "--calibration"),
+        (CALIBRATE, "--from-cache"),
+        (BISECT, "--profile"),
+        (("inspect", "net.onnx"), "--profile"),
+        (("inspect", "net.onnx"), "--diff"),
+        (("compare", "net.onnx"), "--inputs"),
+        (COMPARE, "--calib-data"),
+        (SWEEP, "--calib-data"),
+        (BISECT, "--holdout"),
+        (CALIBRATE, "--holdout"),
+        (("ranges", "net.onnx"), "--calib-data"),
+        (COMPARE, "--reference"),
+        (("compare",), "--config"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_files(desk: Any, command: tuple[str, ...], flag: str) -> None:
+    desk.refused(*command, flag, "nope.yaml", says=[f"error: {flag}: nope.yaml"])
+    desk.write("letter.yaml", "Dear network: how are you?\n")
+    desk.refused(*command, flag, "letter.yaml", says=[f"error: {flag}: letter.yaml"])
+
+
+def test_layer_information_is_told_from_the_profile_beside_it(desk: Any) -> None:
+    desk.write("p.json", '[{"count": 1}, {"name": "conv1", "averageMs": 1.0}]')
+    command = (*BISECT, "--profile", "p.json", "--profile-layers")
+    desk.refused(*command, "nope.json", says=["error: --profile-layers: nope.json"])
+
+
+def test_a_kind_of_file_that_belongs_to_another_flag(desk: Any) -> None:
+    desk.write("cache", "TRT-101600-EntropyCalibration2\nx: 3c010a14\n")
+    says = ["--plan: cache is a calibration cache", "--calibration"]
+    desk.refused(*COMPARE, "--plan", "cache", says=says)
+    desk.write("scales.yaml", "schema: qdebug.scales/1\ntensors: {x: {amax: 1.0}}\n")
+    says = ["--plan: scales.yaml:1: schema", "give it as --calibration"]
+    desk.refused(*COMPARE, "--plan", "scales.yaml", says=says)
+    desk.write("other.yaml", "layers: {}\n")
+    says = ["--plan: other.yaml:1: schema: is missing", "'schema: qdebug.plan/1'"]
+    desk.refused(*COMPARE, "--plan", "other.yaml", says=says)
+
+
+@pytest.mark.parametrize("command", [COMPARE, BISECT, SWEEP], ids=lambda value: value[0])
+def test_a_plan_that_does_not_fit(desk: Any, command: tuple[str, ...]) -> None:
+    desk.write("plan.yaml", PLAN + "layers: {conv9: fp32}\n")
+    says = ["error: --plan: plan.yaml: the model has no layer 'conv9'", "conv"]
+    desk.refused(*command, "--plan", "plan.yaml", says=says)
+    desk.refused("export", "plan.yaml", "--model", "net.onnx", says=["error: plan.yaml: the model"])
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("x: {amax: [1.0, 2.0]}", ["tensor 'x' is an activation: it takes one amax, not 2"]),
+        (
+            "w1: {amax: [1.0, 2.0]}",
+            ["weight 'w1' of layer 'conv1' has 4 output channels", "2 amax"],
+        ),
+    ],
+)
+def test_a_range_that_the_model_cannot_use(desk: Any, entry: str, says: list[str]) -> None:
+    desk.write("scales.yaml", f"schema: qdebug.scales/1\ntensors: {{{entry}}}\n")
+    for command, flag in ((COMPARE, "--calibration"), (BISECT, "--calibration")):
+        named = [f"error: {flag}: scales.yaml: {says[0]}", *says]
+        desk.refused(*command, flag, "scales.yaml", says=named)
+    named = [f"error: --from-cache: scales.yaml: {says[0]}", *says]
+    desk.refused(*CALIBRATE, "--from-cache", "scales.yaml", says=named)
+    command = ("export", "scales.yaml", "--model", "net.onnx", "--missing", "float")
+    desk.refused(*command, says=[f"error: scales.yaml: {says[0]}", *says])
+    desk.write("plan.yaml", f"{PLAN}tensors: {{{entry}}}\n")
+    named = [f"error: --plan: plan.yaml: {says[0]}", *says]
+    desk.refused(*COMPARE, "--plan", "plan.yaml", says=named)
+
+
+def test_a_profile_is_read_before_anything_runs(desk: Any) -> None:
+    lines = ["def load():", "    raise SystemError('too early')", "    yield {}"]
+    desk.write("mine.py", "\n".join(lines))
+    command = ("bisect", "net.onnx", "--inputs", "mine.py:load", "--target", "output.sqnr_db>=10")
+    desk.refused(*command, "--profile", "nope.json", says=["--profile: nope.json"])
