@@ -9,7 +9,8 @@ from qdebug.measure.conditions import Condition, check_condition
 from qdebug.measure.result import LayerResult
 from qdebug.pipeline.bisect_setup import Setup
 from qdebug.pipeline.diagnose import diagnosed
-from qdebug.plan.plan import PrecisionPlan
+from qdebug.pipeline.searchspace import ORDER
+from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.search.find import Outcome, SearchResult
 from qdebug.search.outcome import CostSummary, PinnedLayer
 from qdebug.search.problem import Pins
@@ -22,6 +23,14 @@ def plan_with(setup: Setup, pins: Pins) -> PrecisionPlan:
     chosen = dict(pins)
     raised = {x.name: chosen[x.name] for x in setup.subject.layers if x.name in chosen}
     return replace(plan, layers={**plan.layers, **raised})
+
+
+def pinned_by_plan(setup: Setup) -> tuple[tuple[str, Precision], ...]:
+    """Layers that the plan searched from keeps in higher precision, in execution order."""
+    bound = setup.planned.bound
+    bare = bind_plan(replace(bound.plan, layers={}), setup.model, bound.layers)
+    kept = ((x.name, bound.precisions[x.name], bare.precisions[x.name]) for x in bound.layers)
+    return tuple((name, to) for name, to, start in kept if ORDER.index(to) > ORDER.index(start))
 
 
 def cost_summary(setup: Setup, pins: Pins) -> CostSummary:

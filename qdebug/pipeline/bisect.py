@@ -8,6 +8,7 @@ from qdebug.config.bisect import BisectSettings
 from qdebug.pipeline.answer import (
     cost_summary,
     explanation,
+    pinned_by_plan,
     pinned_layers,
     plan_with,
 )
@@ -74,4 +75,5 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         ),
         engine=engine.report if engine else None,
         taken=answer.taken,
+        by_plan=pinned_by_plan(setup),
     )

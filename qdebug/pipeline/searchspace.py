@@ -22,7 +22,8 @@ from qdebug.search.problem import Item, Pins, PinTo, Problem, pins_of
 from qdebug.search.strategies.exhaustive import MOST
 from qdebug.types import Precision
 
-_ORDER = (Precision.INT8, Precision.FP16, Precision.FP32)
+ORDER = (Precision.INT8, Precision.FP16, Precision.FP32)
+"""From the lowest to the highest."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Space:
 
     def everything(self) -> Pins:
         """Every item pinned as high as it may be."""
-        raised = {i.name: max(i.costs, key=_ORDER.index) for i in self.problem.items}
+        raised = {i.name: max(i.costs, key=ORDER.index) for i in self.problem.items}
         return self.problem.always | pins_of(raised)
 
     def total(self, pins: Pins) -> float:
@@ -142,7 +143,7 @@ def _pin_to(settings: BisectSettings, subject: Subject) -> PinTo:
 
 def _levels(start: Precision, pin_to: PinTo) -> Sequence[Precision]:
     """What a layer may be raised to."""
-    above = _ORDER[_ORDER.index(start) + 1 :]
+    above = ORDER[ORDER.index(start) + 1 :]
     if pin_to is PinTo.AUTO:
         return above
     return [p for p in above if p == Precision(pin_to)]
@@ -154,7 +155,7 @@ def _demanded(settings: BisectSettings, subject: Subject, pin_to: PinTo) -> dict
     return {
         name: highest
         for name in _named(settings.pin, subject, "--pin")
-        if _ORDER.index(subject.precisions[name]) < _ORDER.index(highest)
+        if ORDER.index(subject.precisions[name]) < ORDER.index(highest)
     }
 
 

@@ -13,10 +13,11 @@ from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.bisect_tables import layer_table, measured, print_points, way_share
 from qdebug.report.engine import print_engine
 from qdebug.report.tables import print_indented, print_table, print_written
-from qdebug.report.view import cause_title, counted, in_decibels, number, printable, share
+from qdebug.report.view import cause_title, counted, in_decibels, number, printable, share, some
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, Taken
 
 _MOST_ENGINE_ROWS = 8
+_MOST_NAMED = 3
 
 
 def print_bisect(console: Console, result: BisectResult, plan_file: str | None) -> None:
@@ -25,7 +26,8 @@ def print_bisect(console: Console, result: BisectResult, plan_file: str | None) 
     print_table(console, _facts(result))
     if result.pinned:
         console.print()
-        console.print(Text("Layers to keep in higher precision", style="bold"))
+        beside = ", beside those of the plan" if result.by_plan else ""
+        console.print(Text(f"Layers to keep in higher precision{beside}", style="bold"))
         print_table(console, layer_table(console, result))
         _print_reasons(console, result)
     if len(result.search.pareto) > 1:
@@ -47,16 +49,19 @@ def _checks(result: BisectResult) -> Table:
     table = Table.grid(padding=(0, 2))
     for check in result.checks:
         mark, style = ("holds", "green") if check.answer.passed else ("FAILS", "bold red")
-        table.add_row("", Text(mark, style=style), Text(_checked(check)))
+        table.add_row("", Text(mark, style=style), Text(_checked(check, _base(result))))
     return table
 
 
 def plan_text(result: BisectResult) -> str:
     """precision.yaml: the plan, with the evidence as comments."""
     header = [f"{_title(result)}.", *(f"{name}: {text}" for name, text in _rows(result))]
-    header += [f"{_checked(c)}: {'holds' if c.answer.passed else 'FAILS'}" for c in result.checks]
+    for check in result.checks:
+        verdict = "holds" if check.answer.passed else "FAILS"
+        header.append(f"{_checked(check, _base(result))}: {verdict}")
     header.append(_verdict(result))
-    why = {layer.name: _why(result, layer) for layer in result.pinned}
+    why = dict.fromkeys((name for name, _ in result.by_plan), "by the plan that was searched from")
+    why |= {layer.name: _why(result, layer) for layer in result.pinned}
     return plan_to_yaml(result.plan, result.model_path, header=header, why=why)
 
 
@@ -72,7 +77,9 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     search = result.search
     if result.reference_metric is not None:
         yield "FP32", number(result.reference_metric, 6)
-    yield "nothing pinned", measured(search.baseline)
+    if result.by_plan:
+        yield "pinned by the plan", _by_plan(result)
+    yield _base(result), measured(search.baseline)
     if search.ceiling is not None:
         to = " and ".join(sorted({str(precision) for _, precision in search.ceiling_pins}))
         yield "everything pinned", f"{measured(search.ceiling)}" + (f", to {to}" if to else "")
@@ -82,7 +89,8 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         count = len(result.pinned)
         demanded = _demanded(result)
         text = f"{measured(search.achieved)} with {count} of {result.candidates + demanded}"
-        text += " layers pinned" + (f", {demanded} of them by --pin" if demanded else "")
+        text += f" layers {'added' if result.by_plan else 'pinned'}"
+        text += f", {demanded} of them by --pin" if demanded else ""
         if result.taken is not None:
             yield "taken by hand", f"{text}: {_point(result.taken)}"
         else:
@@ -94,6 +102,22 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     text = f"{search.evaluations}, {seconds:.1f} s"
     yield "evaluations", text + (f"; {replayed} from the journal" if replayed else "")
     yield "run", result.fast
+
+
+def _base(result: BisectResult) -> str:
+    """What the search started from."""
+    return "the plan alone" if result.by_plan else "nothing pinned"
+
+
+def _by_plan(result: BisectResult) -> str:
+    """Which layers the plan itself keeps in higher precision, and in which."""
+    kinds: dict[str, list[str]] = {}
+    for name, precision in result.by_plan:
+        kinds.setdefault(str(precision), []).append(name)
+    return "; ".join(
+        f"{counted(len(names), 'layer')} to {precision}: {some(names, _MOST_NAMED)}"
+        for precision, names in kinds.items()
+    )
 
 
 def _own_answer(result: BisectResult, taken: Taken) -> str:
@@ -127,7 +151,7 @@ def _cost(result: BisectResult) -> str:
     cost = result.cost
     more = cost.plan / cost.base - 1 if cost.base else 0.0
     return (
-        f"{number(cost.plan, 3)} {cost.unit}, {share(more)} more than with nothing pinned; "
+        f"{number(cost.plan, 3)} {cost.unit}, {share(more)} more than with {_base(result)}; "
         f"{share(cost.pinned_share)} of the way to everything in {cost.all_pinned_to}"
     )
 
@@ -144,10 +168,10 @@ def _print_reasons(console: Console, result: BisectResult) -> None:
             print_indented(console, text, 2)
 
 
-def _checked(check: Check) -> str:
+def _checked(check: Check, base: str) -> str:
     took = ", which took part in the choice" if check.took_part else ""
     text = f"{check.samples} {check.on}{took}: {measured(check.answer).split(' ')[0]}"
-    text += f", nothing pinned {measured(check.baseline).split(' ')[0]}"
+    text += f", {base} {measured(check.baseline).split(' ')[0]}"
     if check.reference_metric is not None:
         text += f", FP32 {number(check.reference_metric, 6)}"
     return text
@@ -185,9 +209,10 @@ def _verdict(result: BisectResult) -> str:
             f"on {failed.samples} {failed.on}. Search on more samples, or ask for a little more."
         )
     count, demanded = len(result.pinned), _demanded(result)
+    beside = f" beside the plan's {counted(len(result.by_plan), 'layer')}" if result.by_plan else ""
     if count == demanded:
         by_hand = f"the {counted(count, 'layer')} of --pin" if count else "nothing pinned"
-        return f"PASSED: {result.target} holds with {by_hand}."
+        return f"PASSED: {result.target} holds with {by_hand}{beside}."
     which = "each of the others" if demanded else "each" if count > 1 else "it"
     proof = (
         f"{which} was shown to be needed"
@@ -197,4 +222,4 @@ def _verdict(result: BisectResult) -> str:
     by_hand = f", {demanded} of them by --pin" if demanded else ""
     if result.taken is not None:
         by_hand += f" ({_point(result.taken)}, taken by hand)"
-    return f"PASSED: {counted(count, 'layer')} pinned{by_hand}, {proof}."
+    return f"PASSED: {counted(count, 'layer')} pinned{beside}{by_hand}, {proof}."

@@ -34,6 +34,7 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
         ),
         "pinned": [layer.name for layer in result.pinned],
         "layers": [_layer(layer) for layer in result.pinned],
+        "pinned_by_plan": {name: str(precision) for name, precision in result.by_plan},
         "candidates": result.candidates,
         "evaluations": search.evaluations,
         "minimal": search.minimal,

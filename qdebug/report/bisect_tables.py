@@ -77,7 +77,8 @@ def print_points(console: Console, result: BisectResult) -> None:
     """Error against cost: some of the points, the answer, and how to take another one."""
     points, own = result.search.pareto, result.taken.answer if result.taken else result.search
     table = Table(box=None, header_style="underline", padding=(0, 2, 0, 0))
-    for name in ("#", "pinned", "cost", "all outputs dB", result.figure, ""):
+    pinned = "added" if result.by_plan else "pinned"
+    for name in ("#", pinned, "cost", "all outputs dB", result.figure, ""):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     step = max(1, -(-len(points) // _MOST_POINTS))
     shown = 0

@@ -105,6 +105,8 @@ class BisectResult:
         candidates: how many layers could be pinned.
         reference_metric: the end-to-end metric of FP32, None without one.
         search: the search itself; where a point was taken, that is its answer.
+        by_plan: layers that the plan searched from keeps in higher precision by itself, in
+            execution order. They are no part of what the search pins.
         found: a set that meets the target was found, or a point was taken.
         explanation: why not, or why the search stopped early; "" where all went well.
         pinned: the answer, in execution order.
@@ -136,6 +138,7 @@ class BisectResult:
     notes: tuple[str, ...] = ()
     engine: EngineReport | None = None
     taken: Taken | None = None
+    by_plan: tuple[tuple[str, Precision], ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -36,7 +36,7 @@ KEYS = {
     "schema", "model", "precision", "strategy", "samples", "target", "passed", "achieved",
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
-    "notes", "engine", "taken",
+    "notes", "engine", "taken", "pinned_by_plan",
 }  # fmt: skip
 
 
@@ -100,6 +100,23 @@ def test_what_is_said(desk: Any) -> None:
         assert words in done.out
     met = desk.run("bisect", *SMALL, "--target", "output.cosine>=0.5").out
     assert met.endswith("PASSED: output.cosine>=0.5 holds with nothing pinned.\n")
+
+
+def test_a_plan_that_pins_already(desk: Any) -> None:
+    pins = "layers: {conv1: fp32}\n"
+    desk.write("pins.yaml", f"schema: qdebug.plan/1\nprecision: int8\n{pins}")
+    search = ["bisect", *SMALL, "--plan", "pins.yaml", "--pin-to", "fp32"]
+    met = desk.run(*search, "--target", "output.cosine>=0.5").out
+    assert "pinned by the plan  1 layer to fp32: conv1" in met
+    assert met.endswith("holds with nothing pinned beside the plan's 1 layer.\n")
+    added = desk.run(*search, *TARGET, "-o", "out.yaml").out
+    assert "nothing pinned" not in added and "the plan alone" in added
+    assert "Layers to keep in higher precision, beside those of the plan" in added
+    assert "2 layers pinned beside the plan's 1 layer" in added
+    assert "# by the plan that was searched from\n  conv1: fp32" in Path("out.yaml").read_text()
+    result = desk.run(*search, *TARGET, "--json", "-").json
+    assert result["pinned_by_plan"] == {"conv1": "fp32"}
+    assert result["pinned"] and "conv1" not in result["pinned"]
 
 
 def test_pins_by_hand(desk: Any, found: Any) -> None:
