@@ -60,11 +60,7 @@ def bisect_to_json(result: BisectResult) -> dict[str, Any]:
             for number, p in enumerate(search.pareto, start=1)
         ],
         "history": [
-            {
-                **_pins(e.pins),
-                "replayed": e.replayed,
-                **_measurement(e.measurement),
-            }
+            {**_pins(e.pins), "replayed": e.replayed, **_measurement(e.measurement)}
             for e in search.history
         ],
         "verified_on": held_out and _check(held_out),
