@@ -225,13 +225,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import (
-        emit,
-        error_console,
-        resumable,
-        set_verbosity,
-        with_planned_model,
-    )
+    from qdebug.cli.common import emit, error_console, planned_model, resumable, set_verbosity
     from qdebug.config.bisect import BisectSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.bisect import bisect
@@ -242,7 +236,7 @@ def _run(
     from qdebug.report.tables import print_written
 
     set_verbosity(verbose)
-    settings = resolve(BisectSettings, "bisect", with_planned_model(flags, config), config)
+    settings = resolve(BisectSettings, "bisect", flags, config, planned_model)
     _check_files(settings, config, json)
     kept = settings.cache or settings.journal is not None
     with resumable(kept), ProgressBars(error_console(), enabled=not no_progress) as progress:

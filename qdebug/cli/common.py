@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -55,19 +54,23 @@ def write_json(data: dict[str, Any], target: str) -> None:
         write_text(target, text + "\n", "--json")
 
 
-def with_planned_model(flags: Mapping[str, object], config: Path | None) -> dict[str, object]:
-    """`flags` with the model that --plan names, where MODEL was left out and no file gives it.
+def planned_model(settings: Mapping[str, object]) -> dict[str, object]:
+    """The model that --plan names, where none of `settings` gives one; of several plans the first
+    that names one. For `resolve`.
 
     Raises:
-        PlanError: the plan cannot be read, or names no model that is there.
+        PlanError: a plan cannot be read, or names no model that is there.
     """
     from qdebug.plan.planfile import model_for, named_model
 
-    plan = flags.get("plan")
-    if flags.get("model") or not isinstance(plan, str) or config is not None:
-        return dict(flags)
+    given = settings.get("plan")
+    plans = [given] if isinstance(given, str) else list(given) if isinstance(given, tuple) else []
+    if settings.get("model") or not plans:
+        return {}
     with given_by("--plan"):
-        return {**flags, "model": model_for(plan, named_model(plan), hint="Give MODEL.")}
+        named = {plan: named_model(plan) for plan in plans}
+        plan = next((plan for plan, model in named.items() if model), plans[0])
+        return {"model": model_for(plan, named[plan], hint="Give MODEL.")}
 
 
 @contextmanager

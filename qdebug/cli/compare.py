@@ -174,7 +174,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import emit, error_console, set_verbosity, with_planned_model
+    from qdebug.cli.common import emit, error_console, planned_model, set_verbosity
     from qdebug.config.compare import CompareSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.compare import compare
@@ -185,7 +185,7 @@ def _run(
     from qdebug.report.view import compare_view
 
     set_verbosity(verbose)
-    settings = resolve(CompareSettings, "compare", with_planned_model(flags, config), config)
+    settings = resolve(CompareSettings, "compare", flags, config, planned_model)
     _check_targets(settings, config, json)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         outcome = compare(settings, progress)

@@ -10,7 +10,6 @@ import typer
 
 WHAT, GATE, WRITE, ENGINE = "What to run", "Verdict", "What to write", "TensorRT engine"
 
-Model = Annotated[str | None, typer.Argument(help="The ONNX model.", show_default=False)]
 ModelOrPlan = Annotated[
     str | None,
     typer.Argument(help="The ONNX model; without, the one that --plan names.", show_default=False),

@@ -21,7 +21,7 @@ from qdebug.cli.options import (
     Json,
     Method,
     Metric,
-    Model,
+    ModelOrPlan,
     NoProgress,
     NumSamples,
     Plugin,
@@ -39,7 +39,7 @@ _AXES = "What to try (several with commas)"
 
 
 def sweep_command(
-    model: Model = None,
+    model: ModelOrPlan = None,
     inputs: Inputs = None,
     backend: Annotated[
         str | None,
@@ -245,7 +245,7 @@ def _run(
     verbose: int,
 ) -> int:
     # Imported here: --help must not wait for the numeric packages.
-    from qdebug.cli.common import emit, error_console, resumable, set_verbosity
+    from qdebug.cli.common import emit, error_console, planned_model, resumable, set_verbosity
     from qdebug.config.resolve import resolve
     from qdebug.config.sweep import SweepSettings
     from qdebug.pipeline.sweep import sweep
@@ -256,7 +256,7 @@ def _run(
     from qdebug.report.tables import print_written
 
     set_verbosity(verbose)
-    settings = resolve(SweepSettings, "sweep", flags, config)
+    settings = resolve(SweepSettings, "sweep", flags, config, planned_model)
     _check_targets(settings, config, json)
     with (
         resumable(settings.cache),

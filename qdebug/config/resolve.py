@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -52,10 +52,17 @@ Positive = Annotated[int, FileField(gt=0)]
 
 
 def resolve(
-    kind: type[SettingsT], command: str, flags: Mapping[str, Any], file: Path | None
+    kind: type[SettingsT],
+    command: str,
+    flags: Mapping[str, Any],
+    file: Path | None,
+    derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> SettingsT:
     """Settings from the defaults of `kind`, then `file`, then `flags` (one that is None or empty
     was not given).
+
+    Args:
+        derive: more settings, from those that were given.
 
     Raises:
         UsageError: the file is not valid, a value is none of the choices, or a setting without a
@@ -67,6 +74,7 @@ def resolve(
             read = read_yaml(file, file_schema(kind, command), UsageError)
         values = {k: v for k, v in read.model_dump().items() if v is not None and k != "command"}
     values |= {k: v for k, v in flags.items() if v is not None and v != ()}
+    values |= derive(values) if derive is not None else {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING
         if required and not values.get(field.name):

@@ -180,6 +180,8 @@ def test_a_model_that_moved_with_its_plan(desk: Any, named: str) -> None:
     run = ["--plan", "moved/plan.yaml", "--inputs", "data.npz", "--json", "-"]
     assert Path(desk.run("compare", *run).json["model"]["path"]) == Path(kept)
     assert desk.run("bisect", *run, "--target", "output.cosine>=0.9").code == 0
+    config = desk.write("c.yaml", "command: compare\nplan: moved/plan.yaml\ninputs: data.npz\n")
+    assert desk.run("compare", "--config", config).code == 0
     assert desk.run("export", "moved/plan.yaml", "-o", "half.onnx").code == 0
     assert desk.run("inspect", "half.onnx", "--expect", "moved/plan.yaml").code == 0
     Path(kept).rename("net.onnx")

@@ -65,6 +65,23 @@ def test_the_bundled_network(desk: Any) -> None:
 
 
 @needs_rtx
+def test_a_plan_names_the_model(desk: Any, cnn: Any) -> None:
+    assert desk.compare("--save-plan", "plan.yaml").code == 0
+    desk.write("bare.yaml", "schema: qdebug.plan/1\nprecision: fp16\n")
+    flags = ["--inputs", "data.npz", "--compute-capability", "8.9"]
+    plans = ["--plan", "bare.yaml", "--plan", "plan.yaml"]
+    result = desk.run("sweep", *flags, *plans, "--json", "-").json
+    assert result["model"]["path"] == "net.onnx" and len(result["combinations"]) == 2
+    says = ["--plan: bare.yaml names no model", "Give MODEL"]
+    desk.refused("sweep", *flags, *plans[:2], says=says)
+    other = cnn()
+    other.graph.name = "another"
+    desk.save(other, "other.onnx")
+    says = ["--plan: plan.yaml: the plan was made for another model", "other.onnx"]
+    desk.refused("sweep", "other.onnx", *flags, *plans[2:], says=says)
+
+
+@needs_rtx
 @simulated
 def test_a_combination_that_cannot_be_built_is_a_row(desk: Any, load_json: Any) -> None:
     """Turing has no FP32 GEMM in TensorRT for RTX."""
