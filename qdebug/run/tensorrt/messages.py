@@ -159,8 +159,9 @@ def no_device_for_refit(library: Library) -> BackendError:
     """The error for an engine that was to be refittable, on a machine without a GPU: TensorRT for
     RTX compiles its products on one."""
     return BackendError(
-        f"{library.name} had to compile a kernel on a GPU while building, and could not",
-        "Refittable engines need a GPU to be built: build there, or drop --refit.",
+        f"{library.name} compiles the kernels of a refittable engine on a GPU, and can use none "
+        "here",
+        "Build where there is one, or drop --refit.",
     )
 
 
