@@ -3,33 +3,56 @@
 Candidates of a search differ little: most have the first layers, raised or not, in common with one
 that ran before. Where a few activations cross, they are kept, as many as fit a limit; a candidate
 is run from the last place that is known. Its results are the same to the bit.
+
+Keeping takes time too, on a tiny network as much as running it: the first candidate measures both,
+which decides whether the others keep activations at all places, at some of them, or nowhere.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from qdebug.run.ort import OrtSession
 from qdebug.run.ort_fast.assemble import Assembled
 from qdebug.run.ort_fast.cuts import Cut
 from qdebug.run.ort_fast.session import CandidateSessions
-from qdebug.types import Feeds, Precision, Tensors
+from qdebug.types import Array, Feeds, Precision, Tensors
 
 LIMIT_BYTES = 512 << 20
 """What is kept, and what running candidates gather to be kept; the oldest go first."""
 _LARGEST = 1 / 4
 """A place at which more than this part of the limit crosses is not used any more."""
+_DEAREST = 1 / 2
+"""Where keeping at all places takes more than this part of a run, nothing is kept."""
 
 
 @dataclass
 class _Crossing:
-    """The tensors that cross a cut, by number of the batch."""
+    """What crosses a cut: by tensor, then by number of the batch."""
 
-    tensors: dict[int, Tensors] = field(default_factory=dict)
+    cut: Cut
+    tensors: dict[str, dict[int, Array]]
     size: int = 0
+
+
+def stride_of(running: float, keeping: float) -> int | None:
+    """Every how many places a candidate keeps what crosses: 1 is at all of them, None at none.
+
+    With about 8 places evenly apart, a stride of s leaves keeping / s to do, and lets the next
+    candidate compute half a stride again, running * s / 16. Their sum is least at
+    s = 4 * sqrt(keeping / running).
+
+    Args:
+        running: seconds that the runtime takes for an execution from the inputs.
+        keeping: seconds to keep what crosses all its places.
+    """
+    share = keeping / running
+    return None if share > _DEAREST else max(1, math.ceil(4 * math.sqrt(share)))
 
 
 class StoredActivations:
@@ -39,6 +62,7 @@ class StoredActivations:
     Attributes:
         size: what is kept or gathered now, in bytes: never more than the limit.
         resumed: how many candidates did not start at the inputs.
+        stride: every how many places candidates keep activations, None at none: see `stride_of`.
     """
 
     def __init__(self, sessions: CandidateSessions, limit: int = LIMIT_BYTES) -> None:
@@ -47,6 +71,8 @@ class StoredActivations:
         self._limit = limit
         self._known: OrderedDict[bytes, _Crossing] = OrderedDict()
         self.size = self.resumed = 0
+        self.stride: int | None = 1
+        self._measured = False
         self._too_large: set[int] = set()
         self._lock = threading.Lock()
 
@@ -58,25 +84,35 @@ class StoredActivations:
             BackendError: ONNX Runtime failed.
         """
         candidate = self._sessions.assemble(precisions)
-        start, known = self._last_known(candidate)
+        known = self._last_known(candidate)
+        start = known.cut if known else None
         behind = [c for c in candidate.cuts if start is None or c.place > start.place]
         with self._lock:
-            new = [c for c in behind if c.place not in self._too_large]
+            new = [c for c in behind if self._keeps(c) and c.place not in self._too_large]
+            measure = not self._measured
         session = self._sessions.open_part(candidate, start, new)
-        return Resumed(self, session, known.tensors, {c: list(candidate.crossing(c)) for c in new})
+        found = [_Crossing(c, {name: {} for name in candidate.crossing(c)}) for c in new]
+        return Resumed(self, session, known.tensors if known else {}, found, measure)
 
-    def reserve(self, cut: Cut, crossing: int, more: int) -> bool:
-        """Room for `more` bytes of the now `crossing` ones that cross `cut`, at the cost of the
-        oldest. False where there is none; a cut that takes too much is not used any more."""
+    def measured(self, running: float, keeping: float) -> None:
+        """What an execution of the first candidate took, in seconds; see `stride_of`."""
         with self._lock:
-            if crossing > self._limit * _LARGEST:
-                self._too_large.add(cut.place)
+            if not self._measured:
+                self.stride, self._measured = stride_of(running, keeping), True
+
+    def reserve(self, crossing: _Crossing, more: int) -> bool:
+        """Room for `more` bytes that cross a cut, at the cost of the oldest. False where there is
+        none; a cut that takes too much is not used any more."""
+        with self._lock:
+            if crossing.size + more > self._limit * _LARGEST:
+                self._too_large.add(crossing.cut.place)
                 return False
             while self._known and self.size + more > self._limit:
                 self.size -= self._known.popitem(last=False)[1].size
             if self.size + more > self._limit:
                 return False
             self.size += more
+            crossing.size += more
             return True
 
     def release(self, size: int) -> None:
@@ -84,24 +120,30 @@ class StoredActivations:
         with self._lock:
             self.size -= size
 
-    def add(self, found: Mapping[bytes, _Crossing]) -> None:
-        """Keep what crossed the cuts with these keys: it has been reserved."""
+    def add(self, found: Iterable[_Crossing]) -> None:
+        """Keep what crossed these cuts: it has been reserved."""
         with self._lock:
-            for key, crossing in found.items():
+            for crossing in found:
+                key = crossing.cut.key
+                if not self._keeps(crossing.cut):
+                    self.size -= crossing.size
+                    continue
                 if key in self._known:
                     self.size -= self._known.pop(key).size
                 self._known[key] = crossing
 
-    def _last_known(self, candidate: Assembled) -> tuple[Cut | None, _Crossing]:
+    def _keeps(self, cut: Cut) -> bool:
+        return self.stride is not None and cut.place % self.stride == self.stride // 2
+
+    def _last_known(self, candidate: Assembled) -> _Crossing | None:
         with self._lock:
             for cut in reversed(candidate.cuts):
                 known = self._known.get(cut.key)
-                names = candidate.crossing(cut).keys()
-                if known and all(names <= tensors.keys() for tensors in known.tensors.values()):
+                if known and candidate.crossing(cut).keys() <= known.tensors.keys():
                     self._known.move_to_end(cut.key)
                     self.resumed += 1
-                    return cut, known
-        return None, _Crossing()
+                    return replace(known, cut=cut)
+        return None
 
 
 class Resumed:
@@ -111,40 +153,58 @@ class Resumed:
         self,
         store: StoredActivations,
         session: OrtSession,
-        known: Mapping[int, Tensors],
-        new: Mapping[Cut, Sequence[str]],
+        known: Mapping[str, Mapping[int, Array]],
+        new: Sequence[_Crossing],
+        measure: bool,
     ) -> None:
-        """`known` are the tensors to start from, by batch; `new` those to keep, by cut."""
+        """`known` are the tensors to start from, by batch; `new` is to be filled and kept.
+        `measure`: tell the store what that takes."""
         self._store = store
         self._session = session
         self._known = known
-        self._new = dict(new)
-        self._found = {cut: _Crossing() for cut in new}
+        self._new = list(new)
+        self._measure = measure
+        self._running = self._keeping = math.inf
         self._lock = threading.Lock()
 
     def run(self, number: int, feeds: Feeds) -> Tensors:
         """The outputs for the batch of that number."""
-        known = self._known.get(number, {})
+        known = {name: arrays[number] for name, arrays in self._known.items()}
+        started = time.perf_counter()
         found = self._session.run({**feeds, **known})
-        with self._lock:
-            for cut, names in list(self._new.items()):
-                tensors = {n: known[n] if n in known else found[n] for n in names}
-                crossing, more = self._found[cut], sum(a.nbytes for a in tensors.values())
-                if self._store.reserve(cut, crossing.size + more, more):
-                    crossing.tensors[number] = tensors
-                    crossing.size += more
-                else:
-                    self._store.release(crossing.size)
-                    del self._new[cut], self._found[cut]
+        ran = time.perf_counter()
+        if self._new:
+            tensors = {**found, **known}
+            with self._lock:
+                locked = time.perf_counter()
+                self._new = [x for x in self._new if self._gather(x, number, tensors)]
+                # The least of all executions: what else the machine did is not in it.
+                self._running = min(self._running, ran - started)
+                self._keeping = min(self._keeping, time.perf_counter() - locked)
         return found
+
+    def _gather(self, crossing: _Crossing, number: int, tensors: Tensors) -> bool:
+        """Whether there is room for what crosses a cut in that batch."""
+        more = 0
+        for name, arrays in crossing.tensors.items():
+            array = tensors[name]
+            # The runtime writes what it hands out to fresh memory: to see what that takes, again.
+            arrays[number] = array.copy() if self._measure else array
+            more += array.nbytes
+        reserved = self._store.reserve(crossing, more)
+        if not reserved:
+            self._store.release(crossing.size)
+        return reserved
 
     def keep(self) -> None:
         """Every batch was run: what was found may be used."""
-        self._store.add({cut.key: crossing for cut, crossing in self._found.items()})
-        self._found = {}
+        if self._measure and self._new:
+            self._store.measured(self._running, self._keeping)
+        self._store.add(self._new)
+        self._new = []
 
     def close(self) -> None:
         """Let go of the session, and of what was not to be kept."""
-        self._store.release(sum(crossing.size for crossing in self._found.values()))
-        self._found = {}
+        self._store.release(sum(crossing.size for crossing in self._new))
+        self._new = []
         self._session.close()

@@ -1,7 +1,8 @@
 """What a search saves where candidates start from activations that earlier ones stored.
 
-The same search by `auto` with and without them, in turns: CPU seconds of the process, the least of
-some rounds, of the whole and of its evaluations. The evaluations must be the same to the bit.
+The same search by `auto` without them, with them kept at every place, and where the first candidate
+shows that this pays, in turns: CPU seconds of the process, the least of some rounds, of the whole
+and of its evaluations. The evaluations must be the same to the bit.
 
     python scripts/bench/bench_stored_activations.py [--nets digits_cnn digits_encoder W1 W2 W3]
     python scripts/bench/bench_stored_activations.py --nets model.onnx --inputs data.npz \\
@@ -14,7 +15,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,10 @@ from qdebug.pipeline import candidates
 from qdebug.pipeline.bisect import bisect
 from qdebug.pipeline.bisect_setup import prepare
 from qdebug.pipeline.candidates import CandidateRunner, Raises
-from qdebug.pipeline.stored import LIMIT_BYTES, StoredActivations
+from qdebug.pipeline.stored import StoredActivations
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import ignore_progress
 
-ROUNDS = 2
 DATA = Path(__file__).parents[2] / "calib_data"
 BETTER_DB = 6.0
 """How far above that of all INT8 the output's SQNR must be, where no target is given."""
@@ -46,11 +46,13 @@ def main() -> None:
     parser.add_argument("--calib-data")
     parser.add_argument("--target")
     parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     evaluating = _Evaluating()
     for net in arguments.nets:
         with tempfile.TemporaryDirectory() as folder:
-            _bench(net, _settings(net, arguments, Path(folder)), evaluating)
+            settings = _settings(net, arguments, Path(folder))
+            _bench(net, settings, evaluating, arguments.rounds)
 
 
 def _settings(net: str, arguments: argparse.Namespace, folder: Path) -> BisectSettings:
@@ -99,32 +101,45 @@ class _Evaluating:
         return evaluate
 
 
-def _bench(net: str, settings: BisectSettings, evaluating: _Evaluating) -> None:
-    whole: dict[int, float] = {}
-    inside: dict[int, float] = {}
-    found: dict[int, list[Any]] = {}
-    for _ in range(ROUNDS):
-        for limit in (0, LIMIT_BYTES):
-            candidates.StoredActivations = _with_limit(limit)  # type: ignore[misc,assignment]
+def _bench(net: str, settings: BisectSettings, evaluating: _Evaluating, rounds: int) -> None:
+    whole: dict[str, float] = {}
+    inside: dict[str, float] = {}
+    found: dict[str, list[Any]] = {}
+    strides: list[int | None] = []
+    for _ in range(rounds):
+        for way, opens in _ways(strides).items():
+            candidates.StoredActivations = opens  # type: ignore[misc,assignment]
             for journal in _journals(settings):
                 journal.unlink()
             evaluating.seconds, started = 0.0, time.process_time()
             bisect(settings)
-            whole[limit] = min(whole.get(limit, 1e9), time.process_time() - started)
-            inside[limit] = min(inside.get(limit, 1e9), evaluating.seconds)
-            found[limit] = [_evaluation(x) for j in _journals(settings) for x in j.open()]
-    assert found[0] == found[LIMIT_BYTES]
-    print(f"{Path(net).name}: {len(found[0])} evaluations")
+            whole[way] = min(whole.get(way, 1e9), time.process_time() - started)
+            inside[way] = min(inside.get(way, 1e9), evaluating.seconds)
+            found[way] = [_evaluation(x) for j in _journals(settings) for x in j.open()]
+    without = found["without"]
+    assert all(evaluations == without for evaluations in found.values())
+    print(f"{Path(net).name}: {len(without)} evaluations, strides {strides}")
     for name, seconds in (("evaluations", inside), ("the search", whole)):
-        less = 1 - seconds[LIMIT_BYTES] / seconds[0]
-        print(f"  {name:12} {seconds[0]:7.2f} s, {seconds[LIMIT_BYTES]:7.2f} s: {less:.0%} less")
+        parts = [
+            f"{way} {s:.2f} s ({s / seconds['without'] - 1:+.1%})" for way, s in seconds.items()
+        ]
+        print(f"  {name:12} {', '.join(parts)}")
 
 
-def _with_limit(limit: int) -> Any:
-    def stored(sessions: CandidateSessions) -> StoredActivations:
-        return StoredActivations(sessions, limit)
+def _ways(strides: list[int | None]) -> dict[str, Callable[[CandidateSessions], Any]]:
+    """What opens candidates; `strides` collects what was decided."""
 
-    return stored
+    class Everywhere(StoredActivations):
+        def __init__(self, sessions: CandidateSessions) -> None:
+            super().__init__(sessions)
+            super().measured(running=1.0, keeping=0.0)
+
+    class Measured(StoredActivations):
+        def measured(self, running: float, keeping: float) -> None:
+            super().measured(running, keeping)
+            strides.append(self.stride)
+
+    return {"without": lambda _: None, "everywhere": Everywhere, "measured": Measured}
 
 
 def _journals(settings: BisectSettings) -> list[Path]:

@@ -29,7 +29,6 @@ from qdebug.pipeline.stored import StoredActivations
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend, OrtSession
-from qdebug.run.ort_fast.cuts import Cut
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import Precision, ignore_progress
 
@@ -150,8 +149,8 @@ class _Watched(StoredActivations):
 
     most = 0
 
-    def reserve(self, cut: Cut, crossing: int, more: int) -> bool:
-        reserved = super().reserve(cut, crossing, more)
+    def reserve(self, crossing: Any, more: int) -> bool:
+        reserved = super().reserve(crossing, more)
         self.most = max(self.most, self.size)
         return reserved
 
@@ -179,6 +178,7 @@ def test_stored_activations_change_no_bit_of_any_result(
         with one.runner(workers, literal=False) as runner:
             assert runner._sessions is not None
             store = _Watched(runner._sessions, limit)
+            store.measured(running=1.0, keeping=0.0)  # as a large network: keeps everywhere
             runner._stored = store if way == "stored" else None
             results = [r for pins in candidates for r in runner.evaluate_many([pins])]
             found.append([replace(r, seconds=0.0) for r in results])
