@@ -155,7 +155,9 @@ _OTHER_FILES = {
     "schema: qdebug.plan/1": "It is a precision plan: give it as --plan.",
     "schema: qdebug.scales/1": "It is a calibration: give it as --calibration.",
     "command: bisect": "Run it with 'qdebug bisect --config FILE'.",
+    "command: calibrate": "Run it with 'qdebug calibrate --config FILE'.",
     "command: compare": "Run it with 'qdebug compare --config FILE'.",
+    "command: sweep": "Run it with 'qdebug sweep --config FILE'.",
 }
 """What a valid file of another kind is for, by the line that says its kind."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.config.resolve import file_schema, parse_bytes, resolve
 from qdebug.errors import UsageError
@@ -22,6 +23,7 @@ ENDS = {  # exit code, last lines
     "digits_cnn_bisect.yaml": (0, "PASSED: 3 layers pinned, each was shown to be needed."),
     "digits_cnn_int8.yaml": (1, "FAILS  metric>=0.95"),
     "digits_cnn_per_channel.yaml": (0, "PASSED: all 2 conditions hold."),
+    "digits_encoder_calibrate.yaml": (0, "Best: mse (by output SQNR, of 3 equal by the metric)"),
     "digits_encoder_fp16.yaml": (0, "PASSED: all 2 conditions hold."),
 }
 
@@ -47,9 +49,12 @@ def test_a_configuration_ends_as_its_comment_says(path: Path, tmp_path: Path) ->
     assert said in done.stdout
 
 
-def test_the_file_takes_every_setting() -> None:
-    settings = {field.name for field in dataclasses.fields(CompareSettings)}
-    assert set(file_schema(CompareSettings, "compare").model_fields) - {"command"} == settings
+@pytest.mark.parametrize(
+    ("kind", "command"), [(CompareSettings, "compare"), (CalibrateSettings, "calibrate")]
+)
+def test_the_file_takes_every_setting(kind: type[Any], command: str) -> None:
+    settings = {field.name for field in dataclasses.fields(kind)}
+    assert set(file_schema(kind, command).model_fields) - {"command"} == settings
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +13,7 @@ from qdebug.cli.options import (
     WHAT,
     WRITE,
     BatchSize,
+    Config,
     Force,
     Json,
     Metric,
@@ -20,10 +23,13 @@ from qdebug.cli.options import (
     Rest,
     Verbose,
     Weights,
+    setting_flags,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from qdebug.config.calibrate import CalibrateSettings
 
 
 def calibrate_command(
@@ -89,14 +95,14 @@ def calibrate_command(
         ),
     ] = None,
     holdout_share: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="The share of --calib-data to hold out.",
+            help="The share of --calib-data to hold out (default 0.2).",
             min=0.01,
             max=0.9,
             rich_help_panel=GATE,
         ),
-    ] = 0.2,
+    ] = None,
     metric: Metric = None,
     output: Annotated[
         str | None,
@@ -118,6 +124,7 @@ def calibrate_command(
     ] = None,
     force: Force = False,
     json: Json = None,
+    config: Config = None,
     no_progress: NoProgress = False,
     verbose: Verbose = 0,
 ) -> int:
@@ -125,6 +132,18 @@ def calibrate_command(
 
     Example: qdebug calibrate model.onnx --calib-data calib.npz -o scales.yaml
     """
+    flags = setting_flags(locals())
+    return _run(flags, config, json=json, no_progress=no_progress, verbose=verbose)
+
+
+def _run(
+    flags: Mapping[str, object],
+    config: Path | None,
+    *,
+    json: str | None,
+    no_progress: bool,
+    verbose: int,
+) -> int:
     # Imported here: --help must not wait for the numeric packages.
     from qdebug.cli.common import emit, error_console, set_verbosity
     from qdebug.config.calibrate import CalibrateSettings
@@ -132,41 +151,12 @@ def calibrate_command(
     from qdebug.pipeline.calibrate import calibrate
     from qdebug.pipeline.calibrated_files import CalibratedFiles
     from qdebug.report.calibrate import calibrate_to_json, print_calibrate
-    from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.progress import ProgressBars
 
     set_verbosity(verbose)
-    flags = {
-        "model": model,
-        "calib_data": calib_data,
-        "methods": tuple(m.strip() for m in method.split(",")) if method is not None else None,
-        "calibrators": tuple(calibrator or ()),
-        "holdout": holdout,
-        "holdout_share": holdout_share,
-        "metric": metric,
-        "mix": mix,
-        "from_cache": from_cache,
-        "weights": weights,
-        "rest": rest,
-        "weight_method": weight_method,
-        "samples": samples,
-        "batch_size": batch_size,
-        "cache": not no_cache,
-    }
-    settings = resolve(CalibrateSettings, "calibrate", flags, None)
-    json_file = None if json == "-" else json
-    check_distinct(
-        {"--output": output, "--trt-cache": trt_cache, "--json": json_file},
-        {
-            "MODEL": model,
-            "--calib-data": calib_data,
-            "--holdout": holdout,
-            "--from-cache": from_cache,
-        },
-    )
-    files = CalibratedFiles(output, trt_cache, force)
-    if json_file:
-        check_writable(json_file, "--json")
+    settings = resolve(CalibrateSettings, "calibrate", flags, config)
+    _check_files(settings, config, json)
+    files = CalibratedFiles(settings.output, settings.trt_cache, settings.force)
     with ProgressBars(error_console(), enabled=not no_progress) as progress:
         result = calibrate(settings, progress)
     written = files.write(result)
@@ -178,3 +168,22 @@ def calibrate_command(
 
     emit(json, lambda: calibrate_to_json(result), show)
     return 0
+
+
+def _check_files(settings: CalibrateSettings, config: Path | None, json: str | None) -> None:
+    """Refuse what would overwrite an input, before anything runs."""
+    from qdebug.report.files import check_distinct, check_writable
+
+    json_file = None if json == "-" else json
+    check_distinct(
+        {"--output": settings.output, "--trt-cache": settings.trt_cache, "--json": json_file},
+        {
+            "MODEL": settings.model,
+            "--calib-data": settings.calib_data,
+            "--holdout": settings.holdout,
+            "--from-cache": settings.from_cache,
+            "--config": str(config) if config else None,
+        },
+    )
+    if json_file:
+        check_writable(json_file, "--json")

@@ -223,11 +223,10 @@ def _axes(given: Mapping[str, list[str] | None]) -> dict[str, tuple[str, ...]]:
     Raises:
         UsageError: one has no value.
     """
-    from qdebug.config.resolve import flag_of
-    from qdebug.config.sweep import axis_values
+    from qdebug.config.resolve import flag_of, values_of
     from qdebug.errors import UsageError
 
-    found = {name: axis_values(values) for name, values in given.items() if values is not None}
+    found = {name: values_of(values) for name, values in given.items() if values is not None}
     for name, values in found.items():
         if not values:
             raise UsageError(

@@ -10,12 +10,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from qdebug.config.candidate import CandidateSettings
-from qdebug.config.resolve import Positive
+from qdebug.config.resolve import Positive, Share
 from qdebug.errors import UsageError
 
 StrategyName = Literal["auto", "rank", "ddmin", "prefix", "suffix", "exhaustive"]
 PinToName = Literal["fp16", "fp32", "auto"]
-Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 def _difference(flag: str, value: object) -> float:

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from qdebug.config.candidate import RestName, WeightsName
-from qdebug.config.resolve import Positive
+from qdebug.config.resolve import Positive, Share, values_of
+from qdebug.errors import UsageError
+
+_ALL = ("minmax", "percentile", "entropy", "mse", "mean-max")
+
+
+def _methods(given: object) -> tuple[str, ...]:
+    """Names of calibrators, from a list or separated by commas."""
+    names = values_of(given)
+    if not names:
+        raise UsageError(
+            "--method names no calibrator", "Give one or more with commas, or leave it out."
+        )
+    return names
 
 
 @dataclass(frozen=True)
@@ -16,8 +31,8 @@ class CalibrateSettings:
     Attributes:
         model: the ONNX file.
         calib_data: DATA to calibrate on.
-        methods: names of calibrators, tried all.
-        calibrators: the user's own, each `file.py:function`.
+        method: names of calibrators, tried all.
+        calibrator: the user's own, each `file.py:function`.
         holdout: DATA to judge on; None holds out `holdout_share` of `calib_data`.
         metric: end-to-end accuracy on the held-out samples.
         mix: also try the best method of each tensor.
@@ -26,14 +41,16 @@ class CalibrateSettings:
         weight_method: how weights get their ranges: the largest magnitude, or least squared error.
         samples, batch_size: as of `compare`.
         cache: reuse what an earlier pass over the same model and data gathered.
+        output, trt_cache: where to write the best ranges, as scales and for TensorRT 10.
+        force: replace existing files.
     """
 
     model: str
     calib_data: str
-    methods: tuple[str, ...] = ("minmax", "percentile", "entropy", "mse", "mean-max")
-    calibrators: tuple[str, ...] = ()
+    method: Annotated[tuple[str, ...], BeforeValidator(_methods)] = _ALL
+    calibrator: tuple[str, ...] = ()
     holdout: str | None = None
-    holdout_share: float = 0.2
+    holdout_share: Share = 0.2
     metric: str | None = None
     mix: bool = False
     from_cache: str | None = None
@@ -43,3 +60,6 @@ class CalibrateSettings:
     samples: Positive | None = None
     batch_size: Positive | None = None
     cache: bool = True
+    output: str | None = None
+    trt_cache: str | None = None
+    force: bool = False

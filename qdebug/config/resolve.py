@@ -49,6 +49,16 @@ _EXAMPLES = {
 }
 
 Positive = Annotated[int, FileField(gt=0)]
+Share = Annotated[float, FileField(gt=0, lt=1)]
+
+
+def values_of(given: object) -> tuple[str, ...]:
+    """Several values, each once, from "a,b", from one value, or from a list of either."""
+    items = given if isinstance(given, (list, tuple)) else [given]
+    # YAML reads off and on as truth values.
+    texts = [{True: "on", False: "off"}[i] if isinstance(i, bool) else str(i) for i in items]
+    parts = (part.strip() for text in texts for part in text.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def resolve(

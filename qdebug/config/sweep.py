@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from qdebug.config.candidate import WeightsName
 from qdebug.config.engine import BackendName, TypingName
-from qdebug.config.resolve import Positive, Workspace
+from qdebug.config.resolve import Positive, Workspace, values_of
 
 ValueT = TypeVar("ValueT", bound=str)
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
@@ -17,16 +17,7 @@ LevelName = Literal["default", "0", "1", "2", "3", "4", "5"]
 SwitchName = Literal["off", "on"]
 
 
-def axis_values(given: object) -> tuple[str, ...]:
-    """The values of an axis, each once, from "a,b", from one value, or from a list of either."""
-    items = given if isinstance(given, (list, tuple)) else [given]
-    # YAML reads off and on as truth values.
-    texts = [{True: "on", False: "off"}[i] if isinstance(i, bool) else str(i) for i in items]
-    parts = (part.strip() for text in texts for part in text.split(","))
-    return tuple(dict.fromkeys(part for part in parts if part))
-
-
-Axis = Annotated[tuple[ValueT, ...], BeforeValidator(axis_values), Field(min_length=1)]
+Axis = Annotated[tuple[ValueT, ...], BeforeValidator(values_of), Field(min_length=1)]
 """Values to try, one after the other."""
 
 

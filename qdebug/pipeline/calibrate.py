@@ -112,8 +112,8 @@ class _Given:
 
 
 def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
-    found = {c.name: c for c in (parse_method(m) for m in settings.methods)}
-    for spec in settings.calibrators:
+    found = {c.name: c for c in (parse_method(m) for m in settings.method)}
+    for spec in settings.calibrator:
         user = load_calibrator(spec)
         if user.name in found or user.name in _TAKEN:
             user = replace(user, name=spec)

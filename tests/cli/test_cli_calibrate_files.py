@@ -192,3 +192,23 @@ def test_every_bit_of_what_is_kept_is_checked(
             assert again["x"].scalars == records["x"].scalars
             np.testing.assert_array_equal(again["x"].arrays["table"], table)
     assert lost > 30
+
+
+def test_a_configuration_file_and_flags_over_it(desk: Any) -> None:
+    lines = ["command: calibrate", "model: net.onnx", "calib-data: calib.npz", "mix: true"]
+    lines += ["method: [minmax, 'percentile:99']", "holdout-share: 0.5", "output: scales.yaml"]
+    desk.write("run.yaml", "\n".join(lines))
+    found = desk.run("calibrate", "--config", "run.yaml", "--json", "-").json
+    assert set(found["methods"]) == {"minmax", "percentile:99", "mix"}
+    # The other half of the samples held out chooses the mix.
+    assert found["held_out_samples"] == 2 and Path("scales.yaml").exists()
+    over = ["--method", "entropy", "--holdout-share", "0.25", "-o", "over.yaml", "--json", "-"]
+    found = desk.run("calibrate", "--config", "run.yaml", *over).json
+    assert set(found["methods"]) == {"entropy", "mix"} and found["held_out_samples"] == 1
+    again = ("calibrate", "--config", "run.yaml")
+    desk.refused(*again, says=["scales.yaml", "--force"])
+    desk.refused(*again, "-o", "run.yaml", "--force", says=["--output", "--config"])
+    desk.refused(*again, "--method", ",", says=["--method names no calibrator"])
+    desk.write("run.yaml", "\n".join([*lines, "take: 3"]))
+    desk.refused(*again, says=["--config: run.yaml:8: take: unknown key"])
+    desk.refused("compare", *again[1:], says=["qdebug calibrate --config FILE"])
