@@ -61,6 +61,7 @@ class ProgressBars:
             disable=not (enabled and console.is_terminal),
         )
         self._tasks: dict[str, TaskID] = {}
+        self._last: dict[str, Progress] = {}
 
     def __enter__(self) -> ProgressBars:
         self._bars.start()
@@ -79,6 +80,10 @@ class ProgressBars:
         if step.stage not in self._tasks:
             unit = "samples" if step.stage in _SAMPLES else ""
             self._tasks[step.stage] = self._bars.add_task("", total=None, unit=unit)
+        elif _starts_over(self._last[step.stage], step):
+            # Its clock, too: else a second run of few steps has the rate of a moment.
+            self._bars.reset(self._tasks[step.stage], total=step.total or None)
+        self._last[step.stage] = step
         label = _LABELS.get(step.stage, step.stage)
         self._bars.update(
             self._tasks[step.stage],
@@ -86,3 +91,8 @@ class ProgressBars:
             total=step.total or None,
             description=f"{label}: {step.note}" if step.note else label,
         )
+
+
+def _starts_over(last: Progress, step: Progress) -> bool:
+    """Whether a stage runs once more: over other samples, for example."""
+    return step.done < last.done or last.done >= last.total > 0

@@ -34,6 +34,23 @@ def test_a_build_counts_no_samples() -> None:
     assert "Building" in file.getvalue() and "samples/s" not in file.getvalue()
 
 
+def test_the_rate_of_a_stage_that_runs_again_is_its_own() -> None:
+    def shown_at_last(*steps: tuple[float, int, int]) -> str:
+        file, now = io.StringIO(), [0.0]
+        console = Console(file=file, force_terminal=True, width=80, get_time=lambda: now[0])
+        with ProgressBars(console, enabled=True) as progress:
+            for at, done, total in steps:
+                now[0] = at
+                progress(Progress("calibrate", done, total))
+        return file.getvalue()
+
+    once = [(0.0, 50, 100), (1.0, 100, 100)]
+    assert "50 samples/s" in shown_at_last(*once)
+    # Of no time to speak of, though long after the stage had begun at first.
+    again = shown_at_last(*once, (2.0, 10, 14), (2.00001, 14, 14))
+    assert "14/14" in again and "samples/s" not in again
+
+
 @pytest.mark.parametrize(("terminal", "enabled"), [(False, True), (True, False)])
 def test_nowhere_else(terminal: bool, enabled: bool) -> None:
     text = shown(terminal, enabled)
