@@ -47,7 +47,7 @@ def test_the_rate_of_a_stage_that_runs_again_is_its_own() -> None:
     once = [(0.0, 50, 100), (1.0, 100, 100)]
     assert "50.0 samples/s" in shown_at_last(*once)
     # Of no time to speak of, though long after the stage had begun at first.
-    again = shown_at_last(*once, (2.0, 10, 14), (2.00001, 14, 14))
+    again = shown_at_last(*once, (2.0, 10, 14), (2.00001, 12, 14), (2.00002, 14, 14))
     assert "14/14" in again and "samples/s" not in again
 
 
