@@ -26,6 +26,17 @@ class Precision(StrEnum):
     FP32 = "fp32"
 
 
+class Fp16Kernels(StrEnum):
+    """How the simulation computes a layer in FP16.
+
+    EXACT: as if in FP32; what comes out is rounded. TENSORRT: as TensorRT's kernels do, which also
+    round inside: sums of products after every 16, the steps of a Softmax (see run.half).
+    """
+
+    EXACT = "exact"
+    TENSORRT = "tensorrt"
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """A model input or output.

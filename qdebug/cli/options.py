@@ -33,6 +33,15 @@ Rest = Annotated[
         rich_help_panel=WHAT,
     ),
 ]
+Fp16KernelsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fp16-kernels",
+        help="How FP16 layers are simulated: as TensorRT's kernels compute them, which sum in FP16 "
+        "(tensorrt, default), or with exact sums (exact).",
+        rich_help_panel=WHAT,
+    ),
+]
 Weights = Annotated[
     str | None,
     typer.Option(

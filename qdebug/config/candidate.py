@@ -10,6 +10,7 @@ from qdebug.config.resolve import Positive
 
 PrecisionName = Literal["int8", "fp16", "fp32"]
 RestName = Literal["fp16", "fp32"]
+Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
 
@@ -30,6 +31,7 @@ class CandidateSettings(EngineSettings):
         samples, calib_samples: how many to use; None uses all.
         batch_size: for a dynamic batch axis; None chooses.
         metric: end-to-end accuracy.
+        fp16_kernels: how the simulation computes FP16 layers: as TensorRT's kernels do, or exactly.
         cache: reuse what an earlier calibration pass over the same model and data gathered.
     """
 
@@ -46,4 +48,5 @@ class CandidateSettings(EngineSettings):
     calib_samples: Positive | None = None
     batch_size: Positive | None = None
     metric: str | None = None
+    fp16_kernels: Fp16KernelsName = "tensorrt"
     cache: bool = True

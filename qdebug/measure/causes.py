@@ -71,12 +71,14 @@ def int8_causes(parts: Sequence[OperandPart], weight: WeightPart | None) -> tupl
     return tuple(sorted(kept, key=lambda c: -(c.share or 0)))
 
 
-def half_causes(largest: float, tiny: float) -> tuple[Cause, ...]:
+def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tuple[Cause, ...]:
     """The causes of an FP16 layer's error.
 
     Args:
         largest: magnitude that the layer reads or writes in FP32.
         tiny: share of its non-zero values below FP16's normal numbers.
+        sums: share of its error that its kernel makes, by sums of products in FP16 most of all.
+        sums_db: SQNR at its output with exact sums.
     """
     if largest > _HALF_MAX:
         return (
@@ -95,6 +97,15 @@ def half_causes(largest: float, tiny: float) -> tuple[Cause, ...]:
                 f"{100 * tiny:.2g}% of the values are under {_HALF_TINY:.1g}, where FP16 loses "
                 "digits",
                 "Keep the layer in FP32, or scale what it reads up.",
+            ),
+        )
+    if sums >= LEAST_SHARE:
+        return (
+            Cause(
+                "fp16-sums",
+                sums,
+                f"its kernel also rounds inside, where it sums; with exact sums {sums_db:.1f} dB",
+                "Keep the layer in FP32: TensorRT then sums in FP32 too.",
             ),
         )
     return ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from qdebug.measure.conditions import Checked
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import Metrics
-from qdebug.types import Precision, Skipped
+from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
 """An error of a hundredth of the signal: an overflow whose readers show less is no culprit."""
@@ -106,7 +106,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class CompareResult:
-    """Everything `qdebug compare` measured."""
+    """Everything `qdebug compare` measured.
+
+    `fp16_kernels` is how the simulation computed the layers in FP16; None where there are none.
+    """
 
     model_path: str
     model_sha256: str
@@ -124,6 +127,7 @@ class CompareResult:
     notes: tuple[str, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     engine: EngineReport | None = None
+    fp16_kernels: Fp16Kernels | None = None
 
     @property
     def passed(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from qdebug.measure.causes import OperandPart, WeightPart, half_causes, int8_causes
+from qdebug.measure.metrics import sqnr_db
 from qdebug.measure.result import Cause
 from qdebug.measure.sums import error_energy
 from qdebug.model.layers import Layer
@@ -17,7 +19,7 @@ from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Array, Precision, Tensors
 
-WHOLE, NO_PAIRS = "whole", "no pairs"
+WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
 _SMALLEST_NORMAL_HALF = 2.0**-14
 
 
@@ -81,6 +83,7 @@ class Alone:
 
     Attributes:
         energies: Σerr² at its output, by variant.
+        signal: Σref² there.
         values: of the tensors its pairs quantize, by name; of all it reads and writes in FP16.
     """
 
@@ -88,11 +91,13 @@ class Alone:
     layer: Layer
     pairs: Sequence[Pair]
     energies: dict[str, float] = field(default_factory=dict)
+    signal: float = 0.0
     values: dict[str, _Values] = field(default_factory=dict)
 
     def add(self, truth: Tensors, results: Mapping[str, Tensors], output: str) -> None:
         """Add one batch: the reference's tensors, and what each variant made of them."""
         reference = truth[self.layer.output]
+        self.signal += error_energy(reference, np.zeros_like(reference))
         for variant, tensors in results.items():
             if tensors[output].shape == reference.shape:
                 energy = error_energy(reference, tensors[output])
@@ -111,7 +116,8 @@ class Alone:
             values = self.values.values()
             count = sum(v.count for v in values)
             tiny = sum(v.tiny for v in values) / count if count else 0.0
-            return half_causes(max((v.largest for v in values), default=0.0), tiny)
+            largest = max((v.largest for v in values), default=0.0)
+            return half_causes(largest, tiny, *self._sums())
         whole = self.energies.get(WHOLE, 0.0)
         bare = self.energies.get(NO_PAIRS, 0.0)
         parts = []
@@ -119,6 +125,13 @@ class Alone:
             rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
             parts.append(self._part(pair, max(0.0, whole - rest)))
         return int8_causes(parts, self._weight(bare))
+
+    def _sums(self) -> tuple[float, float]:
+        """The share of the error that inexact sums make, and the SQNR without them."""
+        whole, exact = self.energies.get(WHOLE, 0.0), self.energies.get(EXACT)
+        if exact is None or not 0 <= exact < whole:
+            return 0.0, math.inf
+        return 1 - exact / whole, sqnr_db(self.signal, exact)
 
     def _values(self, tensor: str) -> _Values:
         return self.values.setdefault(tensor, _Values())

@@ -15,7 +15,7 @@ from qdebug.measure.task import labels_of
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.build import Planned, load_model, plan_from, plan_ranges
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import Context, ort_context
 from qdebug.pipeline.engine import Target as EngineTarget
 from qdebug.pipeline.engine import check_parsed, open_target
 from qdebug.pipeline.latency import read_kernels
@@ -25,8 +25,7 @@ from qdebug.pipeline.sizing import parallelism
 from qdebug.pipeline.subject import Subject, planned_subject
 from qdebug.pipeline.suspects import rate_layers
 from qdebug.pipeline.target import Target, read_target
-from qdebug.run.ort import OrtBackend
-from qdebug.types import Precision, ProgressCallback
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,9 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         if target.metric is not None and target.metric.needs_labels:
             labels_of(portion.samples.extras)
     parallel = parallelism()
-    context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
+    context = ort_context(
+        parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
+    )
     planned = plan_ranges(settings, context, plan, model, searched)
     subject = planned_subject(model, planned.bound)
     if engine is not None:

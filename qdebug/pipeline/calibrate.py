@@ -20,7 +20,7 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.build import range_notes, ranges_for
 from qdebug.pipeline.cachediff import compare_with_cache
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import ort_context
 from qdebug.pipeline.mix import choose_mix
 from qdebug.pipeline.portion import Portion, finely, halves, split, whole
 from qdebug.pipeline.quantizable import read_quantizable
@@ -29,7 +29,6 @@ from qdebug.pipeline.sizing import parallelism
 from qdebug.pipeline.trial import try_candidates
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import Ranges, read_ranges
-from qdebug.run.ort import OrtBackend
 from qdebug.types import ProgressCallback, ignore_progress
 
 _TAKEN = (*METHODS, "mix", "given")
@@ -54,7 +53,7 @@ def calibrate(
     calibration, held_out = _portions(settings, subject.model)
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     parallel = parallelism()
-    context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
+    context = ort_context(parallel, progress, settings.batch_size)
     graph = subject.model.graph
     needed, cached = subject.needed, settings.cache
     given = _Given.read(settings.from_cache, subject.model) if settings.from_cache else None

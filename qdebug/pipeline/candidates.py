@@ -183,7 +183,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             return self._engines.open(self._lowered(bound), self._capture)
         if sessions is not None and not self._capture and sessions.takes(bound.precisions):
             return sessions.open(bound.precisions, kernels=way is not _Way.LITERAL)
-        return self._context.backend.open(_lowered(bound), self._capture)
+        return self._context.simulation.open(_lowered(bound), self._capture)
 
     def _execute(
         self,
@@ -295,6 +295,6 @@ def _lowered(bound: BoundPlan) -> onnx.ModelProto:
 
 def _sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:
     """What assembles candidates for ONNX Runtime; another backend gets them lowered."""
-    if not isinstance(context.backend, OrtBackend):
+    if not isinstance(context.simulation, OrtBackend):
         return None
-    return CandidateSessions(Assembler(bound), context.parallel.threads)
+    return CandidateSessions(Assembler(bound, context.fp16_kernels), context.parallel.threads)

@@ -18,7 +18,7 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.asked import check_model
 from qdebug.pipeline.build import Built, build_subject, load_model, plan_from
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import Context, ort_context
 from qdebug.pipeline.diagnose import diagnosed
 from qdebug.pipeline.engine import Target, engine_of, open_target
 from qdebug.pipeline.engine_execute import with_engine
@@ -48,10 +48,9 @@ from qdebug.pipeline.subject import Subject
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.files import check_new, write_text
 from qdebug.report.jsonout import compare_to_json
-from qdebug.run.ort import OrtBackend
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
-from qdebug.types import Precision, ProgressCallback, ignore_progress
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,9 @@ def compare(
         samples = _samples(settings, model, gate)
         writer = _open_writer(stack, settings, keep, samples.count)
         parallel = parallelism()
-        context = Context(OrtBackend(parallel.threads), parallel, progress, settings.batch_size)
+        context = ort_context(
+            parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
+        )
         built = build_subject(settings, context, plan, model, samples)
         subject = built.subject
         # Before the simulation: what cannot be built is told at once.
@@ -201,7 +202,7 @@ def _run(
     rated = any(isinstance(sink, EvidenceSink) and sink.rates for sink in sinks)
     options = PassOptions(workers, settings.local_samples, stored, sinks)
     with ExitStack() as stack:
-        whole = open_pass(stack, context.backend, subject, tensors, rated=rated)
+        whole = open_pass(stack, context, subject, tensors, rated=rated)
         sizing = probe(whole.reference, samples, settings.batch_size)
         sizes = sizing.bytes_per_batch
         groups = capture_groups(tensors, sizes, workers + 1, settings.memory_budget)
@@ -215,7 +216,7 @@ def _run(
             if isinstance(sink, EvidenceSink):
                 sink.start_group()
         with ExitStack() as stack:
-            one = open_pass(stack, context.backend, subject, group, rated=rated)
+            one = open_pass(stack, context, subject, group, rated=rated)
             total = total.joined(run_pass(one, sizing.samples, options, context.progress))
         not_float += one.not_float
     return total, not_float
@@ -234,6 +235,7 @@ def _result(
     layers = layer_results(subject, errors)
     named = {t.name: t for t in tensors}
     finals = tuple(named[name] for name in subject.reference.outputs if name in named)
+    half = Precision.FP16 in subject.precisions.values()
     return CompareResult(
         model_path=settings.model,
         model_sha256=subject.model.file.sha256,
@@ -249,6 +251,7 @@ def _result(
         skipped=all_skipped(subject, errors, not_float),
         task=task,
         notes=(*subject.notes, *overflow_notes(finals, layers)),
+        fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
     )
 
 

@@ -6,14 +6,37 @@ from dataclasses import dataclass
 
 from qdebug.pipeline.sizing import Parallelism
 from qdebug.run.base import Backend
-from qdebug.types import ProgressCallback
+from qdebug.run.ort import OrtBackend
+from qdebug.types import Fp16Kernels, ProgressCallback
 
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of one run. `batch_size` is None where it may be chosen."""
+    """The surroundings of one run.
+
+    Attributes:
+        backend: executes references, and models as they are.
+        simulation: executes candidates.
+        batch_size: None where it may be chosen.
+        fp16_kernels: those of `simulation`.
+    """
 
     backend: Backend
+    simulation: Backend
     parallel: Parallelism
     progress: ProgressCallback
     batch_size: int | None = None
+    fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
+
+
+def ort_context(
+    parallel: Parallelism,
+    progress: ProgressCallback,
+    batch_size: int | None = None,
+    fp16_kernels: Fp16Kernels = Fp16Kernels.TENSORRT,
+) -> Context:
+    """ONNX Runtime on the CPU for references and candidates; `fp16_kernels` are those of the
+    candidates."""
+    exact = OrtBackend(parallel.threads)
+    simulation = OrtBackend(parallel.threads, fp16_kernels)
+    return Context(exact, simulation, parallel, progress, batch_size, fp16_kernels)

@@ -12,12 +12,13 @@ from qdebug.measure.causes import harmless_cause, inherited_cause
 from qdebug.measure.result import Cause, LayerResult, TensorResult
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples
-from qdebug.pipeline.alone import NO_PAIRS, WHOLE, Alone, without
+from qdebug.pipeline.alone import EXACT, NO_PAIRS, WHOLE, Alone, without
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.subject import Subject
 from qdebug.plan.rewrite.bypass import Pair, bypass, pairs_of
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
-from qdebug.run.base import Session
+from qdebug.run.base import Backend, Session
+from qdebug.types import Fp16Kernels, Precision
 
 MOST_LAYERS = 16
 """Layers that are looked into: a reader looks at no more."""
@@ -88,10 +89,13 @@ def _own_causes(
     captured = {*(a.layer.output for a in alone.values()), *local.inputs}
     captured &= set(subject.reference.producers)
     with ExitStack() as stack:
-        reference = _opened(stack, context, subject.reference.proto, sorted(captured))
+        reference = _opened(stack, context.backend, subject.reference.proto, sorted(captured))
         sessions = {
-            name: _opened(stack, context, proto) for name, proto in _variants(local, pairs).items()
+            name: _opened(stack, context.simulation, proto)
+            for name, proto in _variants(local, pairs).items()
         }
+        if _sums_in_half(context, subject, wanted):
+            sessions[EXACT] = _opened(stack, context.backend, local.proto)
         seen = values = 0
         for batch in batches:
             feeds = samples.feeds(batch.start, batch.count)
@@ -129,9 +133,14 @@ def _spread(batches: Sequence[Batch]) -> list[Batch]:
     return [batches[i] for i in order]
 
 
+def _sums_in_half(context: Context, subject: Subject, layers: Sequence[Layer]) -> bool:
+    half = any(subject.precisions[layer.name] is Precision.FP16 for layer in layers)
+    return half and context.fp16_kernels is not Fp16Kernels.EXACT
+
+
 def _opened(
-    stack: ExitStack, context: Context, proto: onnx.ModelProto, capture: Sequence[str] = ()
+    stack: ExitStack, backend: Backend, proto: onnx.ModelProto, capture: Sequence[str] = ()
 ) -> Session:
-    session = context.backend.open(proto, capture)
+    session = backend.open(proto, capture)
     stack.callback(session.close)
     return session

@@ -25,7 +25,7 @@ from qdebug.pipeline.results import verdict_of
 from qdebug.pipeline.subject import Subject
 from qdebug.run.tensorrt.observe.ways import ways_from
 from qdebug.run.tensorrt.profiling import LayerTime
-from qdebug.types import Array, Precision, Tensors
+from qdebug.types import Array, Fp16Kernels, Precision, Tensors
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ def with_engine(
     save_engine(engine, settings)
     if report.not_run:
         layers = _explained(subject, result.layers, report)
-        notes = (*result.notes, *capture_note(settings, report.not_run), *_half_note(layers))
+        left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()
+        notes = (*result.notes, *capture_note(settings, report.not_run), *left_out)
         return replace(result, engine=report, layers=layers, notes=notes)
     keep = [evidence.engine] if evidence else []
     done = execute_engine(engine.target, settings, subject, samples, context, gate.metric, keep)
@@ -155,6 +156,7 @@ def execute_engine(
     job = EngineJob(
         for_samples(maker, subject.reference, samples, batches),
         context.backend,
+        context.simulation,
         samples,
         batches,
         ways=ways_from(settings.capture),

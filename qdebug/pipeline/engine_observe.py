@@ -30,7 +30,8 @@ class EngineJob:
 
     Attributes:
         maker: builds and loads engines; its profile must admit every batch (`for_samples`).
-        simulation: executes the reference and the lowered model literally.
+        reference: executes the reference.
+        simulation: executes the lowered model.
         batches: those of `samples` to run; all have been asked for by their shape.
         ways: how to observe, in the order in which they are tried.
         group_bytes: see TensorRTBackend.
@@ -38,6 +39,7 @@ class EngineJob:
     """
 
     maker: EngineMaker
+    reference: Backend
     simulation: Backend
     samples: Samples
     batches: Sequence[Batch]
@@ -92,7 +94,7 @@ def preflight(job: EngineJob, reference: Graph, candidate: Graph) -> Preflight:
     fp32: dict[str, ErrorSums] = {}
     repeated: dict[str, ErrorSums] = {}
     with ExitStack() as stack:
-        cpu = opened(stack, job.simulation.open(reference.proto, []))
+        cpu = opened(stack, job.reference.open(reference.proto, []))
         plain = opened(stack, TensorRTBackend(job.maker).open(reference.proto, []))
         twice = [opened(stack, anew.open(candidate.proto, [])) for _ in range(2)]
         for batch in job.batches[:CHECKED_BATCHES]:

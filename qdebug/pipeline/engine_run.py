@@ -76,7 +76,7 @@ def attribute_engine(
     inner = [t for t in tensors if t in reference.producers]
     stand_ins = [tensors[t] for t in inner]
     with ExitStack() as stack:
-        cpu = opened(stack, job.simulation.open(reference.proto, inner))
+        cpu = opened(stack, job.reference.open(reference.proto, inner))
         simulation = opened(stack, job.simulation.open(candidate.proto, stand_ins))
         observed = observe_engine(job, cpu, built or candidate, stand_ins)
         stack.callback(observed.clean.close)

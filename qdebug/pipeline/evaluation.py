@@ -18,6 +18,7 @@ from qdebug.pipeline.target import Target, judge
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.search.problem import Measurement, Pins
+from qdebug.types import Fp16Kernels
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def evaluator(runner: CandidateRunner, target: Target, layers: Layers, at_once: 
     return Evaluator(runner, target.condition_for(runner.reference_task), layers, at_once)
 
 
-def search_key(bound: BoundPlan, one: Evaluator, metric: TaskMetric | None) -> dict[str, str]:
+def search_key(
+    bound: BoundPlan, one: Evaluator, metric: TaskMetric | None, fp16_kernels: Fp16Kernels
+) -> dict[str, str]:
     """All that decides what an evaluation gives, by name; two searches with the same key may share
     their evaluations."""
     plan = plan_to_yaml(bound.plan)
@@ -67,6 +70,7 @@ def search_key(bound: BoundPlan, one: Evaluator, metric: TaskMetric | None) -> d
         "metric": _metric_key(metric),
         "machine": f"{platform.machine()} {versions}",
         "execution": "literal" if one.runner.literal else "fast",
+        "fp16_kernels": str(fp16_kernels),
     }
 
 

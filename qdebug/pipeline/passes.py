@@ -21,6 +21,7 @@ from qdebug.measure.sums import ErrorSums, MeasureOptions, measure
 from qdebug.measure.task import join_outputs
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples
+from qdebug.pipeline.context import Context
 from qdebug.pipeline.subject import Subject
 from qdebug.plan.rewrite.cut import cut_layers
 from qdebug.run.base import Backend, Session
@@ -93,7 +94,7 @@ class Pass:
 
 
 def open_pass(
-    stack: ExitStack, backend: Backend, subject: Subject, tensors: Sequence[str], *, rated: bool
+    stack: ExitStack, context: Context, subject: Subject, tensors: Sequence[str], *, rated: bool
 ) -> Pass:
     """Open the sessions for one group of tensors; `stack` closes them.
 
@@ -113,12 +114,12 @@ def open_pass(
     feeds = cut.inputs if cut else ()
     fed = (t for t in feeds if t in subject.reference.producers)
     wanted_sessions = [
-        (subject.reference.proto, list(dict.fromkeys([*tensors, *fed]))),
-        (subject.candidate.proto, [subject.tensors[t] for t in tensors]),
+        (context.backend, subject.reference.proto, list(dict.fromkeys([*tensors, *fed]))),
+        (context.simulation, subject.candidate.proto, [subject.tensors[t] for t in tensors]),
     ]
     if cut:
-        wanted_sessions.append((cut.proto, []))
-    reference, candidate, *local = _open_all(stack, backend, wanted_sessions)
+        wanted_sessions.append((context.simulation, cut.proto, []))
+    reference, candidate, *local = _open_all(stack, wanted_sessions)
     floats = [t for t in tensors if _is_float(subject, t, reference, candidate)]
     cut_outputs = cut.outputs if cut else {}
     comparison = Comparison(
@@ -139,12 +140,12 @@ def open_pass(
 
 
 def _open_all(
-    stack: ExitStack, backend: Backend, models: Sequence[tuple[onnx.ModelProto, list[str]]]
+    stack: ExitStack, models: Sequence[tuple[Backend, onnx.ModelProto, list[str]]]
 ) -> list[Session]:
     """A session for each model with the tensors to capture, opened side by side: optimizing a
     graph and packing its weights take a good part of a short run."""
     with ThreadPoolExecutor(max_workers=len(models)) as pool:
-        futures = [pool.submit(backend.open, proto, capture) for proto, capture in models]
+        futures = [pool.submit(backend.open, proto, capture) for backend, proto, capture in models]
         wait(futures)
     for future in futures:
         if future.exception() is None:

@@ -19,14 +19,13 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import ort_context
 from qdebug.pipeline.portion import Portion, whole
 from qdebug.pipeline.ranges import Gathered, gather_ranges
 from qdebug.pipeline.sizing import parallelism
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan, bind_plan, nearest
 from qdebug.plan.planfile import read_plan
-from qdebug.run.ort import OrtBackend
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import RangeRecord
 from qdebug.types import Precision, ProgressCallback, ignore_progress
@@ -108,7 +107,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
         with given_by("--holdout"):
             held_out = whole(open_samples(settings.holdout, inputs, batch_size=batch_size))
     parallel = parallelism()
-    context = Context(OrtBackend(parallel.threads), parallel, progress, batch_size)
+    context = ort_context(parallel, progress, batch_size)
     gathered = gather_ranges(context, model.graph, portion, cached=settings.cache)
     seen: Gathered | None = None
     if held_out is not None:

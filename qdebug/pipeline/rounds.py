@@ -174,7 +174,7 @@ def _journal(setup: Setup, way: _Way, one: Evaluator, stack: ExitStack) -> Journ
     if way.engines is not None or (way.held_out is not None and way.held_out.on_engines):
         # Nothing is kept but the engines themselves: they tell little of the machine.
         return None
-    key = search_key(setup.planned.bound, one, setup.target.metric)
+    key = search_key(setup.planned.bound, one, setup.target.metric, setup.context.fp16_kernels)
     again = "" if way.literal is None or setup.settings.literal else "literal"
     if way.held_out:
         key["held_out"] = setup.held_out.key

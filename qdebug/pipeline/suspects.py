@@ -25,7 +25,7 @@ def rate_layers(context: Context, subject: Subject, portion: Portion) -> dict[st
     step = len(portion.batches) / wanted
     batches = [portion.batches[int(i * step)] for i in range(wanted)]
     with ExitStack() as stack:
-        one = open_pass(stack, context.backend, subject, tensors, rated=False)
+        one = open_pass(stack, context, subject, tensors, rated=False)
         parts = []
         for done, batch in enumerate(batches, start=1):
             feeds = samples.feeds(batch.start, batch.count)

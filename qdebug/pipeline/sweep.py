@@ -21,7 +21,7 @@ from qdebug.pipeline.build import (
     plan_from,
     ranges_for,
 )
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import Context, ort_context
 from qdebug.pipeline.engine import Target, fitted, why_not_run
 from qdebug.pipeline.sizing import parallelism
 from qdebug.pipeline.subject import Subject
@@ -38,7 +38,6 @@ from qdebug.pipeline.sweep_errors import OutputJudge
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.report.files import check_new, make_folder, write_bytes, write_text
-from qdebug.run.ort import OrtBackend
 from qdebug.run.tensorrt.cuda import Cuda, open_cuda
 from qdebug.types import Progress, ProgressCallback, ignore_progress
 
@@ -70,7 +69,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     runs = any(gpu.cuda for gpu in gpus)
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
-    context = Context(OrtBackend(parallel.threads), parallel, progress, batch_size)
+    context = ort_context(parallel, progress, batch_size)
     total = len(variants) * len(fit)
     if settings.save_engines:
         names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]

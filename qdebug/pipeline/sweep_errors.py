@@ -62,7 +62,7 @@ class OutputJudge:
         self._reference(subject.reference)  # if that fails, it is not the candidate's failure
         with ExitStack() as stack:
             try:
-                session = self._context.backend.open(subject.candidate.proto, [])
+                session = self._context.simulation.open(subject.candidate.proto, [])
                 stack.callback(session.close)
                 errors = self.of(session, subject)
             except (BackendError, ModelError) as error:
@@ -122,6 +122,7 @@ class OutputJudge:
         parts = [
             __version__,
             "errors",
+            str(self._context.fp16_kernels),
             reference_key(subject, self._samples),
             hashlib.sha256(candidate).hexdigest(),
             self._metric.name if self._metric else "",

@@ -15,7 +15,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.scoring import Judge, TensorScore, labels_for
-from qdebug.run.base import Session
+from qdebug.run.base import Backend, Session
 from qdebug.run.stream import map_in_order
 from qdebug.types import Array, Feeds, Progress, Tensors
 
@@ -58,7 +58,10 @@ def try_candidates(
         sessions: dict[int, Session] = {}
         for one in everything.values():
             if id(one.proto) not in sessions:
-                sessions[id(one.proto)] = _opened(stack, context, one.proto)
+                backend = (
+                    context.simulation if one.proto is not reference.proto else context.backend
+                )
+                sessions[id(one.proto)] = _opened(stack, backend, one.proto)
 
         def run(batch: Batch) -> dict[str, Tensors]:
             feeds = samples.feeds(batch.start, batch.count)
@@ -83,8 +86,8 @@ def try_candidates(
     return Trials(trials, judge(scores[""]))
 
 
-def _opened(stack: ExitStack, context: Context, proto: onnx.ModelProto) -> Session:
-    session = context.backend.open(proto, [])
+def _opened(stack: ExitStack, backend: Backend, proto: onnx.ModelProto) -> Session:
+    session = backend.open(proto, [])
     stack.callback(session.close)
     return session
 

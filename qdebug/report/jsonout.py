@@ -21,6 +21,7 @@ def compare_to_json(result: CompareResult) -> dict[str, Any]:
         "model": {"path": result.model_path, "sha256": result.model_sha256},
         "backend": result.backend,
         "precision": result.precision,
+        "fp16_kernels": result.fp16_kernels and str(result.fp16_kernels),
         "samples": result.samples,
         "local_samples": result.local_samples,
         "verdict": {

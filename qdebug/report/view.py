@@ -13,6 +13,7 @@ from qdebug.measure.engine import EngineReport
 from qdebug.measure.engine_causes import ENGINE_LABELS
 from qdebug.measure.metrics import Metrics
 from qdebug.measure.result import Cause, CompareResult, LayerResult
+from qdebug.types import Fp16Kernels
 
 _MOST_REASONS = 3
 
@@ -149,8 +150,16 @@ def _facts(result: CompareResult) -> list[tuple[str, str]]:
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
     if broken:
         facts.append(("NaN or Inf", f"{len(broken)} tensors, first in {printable(broken[0].name)}"))
+    if result.fp16_kernels is not None:
+        facts.append(("FP16 layers", _FP16_KERNELS[result.fp16_kernels]))
     facts.append(("compared", _coverage(result)))
     return facts
+
+
+_FP16_KERNELS = {
+    Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",
+    Fp16Kernels.EXACT: "simulated with exact sums; TensorRT's kernels sum in FP16",
+}
 
 
 def _metrics_text(metrics: Metrics) -> str:

@@ -12,8 +12,8 @@ import onnx
 
 from qdebug.errors import BackendError, ModelError
 from qdebug.run.capture import encode_marked
-from qdebug.run.ort_fp16 import keep_fp16_rounding
-from qdebug.types import Feeds, Skipped, Tensors
+from qdebug.run.half.rounding import keep_fp16_rounding
+from qdebug.types import Feeds, Fp16Kernels, Skipped, Tensors
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -41,14 +41,16 @@ class OrtBackend:
 
     name = "ort"
 
-    def __init__(self, threads: int = 0) -> None:
+    def __init__(self, threads: int = 0, fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT) -> None:
         """`threads` is the number of threads within one operator; 0 lets the runtime choose."""
         self._threads = threads
+        self._fp16_kernels = fp16_kernels
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> OrtSession:
         """See Backend.open."""
         with loading():
-            marked, skipped = encode_marked(keep_fp16_rounding(proto), capture)
+            rounded = keep_fp16_rounding(proto, self._fp16_kernels)
+            marked, skipped = encode_marked(rounded, capture)
             return OrtSession(marked, self._threads, skipped)
 
 

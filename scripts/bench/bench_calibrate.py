@@ -123,7 +123,9 @@ def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
     samples = open_samples(data, graph.inputs, limit=count)
     plan = bind_plan(PrecisionPlan(Precision.INT8), prepared, find_layers(graph))  # type: ignore[arg-type]
     parallel = parallelism()
-    context = Context(OrtBackend(parallel.threads), parallel, ignore_progress)
+    context = Context(
+        OrtBackend(parallel.threads), OrtBackend(parallel.threads), parallel, ignore_progress
+    )
     needed = plan.needed_ranges()
     gathered = gather_ranges(context, graph, whole(samples), cached=False, tensors=needed)
     for method in METHODS:

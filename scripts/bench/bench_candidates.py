@@ -90,7 +90,7 @@ class _Case:
         plan = plan_from(settings)
         model = load_model(str(path), plan)
         samples = open_samples(str(data), model.graph.inputs, limit=count)
-        context = Context(OrtBackend(1), Parallelism(workers, 1), ignore_progress)
+        context = Context(OrtBackend(1), OrtBackend(1), Parallelism(workers, 1), ignore_progress)
         subject = build_subject(settings, context, plan, model, samples).subject
         assert subject.plan is not None
         bound = bind_plan(subject.plan, model, subject.layers)

@@ -32,9 +32,10 @@ from qdebug.run.tensorrt.library import Library, load_library
 from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.run.tensorrt.observe.ways import CaptureWay
 from qdebug.run.tensorrt.settings import BuildSettings
-from qdebug.types import Precision
+from qdebug.types import Fp16Kernels, Precision
 
 DATA = Path(__file__).parents[2] / "calib_data"
+SIMULATION = OrtBackend(fp16_kernels=Fp16Kernels.TENSORRT)
 PLANS = {
     "fp32": PrecisionPlan(Precision.FP32),
     "fp16": PrecisionPlan(Precision.FP16),
@@ -143,7 +144,8 @@ def findings(case: Callable[..., Case]) -> Callable[..., EngineFindings]:
 
 def _job(maker: EngineMaker, graph: Graph, samples: Samples) -> EngineJob:
     batches = list(samples.batches())
-    return EngineJob(for_samples(maker, graph, samples, batches), OrtBackend(), samples, batches)
+    fitted = for_samples(maker, graph, samples, batches)
+    return EngineJob(fitted, OrtBackend(), SIMULATION, samples, batches)
 
 
 @cache

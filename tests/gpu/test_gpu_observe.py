@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qdebug.measure.attribution import RELEVANT_DB, TOLERANCE_DB, agreement
+from qdebug.measure.attribution import RELEVANT_DB, agreement
 from qdebug.pipeline.engine_run import EngineFindings, attribute_engine
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.observe.ways import CaptureWay
@@ -28,13 +28,8 @@ def test_the_simulation_foretells_the_engine(
     net: str,
     kind: str,
 ) -> None:
-    """Tensors whose error in the engine is below 60 dB: in INT8 their error is the simulation's.
-
-    In FP16 (17 of 32, 101 of 115, 42 of 108 and 174 of 204 tensors of these networks) the engine's
-    kernels sum in FP16 and add an error of their own: 2 dB, and up to 12 dB over MiniLM's 1536
-    terms. So it is worse than the simulation, seldom better; what is mostly the kernels' has their
-    label; and layers rank alike where no sum is long. See test_gpu_sums.
-    """
+    """The error of tensors that are below 60 dB in the engine is the simulation's. In FP16 that
+    takes kernels that round as TensorRT's do: see test_gpu_half."""
     one, found = case(net, kind), findings(net, kind, CaptureWay.OUTPUTS)
     outputs = {x.output for x in one.layers if x.quantizable or kind == "fp16"}
     layers = agreement([a for a in found.attributions if a.tensor in outputs])
@@ -56,17 +51,10 @@ def test_the_simulation_foretells_the_engine(
     print(f"{net} {kind}: {len(below)} of {len(found.attributions)} tensors below 60 dB")
     assert not found.checks[-1].hides
     assert len(below) > (50 if kind == "int8" else 0)
-    assert layers.spearman is not None
-    assert layers.spearman >= (0.9 if (net, kind) == ("minilm", "fp16") else 0.98)
-    if kind == "fp16":
-        told = [a for a in below if not math.isnan(a.total_db)]
-        better = [a for a in told if a.total_db > a.quantization_db + TOLERANCE_DB]
-        assert len(better) <= 0.05 * len(told)
-        # Two errors that know nothing of each other are 3 dB worse together where they are equal.
-        much = [a for a in told if a.total_db < a.quantization_db - 4]
-        assert {a.label for a in much} <= {"kernel"}
-    else:
-        assert found.agreement.within is not None and found.agreement.within >= 0.95
+    assert found.agreement.within is not None and found.agreement.within >= 0.95
+    for ranked in (found.agreement, layers):
+        assert ranked.spearman is not None and ranked.spearman >= 0.98
+    if kind == "int8":
         assert all(a.label in ("", "quantization") for a in found.attributions)
         assert found.clean[0].label == "quantization" and found.clean[0].kernel_share < 0.1
 

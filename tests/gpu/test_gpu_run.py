@@ -23,7 +23,6 @@ from qdebug.measure.attribution import RELEVANT_DB
 from qdebug.measure.observation import add_errors, sqnr
 from qdebug.measure.sums import ErrorSums
 from qdebug.pipeline.engine_observe import preflight
-from qdebug.run.ort import OrtBackend
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build import build_engine
@@ -39,7 +38,7 @@ from qdebug.store.writer import RunWriter
 from qdebug.types import Tensors
 
 DATA = Path(__file__).parents[2] / "calib_data"
-AT_LEAST_DB = {"fp32": 90, "fp16": 50, "int8": 45}
+AT_LEAST_DB = {"fp32": 90, "fp16": 60, "int8": 45}
 """Against the simulation of the same precision."""
 
 
@@ -52,7 +51,7 @@ def test_an_engine_computes_what_the_simulation_does(
         pytest.skip("TensorRT for RTX 1.6 has no INT8 convolution on compute capability 9.0")
     one = case(net, kind)
     proto = one.lowered.graph.proto
-    simulation = OrtBackend().open(proto, [])
+    simulation = one.job.simulation.open(proto, [])
     errors: dict[str, ErrorSums] = {}
     with EngineSession(one.job.maker.make(proto).engine) as session:
         for batch in one.job.batches:
@@ -124,7 +123,7 @@ def test_preflight(case: Callable[..., Any], figures: dict[str, Any], net: str, 
 def test_dynamic_shapes(case: Callable[..., Any]) -> None:
     one = case("digits_encoder", "fp16")
     proto = one.lowered.graph.proto
-    simulation = OrtBackend().open(proto, [])
+    simulation = one.job.simulation.open(proto, [])
     images = np.random.default_rng(0).normal(size=(16, 1, 8, 8)).astype(np.float32)
     with EngineSession(one.job.maker.make(proto).engine) as session:
         with pytest.raises(BackendError, match="was built for"):

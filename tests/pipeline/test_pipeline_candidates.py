@@ -59,7 +59,7 @@ class Case:
     portion: Portion
 
     def runner(self, workers: int = 2, **options: Any) -> CandidateRunner:
-        context = Context(OrtBackend(1), Parallelism(workers, 1), ignore_progress)
+        context = Context(OrtBackend(1), OrtBackend(1), Parallelism(workers, 1), ignore_progress)
         return CandidateRunner(context, self.model, self.bound, self.portion, **options)
 
     def literal(self, pins: Mapping[str, Precision]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Case:
 def case(name: str, plan: PrecisionPlan, count: int = 24) -> Case:
     model = prepare_model(read_model(DATA / f"{name}.onnx"), required_opset(plan))
     samples = open_samples(str(DATA / "digits_holdout.npz"), model.graph.inputs, limit=count)
-    context = Context(OrtBackend(1), Parallelism(2, 1), ignore_progress)
+    context = Context(OrtBackend(1), OrtBackend(1), Parallelism(2, 1), ignore_progress)
     gathered = gather_ranges(context, model.graph, whole(samples), cached=False)
     ranges = {t: TensorRange(h.amax) for t, h in gathered.histograms.items()}
     bound = bind_plan(plan.with_ranges(ranges, "test"), model, find_layers(model.graph))
@@ -313,7 +313,7 @@ def test_another_backend_gets_candidates_lowered(cnn: Case) -> None:
         def open(self, proto: Any, capture: Any) -> Any:
             return OrtBackend(1).open(proto, capture)
 
-    context = Context(Other(), Parallelism(2, 1), ignore_progress)
+    context = Context(Other(), Other(), Parallelism(2, 1), ignore_progress)
     with CandidateRunner(context, cnn.model, cnn.bound, cnn.portion) as runner:
         assert runner.literal
         (found,) = runner.evaluate_many([{}])

@@ -62,7 +62,7 @@ def job(tmp_path: Any) -> EngineJob:
     samples = open_samples(str(tmp_path / "x.npz"), REFERENCE.inputs, batch_size=4)
     batches = list(samples.batches())
     maker = for_samples(fake_maker(cuda=FakeCuda()), REFERENCE, samples, batches)
-    return EngineJob(maker, OrtBackend(), samples, batches)
+    return EngineJob(maker, OrtBackend(), OrtBackend(), samples, batches)
 
 
 def run(job: EngineJob, build: Build = fake_build, **changes: Any) -> EngineFindings:

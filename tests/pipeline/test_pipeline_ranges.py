@@ -31,7 +31,7 @@ from qdebug.types import ignore_progress
 def _gathered(workers: int) -> Gathered:
     graph = prepare_model(read_model("calib_data/digits_cnn.onnx")).graph
     samples = open_samples("calib_data/digits_calib.npz", graph.inputs, limit=24, batch_size=2)
-    context = Context(OrtBackend(1), Parallelism(workers, 1), ignore_progress, 2)
+    context = Context(OrtBackend(1), OrtBackend(1), Parallelism(workers, 1), ignore_progress, 2)
     return gather_ranges(context, graph, whole(samples), cached=False)
 
 
@@ -89,7 +89,7 @@ def test_minmax_is_exactly_onnx_runtimes(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.concatenate(samples))
     prepared = prepare_model(read_model(path)).graph
     portion = whole(open_samples(str(tmp_path / "data.npz"), prepared.inputs))
-    context = Context(OrtBackend(1), Parallelism(1, 1), ignore_progress)
+    context = Context(OrtBackend(1), OrtBackend(1), Parallelism(1, 1), ignore_progress)
     found = gather_ranges(context, prepared, portion, cached=False).histograms
     assert set(found) == set(expected) == {"x", "y", "z", "out"}
     for name, histogram in found.items():

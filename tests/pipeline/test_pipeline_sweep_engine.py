@@ -56,7 +56,7 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.savez(tmp_path / "x.npz", x=RNG.normal(size=(10, 8)).astype(np.float32))
     subject, cuda = subject_in(tmp_path), FakeCuda()
     samples = open_samples(str(tmp_path / "x.npz"), subject.reference.inputs, batch_size=4)
-    context = Context(OrtBackend(), parallelism(), ignore_progress, batch_size=4)
+    context = Context(OrtBackend(), OrtBackend(), parallelism(), ignore_progress, batch_size=4)
     judge = OutputJudge(context, samples, None, cached=True)
     library = fake_maker(cuda=cuda).library
     here = Device("a GPU", (8, 9), 1)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from onnx import TensorProto, checker, helper, numpy_helper
 
+from qdebug.run.half.rounding import keep_fp16_rounding
 from qdebug.run.ort import OrtBackend
-from qdebug.run.ort_fp16 import keep_fp16_rounding
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 Array = np.ndarray[Any, Any]

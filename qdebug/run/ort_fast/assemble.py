@@ -15,13 +15,13 @@ from qdebug.model.graph import Node
 from qdebug.plan.lower import int8_layer
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
+from qdebug.run.half.rounding import mentions_fp16
 from qdebug.run.ort_fast.conv import conv_to_codes, conv_to_float
 from qdebug.run.ort_fast.cuts import Cut, Emitted, cuts_of, inputs_for, places_of
 from qdebug.run.ort_fast.literal import SOURCES, Literal
 from qdebug.run.ort_fast.matmul import KernelPart, matmul_part
 from qdebug.run.ort_fast.parts import CONTRIB, Form, Formed, Part, Workshop, encode
-from qdebug.run.ort_fp16 import mentions_fp16
-from qdebug.types import Array, Precision
+from qdebug.types import Array, Fp16Kernels, Precision
 
 _Made = TypeVar("_Made")
 
@@ -73,7 +73,7 @@ class Assembled:
 class Assembler:
     """Assembles candidates of one base plan, from several threads if need be."""
 
-    def __init__(self, bound: BoundPlan) -> None:
+    def __init__(self, bound: BoundPlan, fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT) -> None:
         """`bound` has a range for every tensor that its INT8 layers read.
 
         Raises:
@@ -90,7 +90,7 @@ class Assembler:
         self._rest = bound.plan.rest
         self.shop = Workshop(self.graph)
         items = {x.name: int8_layer(bound, x) for x in bound.layers_in(Precision.INT8)}
-        self.literal = Literal(self.shop, items)
+        self.literal = Literal(self.shop, items, fp16_kernels)
         self.pools = _pools(self.literal)
         self._mentions_fp16 = mentions_fp16(self.graph.proto)
         self._parts: dict[object, Any] = {}

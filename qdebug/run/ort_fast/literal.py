@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,8 +14,10 @@ from qdebug.plan.quantize import FloatArray, dequantize
 from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.fp16 import half_roles
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
+from qdebug.run.half.kernels import as_tensorrt_computes
+from qdebug.run.half.rounding import SELECTING, fed_fp32
 from qdebug.run.ort_fast.parts import Form, Formed, Part, Workshop
-from qdebug.run.ort_fp16 import SELECTING, fed_fp32
+from qdebug.types import Fp16Kernels
 
 ZERO_U8 = 128
 """The zero point by which unsigned codes are those of the contract, moved."""
@@ -37,9 +39,15 @@ SOURCES: dict[Form, tuple[Form, ...]] = {
 class Literal:
     """Makes parts of single nodes, and conversions from one form to another."""
 
-    def __init__(self, shop: Workshop, items: dict[str, Int8Layer]) -> None:
+    def __init__(
+        self,
+        shop: Workshop,
+        items: dict[str, Int8Layer],
+        fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT,
+    ) -> None:
         """`items` are the layers that may run in INT8, by name."""
         self.shop = shop
+        self.fp16_kernels = fp16_kernels
         self.graph: Graph = shop.graph
         self.items = items
         self.protos = {n.name: n for n in self.graph.proto.graph.node}
@@ -54,7 +62,7 @@ class Literal:
         return self._node(node, {}, [])
 
     def half(self, node: Node) -> Part | None:
-        """`node` in FP16, with a barrier behind each FP16 output (see run.ort_fp16); None where
+        """`node` in FP16, with a barrier behind each FP16 output (see half.rounding); None where
         its operator has no FP16 form. One that rounds nothing is computed in FP32."""
         roles = half_roles(node, self.graph)
         if roles is None:
@@ -62,7 +70,17 @@ class Literal:
         inputs, outputs = roles
         reads = {i: (node.inputs[i], Form.HALF) for i in inputs}
         selects = node.op_type in SELECTING and not node.domain and len(node.outputs) == 1
-        return self._node(node, reads, [] if selects else outputs, widen=selects)
+        if selects:
+            return self._node(node, reads, [], lambda n: fed_fp32(n, reads, self.shop.scratch))
+        return self._node(node, reads, outputs, lambda n: self._written_out(node, n))
+
+    def _written_out(self, node: Node, half: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """What computes `half`, which is `node` in FP16."""
+        made = None
+        if self.fp16_kernels is Fp16Kernels.TENSORRT:
+            shapes = [self.graph.shapes.get(tensor) for tensor in node.inputs]
+            made = as_tensorrt_computes(half, shapes, self.graph.opset, self.shop.scratch)
+        return made or [half]
 
     def int8(self, node: Node, item: Int8Layer) -> Part:
         """`node` of an INT8 layer, reading what a Q/DQ pair makes of its operands."""
@@ -108,10 +126,9 @@ class Literal:
         node: Node,
         reads: dict[int, Formed],
         half_outputs: Sequence[int],
-        *,
-        widen: bool = False,
+        computed: Callable[[onnx.NodeProto], list[onnx.NodeProto]] = lambda node: [node],
     ) -> Part:
-        """`widen`: the node itself runs in FP32 on what it reads."""
+        """`computed` makes the nodes that stand for the one whose inputs and outputs are named."""
         shop, proto = self.shop, copy_node(self.protos[node.name])
         needs = [(t, Form.PLAIN) for i, t in enumerate(node.inputs) if t and i not in reads]
         needs += [(t, Form.PLAIN) for t in node.implicit_inputs]
@@ -121,7 +138,6 @@ class Literal:
             else:
                 proto.input[i] = shop.name(tensor, form)
                 needs.append((tensor, form))
-        nodes = fed_fp32(proto, reads, shop.scratch) if widen else [proto]
         gives = []
         barriers = []
         for i, tensor in enumerate(node.outputs):
@@ -130,7 +146,7 @@ class Literal:
                 barriers += self._barrier(proto.output[i], shop.name(tensor, Form.HALF))
             if tensor:
                 gives.append((tensor, Form.HALF if i in half_outputs else Form.PLAIN))
-        return shop.part([*nodes, *barriers], needs, gives)
+        return shop.part([*computed(proto), *barriers], needs, gives)
 
     def _constant(self, tensor: str, form: Form, node: Node) -> str:
         """The name of a constant in FP16, or as its INT8 codes are dequantized."""

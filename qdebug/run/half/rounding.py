@@ -18,14 +18,21 @@ import onnx
 from onnx import TensorProto, helper, shape_inference
 
 from qdebug.model.graph import Graph
+from qdebug.run.half.kernels import as_tensorrt_computes
+from qdebug.types import Fp16Kernels
 
 _SLOW = frozenset({"Clip", "Max", "Min"})
 SELECTING = _SLOW | {"MaxPool", "Relu"}
 """Operators whose results are values of their operands, or 0: they round nothing."""
 
 
-def keep_fp16_rounding(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with a barrier behind every FP16 tensor; itself when there is no FP16 in it."""
+def keep_fp16_rounding(
+    proto: onnx.ModelProto, kernels: Fp16Kernels = Fp16Kernels.EXACT
+) -> onnx.ModelProto:
+    """`proto` with a barrier behind every FP16 tensor; itself when there is no FP16 in it.
+
+    `kernels` says how what is computed in FP16 rounds inside.
+    """
     if not mentions_fp16(proto):
         return proto
     typed = Graph(shape_inference.infer_shapes(proto))
@@ -44,12 +51,32 @@ def keep_fp16_rounding(proto: onnx.ModelProto) -> onnx.ModelProto:
                 )
                 barriers.append(helper.make_node("Identity", [node.output[i]], [middle]))
                 barriers.append(helper.make_node("Identity", [middle], [tensor]))
-        if barriers and node.op_type in _SLOW and not node.domain:
-            barred.graph.node.extend(_around_fp32(node, lambda name: _free(name, taken)))
-        else:
-            barred.graph.node.append(node)
+        barred.graph.node.extend(_computed(typed, node, kernels, taken) if barriers else [node])
         barred.graph.node.extend(barriers)
     return barred
+
+
+def _computed(
+    typed: Graph, node: onnx.NodeProto, kernels: Fp16Kernels, taken: set[str]
+) -> list[onnx.NodeProto]:
+    """What computes a node that has FP16 outputs."""
+
+    def free(name: str) -> str:
+        return _free(name, taken)
+
+    if node.op_type in _SLOW and not node.domain:
+        return _around_fp32(node, free)
+    made = None
+    if kernels is Fp16Kernels.TENSORRT and not _runs_in_int8(typed, node):
+        shapes = [typed.shapes.get(tensor) for tensor in node.input]
+        made = as_tensorrt_computes(node, shapes, typed.opset, free)
+    return made or [node]
+
+
+def _runs_in_int8(typed: Graph, node: onnx.NodeProto) -> bool:
+    """Whether both operands are dequantized: then an engine multiplies their codes."""
+    makers = [typed.producers.get(tensor) for tensor in node.input[:2]]
+    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
 
 
 def fed_fp32(

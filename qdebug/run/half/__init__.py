@@ -1,0 +1,1 @@
+"""FP16 on ONNX Runtime's CPU, rounded where an FP16 engine rounds."""
