@@ -166,6 +166,14 @@ def bisect_command(
             rich_help_panel=_SEARCH,
         ),
     ] = None,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory for activations that candidates start from, such as 1G (default 512M).",
+            metavar="SIZE",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
     literal: Annotated[
         bool,
         typer.Option(

@@ -10,11 +10,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from qdebug.config.candidate import CandidateSettings
-from qdebug.config.resolve import Positive, Share
+from qdebug.config.resolve import MemoryBudget, Positive, Share
 from qdebug.errors import UsageError
 
 StrategyName = Literal["auto", "rank", "ddmin", "prefix", "suffix", "exhaustive"]
 PinToName = Literal["fp16", "fp32", "auto"]
+STORED_BYTES = 512 << 20
+"""What activations that candidates start from may take, unless told otherwise."""
 
 
 def _difference(flag: str, value: object) -> float:
@@ -54,6 +56,7 @@ class BisectSettings(CandidateSettings):
         profile_layers: layer information or build log of the engine that was profiled.
         max_evaluations, time_limit: when to stop with the best found; seconds.
         journal: the file that remembers evaluations; None keeps one in the cache folder.
+        memory_budget: bytes that activations may take which candidates start from.
         literal: never use ONNX Runtime's INT8 kernels while searching.
         take: in place of the answer, this point of the list of error against cost: its number, or
             "knee".
@@ -75,6 +78,7 @@ class BisectSettings(CandidateSettings):
     max_evaluations: Positive | None = None
     time_limit: Annotated[float, Field(gt=0)] | None = None
     journal: str | None = None
+    memory_budget: MemoryBudget = STORED_BYTES
     literal: bool = False
     take: Annotated[str, BeforeValidator(str)] | None = None
     output: str | None = None

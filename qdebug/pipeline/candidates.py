@@ -15,6 +15,7 @@ from enum import Enum, auto
 
 import onnx
 
+from qdebug.config.bisect import STORED_BYTES
 from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.measure.candidate import Agreement, CandidateResult
 from qdebug.measure.sums import MeasureOptions
@@ -80,6 +81,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         capture: Sequence[str] = (),
         literal: bool | None = None,
         engines: Engines | None = None,
+        stored_bytes: int = STORED_BYTES,
     ) -> None:
         """Runs the reference once over the samples.
 
@@ -89,6 +91,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             literal: True for literal Q/DQ, False for the fast kernels, None to use these where
                 they agree with literal Q/DQ on this machine.
             engines: what runs the candidates in place of ONNX Runtime.
+            stored_bytes: limit of the activations that candidates start from.
 
         Raises:
             QdebugError: a range is missing, samples cannot be read, the model does not run, or the
@@ -101,7 +104,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         self._keep = metric is not None
         self.agreement: Agreement | None = None
         self._sessions = _sessions_of(context, bound)
-        self._stored = StoredActivations(self._sessions) if self._sessions else None
+        self._stored = StoredActivations(self._sessions, stored_bytes) if self._sessions else None
         with ExitStack() as stack:
             session = context.backend.open(model.graph.proto, self._capture)
             stack.callback(session.close)
@@ -237,21 +240,17 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """The base plan both ways on a few samples."""
         batches = self._reference.some(_AGREEMENT_SAMPLES)
         workers = self._context.parallel.workers
-        ways = [
-            self._try(self._bound, batches, workers, way, True)
-            for way in (_Way.LITERAL, _Way.WHOLE)
-        ]
-        literal, fast = ways
+        ways = (_Way.LITERAL, _Way.WHOLE)
+        literal, fast = (self._try(self._bound, batches, workers, way, True) for way in ways)
         between = TensorScore(False)
         if not literal.failure and not fast.failure:
             for i, batch in enumerate(batches):
                 between.add(literal.score.batch(i), fast.score.batch(i), batch)
-        found = between.metrics().values()
         judge = self._reference.judge_of(batches)
         return Agreement(
             sum(batch.count for batch in batches),
-            min((m.sqnr_db for m in found), default=math.nan),
-            *(_result(way, judge) for way in ways),
+            min((m.sqnr_db for m in between.metrics().values()), default=math.nan),
+            *(_result(way, judge) for way in (literal, fast)),
         )
 
 

@@ -17,14 +17,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from qdebug.config.bisect import STORED_BYTES
 from qdebug.run.ort import OrtSession
 from qdebug.run.ort_fast.assemble import Assembled
 from qdebug.run.ort_fast.cuts import Cut
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import Array, Feeds, Precision, Tensors
 
-LIMIT_BYTES = 512 << 20
-"""What is kept, and what running candidates gather to be kept; the oldest go first."""
 _LARGEST = 1 / 4
 """A place at which more than this part of the limit crosses is not used any more."""
 _DEAREST = 1 / 2
@@ -65,8 +64,9 @@ class StoredActivations:
         stride: every how many places candidates keep activations, None at none: see `stride_of`.
     """
 
-    def __init__(self, sessions: CandidateSessions, limit: int = LIMIT_BYTES) -> None:
-        """`limit` is how much is kept, in bytes."""
+    def __init__(self, sessions: CandidateSessions, limit: int = STORED_BYTES) -> None:
+        """`limit`, in bytes, is for what is kept and for what running candidates gather to be
+        kept; the oldest go first."""
         self._sessions = sessions
         self._limit = limit
         self._known: OrderedDict[bytes, _Crossing] = OrderedDict()

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from onnx import helper
 
+from qdebug.pipeline.stored import StoredActivations
 from qdebug.plan.planfile import read_plan
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -150,6 +151,7 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
         ([*TARGET, "--pin-to", "int8"], ["--pin-to", "fp16"]),
         ([*TARGET, "--holdout", "nothing.npz"], ["nothing.npz"]),
         ([*TARGET, "--samples", "1"], ["--holdout"]),
+        ([*TARGET, "--memory-budget", "lots"], ["--memory-budget", "'lots'", "512M"]),
         ([*TARGET, "--holdout", "data.npz"], ["data.npz", "same samples as --inputs"]),
         ([*TARGET, "-o", "data.npz", "--force"], ["data.npz", "--inputs"]),
         ([*TARGET, "--metric", "nothing.py:f"], ["nothing.py"]),
@@ -287,10 +289,32 @@ def test_budgets_end_with_the_best_so_far(desk: Any, found: Any) -> None:
     assert "3 evaluations" in result["explanation"]
 
 
+def test_the_memory_budget_bounds_what_is_stored_and_changes_no_evaluation(
+    found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve, most = StoredActivations.reserve, [0]
+
+    def watched(store: StoredActivations, *arguments: Any) -> bool:
+        reserved = reserve(store, *arguments)
+        most[0] = max(most[0], store.size)
+        return reserved
+
+    monkeypatch.setattr(StoredActivations, "reserve", watched)
+    held, histories = [], []
+    for budget in ("512M", "40K"):
+        most[0] = 0
+        history = found("--max-drop", "0.01", "--no-cache", "--memory-budget", budget)["history"]
+        histories.append([{**evaluation, "seconds": 0} for evaluation in history])
+        held.append(most[0])
+    assert held[0] > 40 << 10 >= held[1] > 0
+    assert histories[0] == histories[1]
+
+
 def test_a_configuration_holds_it_all(desk: Any) -> None:
     desk.write("run.yaml", yaml.safe_dump({
         "command": "bisect", "model": "net.onnx", "inputs": "data.npz", "calib-data": "calib.npz",
         "target": "output.sqnr_db>=55", "never-pin": ["fc"], "holdout-share": 0.5,
+        "memory-budget": "1G",
     }))  # fmt: skip
     result = desk.run("bisect", "--config", "run.yaml", "--json", "-").json
     assert result["samples"] == 6
