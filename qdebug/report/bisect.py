@@ -100,7 +100,12 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     replayed = sum(e.replayed for e in search.history)
     seconds = sum(e.measurement.seconds for e in search.history if not e.replayed)
     text = f"{search.evaluations}, {seconds:.1f} s"
-    yield "evaluations", text + (f"; {replayed} from the journal" if replayed else "")
+    if 0 < replayed == len(search.history):
+        text = f"{search.evaluations}, all from the journal; FP32, the layers' own errors and the "
+        text += "checks of the answer were run again"
+    elif replayed:
+        text += f"; {replayed} from the journal"
+    yield "evaluations", text
     yield "run", result.fast
 
 

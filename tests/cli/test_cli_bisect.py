@@ -103,6 +103,12 @@ def test_what_is_said(desk: Any) -> None:
     assert met.endswith("PASSED: output.cosine>=0.5 holds with nothing pinned.\n")
 
 
+def test_a_finished_search_again_says_what_it_ran(desk: Any) -> None:
+    first, again = (desk.run("bisect", *SMALL, *TARGET).out for _ in range(2))
+    assert "journal" not in first
+    assert "all from the journal; FP32, the layers' own errors and the checks" in again
+
+
 def test_a_plan_that_pins_already(desk: Any) -> None:
     pins = "layers: {conv1: fp32}\n"
     desk.write("pins.yaml", f"schema: qdebug.plan/1\nprecision: int8\n{pins}")
