@@ -55,6 +55,7 @@ def test_keys_and_types(desk: Any) -> None:
             "model": dict,
             "backend": str,
             "precision": str,
+            "fp16_kernels": type(None),
             "samples": int,
             "local_samples": int,
             "verdict": dict,

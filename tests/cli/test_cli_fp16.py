@@ -1,0 +1,67 @@
+"""FP16 as TensorRT's kernels compute it, and with exact sums."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+TERMS = 1536
+
+
+@pytest.fixture
+def long_sums(desk: Any, make: Any) -> list[str]:
+    """A product of 1536 terms, then one of 8 without anything to add up wrongly."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "long"),
+        helper.make_node("MatMul", ["h", "v"], ["y"], "short"),
+    ]
+    weights = {
+        "w": rng.normal(size=(TERMS, 8)).astype(np.float32) / 40,
+        "v": np.eye(8, dtype=np.float32),
+    }
+    desk.save(make(nodes, {"x": ("N", TERMS)}, {"y": ("N", 8)}, weights), "long.onnx")
+    desk.data("long.npz", x=rng.normal(size=(64, TERMS)).astype(np.float32))
+    return ["long.onnx", "--inputs", "long.npz", "--precision", "fp16"]
+
+
+def test_sums_in_fp16_are_simulated_and_named(desk: Any, long_sums: list[str]) -> None:
+    found = desk.run("compare", *long_sums, "--json", "-").json
+    exact = desk.run("compare", *long_sums, "--fp16-kernels", "exact", "--json", "-").json
+    assert (found["fp16_kernels"], exact["fp16_kernels"]) == ("tensorrt", "exact")
+    worst = {name: r["layers"][0] for name, r in (("tensorrt", found), ("exact", exact))}
+    assert worst["tensorrt"]["name"] == "long"
+    # 96 roundings of a sum that grows, in place of one.
+    assert 54 < worst["tensorrt"]["local_sqnr_db"] < 60
+    layers = {layer["name"]: layer for layer in exact["layers"]}
+    assert layers["long"]["local_sqnr_db"] > 68 and layers["long"]["causes"] == []
+    cause = worst["tensorrt"]["causes"][0]
+    assert cause["label"] == "fp16-sums" and cause["share"] > 0.9
+    told = re.search(r"with exact sums ([\d.]+) dB", cause["evidence"])  # on a few samples
+    assert told and float(told[1]) == pytest.approx(layers["long"]["local_sqnr_db"], abs=1)
+    assert "FP32" in cause["remedy"]
+
+
+def test_what_was_simulated_is_said(desk: Any, long_sums: list[str]) -> None:
+    assert "sums in FP16" in desk.run("compare", *long_sums).out
+    exact = desk.run("compare", *long_sums, "--fp16-kernels", "exact").out
+    assert "simulated with exact sums" in exact and "fp16-sums" not in exact
+    desk.refused("compare", *long_sums, "--fp16-kernels", "fast", says=["--fp16-kernels", "fast"])
+
+
+def test_a_search_pins_the_long_sum_and_keeps_both_kinds_apart(
+    desk: Any, long_sums: list[str]
+) -> None:
+    """Kernels are part of what a journal is for: one search does not take the other's values."""
+    flags = ["bisect", *long_sums, "--target", "output.sqnr_db>=62", "--pin-to", "fp32",
+             "--journal", "kept.jsonl", "--json", "-"]  # fmt: skip
+    found = desk.run(*flags).json
+    assert found["pinned"] == ["long"] and found["achieved"] > 66 > 60 > found["baseline"]
+    refused = desk.run(*flags, "--fp16-kernels", "exact")
+    assert refused.code == 2 and "kept.jsonl" in refused.err
+    exact = desk.run(*flags, "--fp16-kernels", "exact", "--force").json
+    assert exact["pinned"] == [] and exact["baseline"] > 66
