@@ -15,7 +15,7 @@ TARGETS = {
     "python": "script that builds the engine",
     "modelopt": "Model Optimizer's exclude lists",
     "ort": "arguments of ONNX Runtime's quantizer",
-    "trt-cache": "TensorRT's calibration cache",
+    "trt-cache": "TensorRT's calibration cache, of EntropyCalibration2",
 }
 """Names and what is written; their order is that of qdebug.plan.export.TARGETS."""
 

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from qdebug.measure.calibration import CalibrateResult, MethodResult
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
-from qdebug.plan.trtcache import DEFAULT_VERSION, CalibrationCache, cache_text
+from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.report.files import check_new, write_text
-
-_KINDS = {"entropy": "EntropyCalibration2", "minmax": "MinMaxCalibration"}
-"""TensorRT's name for a method it has itself. It loads a cache by the name of the calibrator that
-asks for it, so for the others the one that most people use is written."""
 
 
 @dataclass(frozen=True)
@@ -53,4 +49,4 @@ class CalibratedFiles:
 
 def _cache(method: MethodResult) -> CalibrationCache:
     scales = {name: float(scale_of(entry.amax)) for name, entry in method.tensors.items()}
-    return CalibrationCache(DEFAULT_VERSION, _KINDS.get(method.name, "EntropyCalibration2"), scales)
+    return CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales)

@@ -22,6 +22,9 @@ from qdebug.plan.quantize import QMAX
 
 HEADER = re.compile(r"^TRT-(\d+)-(\w+)$")
 KINDS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
+DEFAULT_KIND = "EntropyCalibration2"
+"""Of the class that trtexec, Polygraphy by default and qdebug itself ask with. TensorRT skips a
+cache of another class than its reader's, whatever method found the ranges."""
 DEFAULT_VERSION = 101600
 """10.16.0, the newest with calibrators; TensorRT skips a cache of a version it does not accept."""
 

@@ -197,7 +197,7 @@ def test_an_old_cache_is_judged_and_its_faults_named(
     cache.write_text("\n".join(spoilt))
     found = calibrated(capsys, *HOLDOUT, "--method", "minmax", "--from-cache", str(cache))
     difference = found["cache_difference"]
-    assert difference["written_by"] == "TensorRT 10.16.0, MinMaxCalibration"
+    assert difference["written_by"] == "TensorRT 10.16.0, EntropyCalibration2"
     assert difference["missing"] == [names[0]]
     assert difference["unknown"] == ["gone"]
     assert difference["degenerate"] == [names[2]]
@@ -208,7 +208,7 @@ def test_an_old_cache_is_judged_and_its_faults_named(
     assert "given" not in found["methods"]  # it lacks a tensor, so it cannot be judged
     assert main(["calibrate", CNN, *CALIB, *HOLDOUT, "--from-cache", str(cache)]) == 0
     shown = capsys.readouterr().out
-    assert "written by TensorRT 10.16.0, MinMaxCalibration" in shown
+    assert "written by TensorRT 10.16.0, EntropyCalibration2" in shown
     assert "not judged: it lacks ranges" in shown
     cache.write_text("\n".join([*spoilt, f"{names[0]}: {struct.pack('>f', 0.01).hex()}"]))
     found = calibrated(capsys, *HOLDOUT, "--method", "minmax", "--from-cache", str(cache))

@@ -8,11 +8,10 @@ from pathlib import Path
 from qdebug.errors import PlanError
 from qdebug.plan.export.ranges import file_scales, weight_ranges
 from qdebug.plan.export.source import Rendered, Source, counted
-from qdebug.plan.trtcache import DEFAULT_VERSION, CalibrationCache, cache_text
+from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.types import Precision
 
 SUFFIX = ".cache"
-_KIND = "EntropyCalibration2"  # of the calibrators of trtexec and, by default, of Polygraphy
 
 
 def render_trt_cache(source: Source, path: Path) -> Rendered:
@@ -58,15 +57,16 @@ def cache_of(source: Source, scales: Mapping[str, float]) -> tuple[bytes, tuple[
             "Calibrate first: qdebug calibrate MODEL --calib-data DATA -o scales.yaml",
         )
     notes: tuple[str, ...] = (
-        f"The calibration cache says TensorRT {_version()}. A TensorRT that does not accept that "
-        "calibrates anew: change its first line to what your own caches say.",
+        f"The calibration cache says TensorRT {_version()} and {DEFAULT_KIND}, the calibrator of "
+        "trtexec and Polygraphy. A TensorRT that does not accept that, or a calibrator of another "
+        "class, calibrates anew: change its first line to what your own caches say.",
     )
     if broken:
         notes += (
             f"The ranges of {counted(broken, 'tensor')} whose names a cache cannot hold, first "
             f"{broken[0]!r}, are not written.",
         )
-    cache = CalibrationCache(DEFAULT_VERSION, _KIND, kept)
+    cache = CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, kept)
     return cache_text(cache).encode("utf-8"), notes
 
 

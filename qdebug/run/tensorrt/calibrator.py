@@ -7,7 +7,7 @@ from typing import Any
 
 from qdebug.errors import UsageError
 from qdebug.plan.quantize import QMAX
-from qdebug.plan.trtcache import KINDS, CalibrationCache, cache_text
+from qdebug.plan.trtcache import DEFAULT_KIND, KINDS, CalibrationCache, cache_text
 from qdebug.run.tensorrt.library import Library
 
 _CLASSES = {
@@ -17,9 +17,7 @@ _CLASSES = {
 }
 
 
-def make_calibrator(
-    library: Library, ranges: Mapping[str, float], kind: str = "EntropyCalibration2"
-) -> Any:
+def make_calibrator(library: Library, ranges: Mapping[str, float], kind: str = DEFAULT_KIND) -> Any:
     """A `trt.IInt8Calibrator` whose calibration cache holds `ranges`.
 
     The builder reads the cache and asks for no batch. If it does ask, it did not accept the cache
