@@ -33,7 +33,7 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import ort_context
 from qdebug.pipeline.portion import whole
 from qdebug.pipeline.ranges import calibrated, gather_ranges
 from qdebug.pipeline.sizing import parallelism
@@ -123,9 +123,7 @@ def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
     samples = open_samples(data, graph.inputs, limit=count)
     plan = bind_plan(PrecisionPlan(Precision.INT8), prepared, find_layers(graph))  # type: ignore[arg-type]
     parallel = parallelism()
-    context = Context(
-        OrtBackend(parallel.threads), OrtBackend(parallel.threads), parallel, ignore_progress
-    )
+    context = ort_context(parallel, ignore_progress)
     needed = plan.needed_ranges()
     gathered = gather_ranges(context, graph, whole(samples), cached=False, tensors=needed)
     for method in METHODS:

@@ -29,11 +29,10 @@ from qdebug.config.compare import CompareSettings
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.build import build_subject, load_model, plan_from
 from qdebug.pipeline.candidates import CandidateRunner
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import ort_context
 from qdebug.pipeline.portion import whole
 from qdebug.pipeline.sizing import Parallelism
 from qdebug.plan.plan import bind_plan
-from qdebug.run.ort import OrtBackend
 from qdebug.types import Precision, ignore_progress
 
 ROUNDS, TURNS = 3, 4
@@ -90,7 +89,7 @@ class _Case:
         plan = plan_from(settings)
         model = load_model(str(path), plan)
         samples = open_samples(str(data), model.graph.inputs, limit=count)
-        context = Context(OrtBackend(1), OrtBackend(1), Parallelism(workers, 1), ignore_progress)
+        context = ort_context(Parallelism(workers, 1), ignore_progress)
         subject = build_subject(settings, context, plan, model, samples).subject
         assert subject.plan is not None
         bound = bind_plan(subject.plan, model, subject.layers)

@@ -117,12 +117,18 @@ def _in_blocks(
     tables = [sketch.constant(table) for table in _tables(window, tiles, moved)]
     axes = sketch.constant(np.arange(1, 2 + moved))
     steps = sketch.constant(np.array([1, *window.strides[:moved]]))
-    weight_axes = sketch.constant(np.arange(1, 2 + rank))
+    # By positions first: the weights of a block then lie in rows, which are fast to copy.
+    outputs = groups * window.outputs
+    rows = sketch.add("Transpose", weights, perm=[*range(2, 2 + rank), 0, 1])
+    shape = sketch.constant(np.array([-1, outputs, window.channels]))
+    rows = sketch.add("Reshape", rows, shape)
+    row_axes = sketch.constant(np.array([0, 2]))
+    kernel = sketch.constant(np.array([outputs, -1, *[1] * rank]))
 
     def block(here: Sketch, number: str) -> str:
         start, end, first, last = (here.add("Gather", table, number) for table in tables)
         part = here.add("Slice", pixels, start, end, axes, steps)
-        weight = here.add("Slice", weights, first, last, weight_axes)
+        weight = here.add("Reshape", here.add("Slice", rows, first, last, row_axes), kernel)
         return here.add("Conv", part, weight, kernel_shape=[1] * rank, group=groups)
 
     blocks = sum(len(tile) for tile in tiles) * math.prod(window.kernel)
@@ -130,17 +136,18 @@ def _in_blocks(
 
 
 def _tables(window: Window, tiles: list[list[list[int]]], moved: int) -> list[Array]:
-    """Where the slices of each block start and end, [blocks, axes]: of pixels, and of weights."""
+    """Where the slices of each block start and end, [blocks, axes]: of pixels, and of rows of
+    weights."""
     rows: tuple[list[list[int]], ...] = ([], [], [], [])
     first = 0
     for tile in tiles:
         bounds = list(pairwise(accumulate((len(block) for block in tile), initial=first)))
         first = bounds[-1][1]
-        for position in product(*map(range, window.kernel)):
+        for k, position in enumerate(product(*map(range, window.kernel))):
             starts, ends = window.slice_of(position)
             for low, high in bounds:
                 rows[0].append([low * window.groups, *starts[:moved]])
                 rows[1].append([high * window.groups, *ends[:moved]])
-                rows[2].append([low, *position])
-                rows[3].append([high, *(p + 1 for p in position)])
+                rows[2].append([k, low])
+                rows[3].append([k + 1, high])
     return [np.array(table) for table in rows]
