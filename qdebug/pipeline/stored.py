@@ -187,10 +187,10 @@ class Resumed:
         """Whether there is room for what crosses a cut in that batch."""
         more = 0
         for name, arrays in crossing.tensors.items():
-            array = tensors[name]
-            # The runtime writes what it hands out to fresh memory: to see what that takes, again.
-            arrays[number] = array.copy() if self._measure else array
+            array = arrays[number] = tensors[name]
             more += array.nbytes
+            if self._measure:
+                array.copy()  # as the runtime does when it hands it out
         reserved = self._store.reserve(crossing, more)
         if not reserved:
             self._store.release(crossing.size)

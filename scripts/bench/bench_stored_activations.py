@@ -126,12 +126,12 @@ def _bench(net: str, settings: BisectSettings, evaluating: _Evaluating, rounds: 
         print(f"  {name:12} {', '.join(parts)}")
 
 
-def _ways(strides: list[int | None]) -> dict[str, Callable[[CandidateSessions], Any]]:
+def _ways(strides: list[int | None]) -> dict[str, Callable[[CandidateSessions, int], Any]]:
     """What opens candidates; `strides` collects what was decided."""
 
     class Everywhere(StoredActivations):
-        def __init__(self, sessions: CandidateSessions) -> None:
-            super().__init__(sessions)
+        def __init__(self, sessions: CandidateSessions, limit: int) -> None:
+            super().__init__(sessions, limit)
             super().measured(running=1.0, keeping=0.0)
 
     class Measured(StoredActivations):
@@ -139,7 +139,7 @@ def _ways(strides: list[int | None]) -> dict[str, Callable[[CandidateSessions], 
             super().measured(running, keeping)
             strides.append(self.stride)
 
-    return {"without": lambda _: None, "everywhere": Everywhere, "measured": Measured}
+    return {"without": lambda *_: None, "everywhere": Everywhere, "measured": Measured}
 
 
 def _journals(settings: BisectSettings) -> list[Path]:
