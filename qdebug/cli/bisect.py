@@ -289,5 +289,6 @@ def _check_files(settings: BisectSettings, config: Path | None, json: str | None
     for flag, path in new.items():
         if path:
             check_new(path, flag, force=settings.force)
-    if json_file:
-        check_writable(json_file, "--json")
+    for flag, path in (("--json", json_file), ("--journal", settings.journal)):
+        if path:
+            check_writable(path, flag)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdebug.errors import PlanError, StoreError, UsageError
-from qdebug.model.load import read_model
+from qdebug.errors import PlanError, StoreError, UsageError, given_by
+from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.build import bind_user_plan, ranges_for
 from qdebug.plan.export import TARGETS
@@ -58,7 +58,9 @@ def export_plan(
     inputs = {"the model": model_path, "the plan": source}
     check_distinct({"-o": str(path)}, inputs)
     check_writable(str(path), "-o")
-    bound, prepared, notes = _bind(source, ranges, model_path, missing)
+    with given_by("--model") if model else nullcontext():
+        file = read_model(model_path)
+    bound, prepared, notes = _bind(source, ranges, file, missing)
     rendered = TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
     check_distinct({f"-o, of which {p.name} is a part": str(p) for p in rendered.files}, inputs)
     changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}
@@ -68,13 +70,13 @@ def export_plan(
 
 
 def _bind(
-    source: str, ranges: Ranges, model_path: str, missing: str
+    source: str, ranges: Ranges, file: ModelFile, missing: str
 ) -> tuple[BoundPlan, Model, tuple[str, ...]]:
     plan = PrecisionPlan(Precision.INT8) if ranges.partial else read_plan(source)
-    prepared = prepare_model(read_model(model_path), required_opset(plan))
+    prepared = prepare_model(file, required_opset(plan))
     if prepared.quantized:
         raise PlanError(
-            f"{model_path} carries Q/DQ nodes already", "Give the FP32 model that the plan is for."
+            f"{file.path} carries Q/DQ nodes already", "Give the FP32 model that the plan is for."
         )
     if ranges.partial:
         plan = plan.with_ranges(ranges_for(source, prepared), f"from {Path(source).name}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.config.bisect import BisectSettings
-from qdebug.errors import StoreError
+from qdebug.errors import StoreError, given_by
 from qdebug.search.journal import SCHEMA, Journal
 from qdebug.store.calibration import cache_folder
 
@@ -28,12 +28,13 @@ def open_journal(
     """
     if settings.journal:
         path = Path(f"{settings.journal}.{again}" if again else settings.journal)
-        try:
-            return Journal(path, key)
-        except StoreError:
-            if not settings.force:
-                raise
-            return Journal(path, key, restart=True)
+        with given_by("--journal"):
+            try:
+                return Journal(path, key)
+            except StoreError:
+                if not settings.force:
+                    raise
+                return Journal(path, key, restart=True)
     if not settings.cache:
         return None
     text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True)

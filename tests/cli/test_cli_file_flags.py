@@ -96,6 +96,16 @@ def test_a_range_that_the_model_cannot_use(desk: Any, entry: str, says: list[str
     desk.refused(*COMPARE, "--plan", "plan.yaml", says=named)
 
 
+def test_journals_and_models_to_export(desk: Any) -> None:
+    desk.write("letter.txt", "Dear network: how are you?\n")
+    says = ["error: --journal: letter.txt", "not a journal"]
+    desk.refused(*BISECT, "--journal", "letter.txt", says=says)
+    desk.refused(*BISECT, "--journal", "no/such.jsonl", says=["error: --journal: no/such.jsonl"])
+    desk.write("plan.yaml", PLAN)
+    command = ("export", "plan.yaml", "--model", "letter.txt")
+    desk.refused(*command, says=["error: --model: letter.txt"])
+
+
 def test_a_profile_is_read_before_anything_runs(desk: Any) -> None:
     lines = ["def load():", "    raise SystemError('too early')", "    yield {}"]
     desk.write("mine.py", "\n".join(lines))
