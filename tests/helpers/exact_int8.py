@@ -25,10 +25,11 @@ from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.run.ort_fast.session import CandidateSessions
-from qdebug.types import Precision
+from qdebug.types import Fp16Kernels, Precision
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 SCALE, WEIGHT_SCALE = 2.0**-4, 2.0**-6
+EXACT_SUMS = Fp16Kernels.EXACT
 Array = np.ndarray[Any, Any]
 Pins = Mapping[str, Precision]
 
@@ -78,13 +79,17 @@ def with_pins(bound: BoundPlan, pins: Pins) -> BoundPlan:
     return BoundPlan(bound.plan, bound.layers, {**bound.precisions, **pins})
 
 
-def by_the_long_way(bound: BoundPlan, pins: Pins, x: Array) -> dict[str, Array]:
+def by_the_long_way(
+    bound: BoundPlan, pins: Pins, x: Array, half: Fp16Kernels = EXACT_SUMS
+) -> dict[str, Array]:
     graph = lower(with_pins(bound, pins)).graph
-    return dict(OrtBackend(1).open(graph.proto, []).run({"x": x}))
+    return dict(OrtBackend(1, half).open(graph.proto, []).run({"x": x}))
 
 
-def assembled(bound: BoundPlan, pins: Pins, x: Array, *, kernels: bool) -> dict[str, Array]:
-    sessions = CandidateSessions(Assembler(bound), 1)
+def assembled(
+    bound: BoundPlan, pins: Pins, x: Array, *, kernels: bool, half: Fp16Kernels = EXACT_SUMS
+) -> dict[str, Array]:
+    sessions = CandidateSessions(Assembler(bound, half), 1)
     return dict(sessions.open({**bound.precisions, **pins}, kernels=kernels).run({"x": x}))
 
 

@@ -203,7 +203,8 @@ def _of_a_vector(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
         if sizes.right_rank > 1:  # […, K, 1] → […, 1, K]
             column = _moved(sketch, right, -1, -2)
         products = sketch.rounded(sketch.add("Mul", left, column))
-        return sketch.reduced("ReduceSum", products, -1, keep=sizes.right_rank > 1)
+        both = min(sizes.left_rank, sizes.right_rank) > 1
+        return sketch.reduced("ReduceSum", products, -1, keep=both)
     row = left
     if sizes.left_rank > 1:  # […, 1, K] → […, K, 1]
         row = _moved(sketch, left, -2, -1)

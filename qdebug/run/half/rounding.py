@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper, shape_inference
 
 from qdebug.model.graph import Graph
+from qdebug.plan.rewrite.edit import all_names
 from qdebug.run.half.kernels import as_tensorrt_computes
 from qdebug.types import Fp16Kernels
 
@@ -39,7 +40,7 @@ def keep_fp16_rounding(
     barred = onnx.ModelProto()
     barred.CopyFrom(proto)
     del barred.graph.node[:], barred.graph.value_info[:]
-    taken = {*typed.initializers, *typed.producers, *(v.name for v in proto.graph.input)}
+    taken, _ = all_names(proto.graph)
     for original in proto.graph.node:
         node = onnx.NodeProto()
         node.CopyFrom(original)
@@ -74,9 +75,9 @@ def _computed(
 
 
 def _runs_in_int8(typed: Graph, node: onnx.NodeProto) -> bool:
-    """Whether both operands are dequantized: then an engine multiplies their codes."""
-    makers = [typed.producers.get(tensor) for tensor in node.input[:2]]
-    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+    """Whether two operands are dequantized: then an engine multiplies their codes."""
+    makers = (typed.producers.get(tensor) for tensor in node.input[:2])
+    return [m.op_type for m in makers if m is not None] == ["DequantizeLinear"] * 2
 
 
 def fed_fp32(
