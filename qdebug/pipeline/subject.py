@@ -75,10 +75,10 @@ def planned_subject(model: Model, bound: BoundPlan) -> Subject:
 
 
 def _lowered_precision(bound: BoundPlan, lowered: Graph, layer: Layer) -> Precision:
-    """What a layer really runs in: an operator without an FP16 form stays FP32."""
-    asked = bound.precisions[layer.name]
-    if asked is not Precision.FP16:
-        return asked
+    """What a layer really runs in: an operator without an FP16 form stays FP32, and what the model
+    itself has in FP16 stays FP16."""
+    if bound.precisions[layer.name] is Precision.INT8:
+        return Precision.INT8
     outputs = lowered.by_name[layer.name].outputs
     half = any(lowered.types.get(t) == onnx.TensorProto.FLOAT16 for t in outputs)
     return Precision.FP16 if half else Precision.FP32

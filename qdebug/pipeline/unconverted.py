@@ -1,4 +1,4 @@
-"""What stays in FP32 although a plan asks for less, and that nobody would see: notes."""
+"""What runs in another precision than a plan asks for, and that nobody would see: notes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,32 @@ _MOST_OPERATORS = 5
 
 
 def unconverted_notes(bound: BoundPlan, precisions: Mapping[str, Precision]) -> tuple[str, ...]:
-    """Notes on layers that operators outside ONNX keep in FP32, and on the bodies of If, Loop and
-    Scan. `precisions` are what the layers really run in."""
+    """Notes on what the model itself has in FP16, on layers that operators outside ONNX keep in
+    FP32, and on the bodies of If, Loop and Scan. `precisions` are what the layers really run in."""
+    graph = bound.layers.graph
+    own = tuple(_in_half(graph))
     if all(p is Precision.FP32 for p in bound.precisions.values()):
-        return ()
+        return own
     stuck = [
         layer
         for layer in bound.layers
         if bound.precisions[layer.name] is Precision.FP16
         and precisions[layer.name] is Precision.FP32
     ]
-    graph = bound.layers.graph
-    return (*_foreign(graph, stuck), *_bodies(graph.proto.graph.node))
+    return (*own, *_foreign(graph, stuck), *_bodies(graph.proto.graph.node))
+
+
+def _in_half(graph: Graph) -> Iterable[str]:
+    count = sum(
+        any(graph.types.get(t) == onnx.TensorProto.FLOAT16 for t in node.outputs)
+        for node in graph.nodes
+    )
+    if count:
+        yield (
+            f"The model itself has {count} {'node' if count == 1 else 'nodes'} in FP16, which no "
+            "plan raises to FP32. The reference rounds there too, but sums exactly: give the FP32 "
+            "export to see all that FP16 costs."
+        )
 
 
 def _foreign(graph: Graph, stuck: Sequence[Layer]) -> Iterable[str]:

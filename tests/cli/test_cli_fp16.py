@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 TERMS = 1536
 
@@ -65,3 +65,25 @@ def test_a_search_pins_the_long_sum_and_keeps_both_kinds_apart(
     assert refused.code == 2 and "kept.jsonl" in refused.err
     exact = desk.run(*flags, "--fp16-kernels", "exact", "--force").json
     assert exact["pinned"] == [] and exact["baseline"] > 66
+
+
+def test_a_model_that_is_in_fp16_itself(desk: Any, make: Any) -> None:
+    """Its layers are in FP16 whatever a plan says, and the reference rounds as they do."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], "to_half", to=TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["h", "w"], ["p"], "product"),
+        helper.make_node("Cast", ["p"], ["y"], "to_float", to=TensorProto.FLOAT),
+    ]
+    weights = {"w": (rng.normal(size=(TERMS, 8)) / 40).astype(np.float16)}
+    desk.save(make(nodes, {"x": ("N", TERMS)}, {"y": ("N", 8)}, weights), "half.onnx")
+    desk.data("half.npz", x=rng.normal(size=(8, TERMS)).astype(np.float32))
+    flags = ("compare", "half.onnx", "--inputs", "half.npz", "--precision", "fp32", "--json", "-")
+    found, exact = desk.run(*flags).json, desk.run(*flags, "--fp16-kernels", "exact").json
+    assert (found["fp16_kernels"], exact["fp16_kernels"]) == ("tensorrt", "exact")
+    layer = next(x for x in found["layers"] if x["name"] == "product")
+    assert layer["precision"] == "fp16" and 54 < layer["local_sqnr_db"] < 60
+    assert layer["causes"][0]["label"] == "fp16-sums"
+    assert exact["outputs"][0]["max_abs_err"] == 0
+    for result in (found, exact):
+        assert any("itself has 2 nodes in FP16" in note for note in result["notes"])
