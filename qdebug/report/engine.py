@@ -17,7 +17,7 @@ from qdebug.measure.observation import CaptureCheck
 from qdebug.report.audit import audit_to_json, print_audit
 from qdebug.report.numbers import finite
 from qdebug.report.tables import name_table, print_table
-from qdebug.report.view import counted, decibel, printable, share
+from qdebug.report.view import counted, decibel, printable
 
 _MOST_WARNINGS = 3
 _SLOWEST = 3
@@ -80,7 +80,8 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
         facts.append(("not observed", f"{counted(len(done.skipped), 'tensor')} (--json says why)"))
     if agreement.within is not None:
         rank = "" if agreement.spearman is None else f", rank correlation {agreement.spearman:.3f}"
-        text = f"{share(agreement.within)} of {agreement.tensors} tensors within 1 dB{rank}"
+        near = round(agreement.within * agreement.tensors)
+        text = f"{near} of {agreement.tensors} tensors within 1 dB{rank}"
         facts.append(("simulation against engine", text))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
