@@ -76,8 +76,14 @@ def _computed(
 
 def _runs_in_int8(typed: Graph, node: onnx.NodeProto) -> bool:
     """Whether two operands are dequantized: then an engine multiplies their codes."""
-    makers = (typed.producers.get(tensor) for tensor in node.input[:2])
-    return [m.op_type for m in makers if m is not None] == ["DequantizeLinear"] * 2
+    return len(node.input) > 1 and all(_is_dequantized(typed, t) for t in node.input[:2])
+
+
+def _is_dequantized(typed: Graph, tensor: str) -> bool:
+    maker = typed.producers.get(tensor)
+    while maker is not None and maker.op_type == "Transpose":  # of weights, as PyTorch exports them
+        maker = typed.producers.get(maker.inputs[0])
+    return maker is not None and maker.op_type == "DequantizeLinear"
 
 
 def fed_fp32(

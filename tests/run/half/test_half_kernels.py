@@ -98,6 +98,14 @@ def test_what_runs_in_int8_is_left_alone() -> None:
         assert not is_left_alone(dequantized(make("MatMul", operands, ["y"]), sources))
 
 
+def test_a_transpose_after_dequantizing_is_part_of_the_product() -> None:
+    """As in PyTorch's exports. Seen: TensorRT for RTX 1.7.1 builds one INT8 kernel of both."""
+    proto = dequantized(make("MatMul", ["a", "t"], ["y"]), {"x": "a", "w": "b"})
+    product = proto.graph.node.pop()
+    proto.graph.node.extend([make("Transpose", ["b"], ["t"], perm=[0, 1]), product])
+    assert is_left_alone(proto)
+
+
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "HardSwish", "HardSigmoid"])
 def test_what_has_a_single_operand_never_runs_in_int8(op: str) -> None:
     assert not is_left_alone(dequantized(make(op, ["a"], ["y"]), {"x": "a"}))
