@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, shape_inference
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.edit import all_names
+from qdebug.plan.rewrite.edit import all_names, free_name
 from qdebug.run.half.kernels import as_tensorrt_computes
 from qdebug.types import Fp16Kernels
 
@@ -48,7 +48,7 @@ def keep_fp16_rounding(
         for i, tensor in enumerate(original.output):
             if tensor and typed.types.get(tensor) == TensorProto.FLOAT16:
                 node.output[i], middle = (
-                    _free(f"{tensor}:{form}", taken) for form in ("unrounded", "rounded")
+                    free_name(f"{tensor}:{form}", taken) for form in ("unrounded", "rounded")
                 )
                 barriers.append(helper.make_node("Identity", [node.output[i]], [middle]))
                 barriers.append(helper.make_node("Identity", [middle], [tensor]))
@@ -63,7 +63,7 @@ def _computed(
     """What computes a node that has FP16 outputs."""
 
     def free(name: str) -> str:
-        return _free(name, taken)
+        return free_name(name, taken)
 
     if node.op_type in _SLOW and not node.domain:
         return _around_fp32(node, free)
@@ -120,10 +120,3 @@ def mentions_fp16(proto: onnx.ModelProto) -> bool:
         for node in graph.node
         for a in node.attribute
     )
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name

@@ -224,3 +224,10 @@ def test_what_is_rounded_is_not_fused_with_what_follows() -> None:
     proto = half_model(nodes, {"x": x.shape}, {"w": w, "b": b, "k": np.array(3.0)})
     assert not is_left_alone(proto)
     np.testing.assert_array_equal(run_model(proto, {"x": x}), half(half(matmul(x, w) + b) * 3))
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
+def test_nothing_to_add_up(op_type: str) -> None:
+    node = helper.make_node(op_type, ["x", "w"], ["y"])
+    found = run_node(node, {"x": np.zeros((3, 0))}, {"w": np.zeros((0, 5))})
+    np.testing.assert_array_equal(found, np.zeros((3, 5)))
