@@ -2,7 +2,9 @@
 
 Three runs of the same samples: FP32, the simulation (the lowered model, executed literally), and
 the engine built from that same lowered model. FP32 against the simulation is pure quantization
-error; the simulation against the engine is pure kernel and fusion error.
+error; the simulation against the engine is pure kernel and fusion error. In FP16 the simulation
+rounds inside a layer as TensorRT's kernels are known to, so that counts as quantization, unless it
+was told to sum exactly (Fp16Kernels).
 """
 
 from __future__ import annotations
