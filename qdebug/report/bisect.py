@@ -99,7 +99,7 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
             yield "cost", _cost(result)
     replayed = sum(e.replayed for e in search.history)
     seconds = sum(e.measurement.seconds for e in search.history if not e.replayed)
-    text = f"{search.evaluations}, {seconds:.1f} s"
+    text = f"{search.evaluations}, {seconds:.1f} s added up"
     if 0 < replayed == len(search.history):
         text = f"{search.evaluations}, all from the journal; FP32, the layers' own errors and the "
         text += "checks of the answer were run again"

@@ -84,7 +84,8 @@ def print_calibrate(console: Console, result: CalibrateResult) -> None:
 def _methods_table(result: CalibrateResult) -> Table:
     table = Table(box=None, header_style="underline", padding=(0, 2, 0, 0))
     table.add_column("method", no_wrap=True)
-    columns = [result.metric] if result.metric else []
+    # Of a metric in a file the name says enough here: a path would take the other columns' room.
+    columns = [result.metric.rpartition(":")[2]] if result.metric else []
     for column in [*columns, "SQNR dB", "cosine", "clipped (mean)", "clipped (most)"]:
         table.add_column(Text(shorten(column, 20)), justify="right", no_wrap=True)
     for method in result.methods:

@@ -14,6 +14,7 @@ from qdebug.report.tables import print_table
 from qdebug.run.doctor import Finding
 
 _STYLES = {"ok": "green", "missing": "bold red", "absent": "yellow"}
+_BUILDERS = ("tensorrt_rtx", "tensorrt")
 
 
 def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
@@ -30,7 +31,9 @@ def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
     if missing:
         console.print(Text(f"qdebug cannot work without {', '.join(missing)}.", style="bold red"))
     else:
-        console.print("Ready: every command runs here, simulated on ONNX Runtime.")
+        builds = any(f.what in _BUILDERS and f.state == "ok" for f in findings)
+        but = "" if builds else " but sweep, which builds engines,"
+        console.print(f"Ready: every command{but} runs here, simulated on ONNX Runtime.")
 
 
 def doctor_to_json(findings: Sequence[Finding]) -> dict[str, Any]:

@@ -14,10 +14,22 @@ def test_doctor(desk: Any) -> None:
     done = desk.spawn("doctor")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[-1].startswith("Ready: every command runs here")
+    assert lines[-1].startswith("Ready: every command")
     for what in ("onnxruntime", "Q/DQ simulation", "NVIDIA GPU", "tensorrt_rtx"):
         assert any(what in line for line in lines)
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [("ok", "every command runs here"), ("absent", "every command but sweep, which builds")],
+)
+def test_doctor_knows_what_needs_tensorrt(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, state: str, says: str
+) -> None:
+    found = (Finding("machine", "ok", "a laptop"), Finding("tensorrt_rtx", state, "…"))
+    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: found)
+    assert says in desk.run("doctor").out
 
 
 def test_doctor_json(desk: Any, load_json: Any) -> None:
