@@ -136,13 +136,15 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
     """
     if not output > 10 * local:  # also False where one is NaN
         return None
+    if inputs == 0:  # what it reads is exact: nothing came in with it
+        return None
     share = 1 - local / output
     if output > 10 * inputs:
         return Cause(
             "amplification",
             share,
-            f"the error relative to the signal grows {output / max(inputs, 1e-30):.3g} times from "
-            "what it reads to what it writes",
+            f"the error relative to the signal grows {output / inputs:.3g} times from what it reads "
+            "to what it writes",
             "Pin the layers that feed it: it makes a small error large.",
         )
     return Cause(

@@ -131,6 +131,7 @@ def test_both_operands_are_told_apart(tmp_path: Path) -> None:
         (1e-4, 1e-1, 1e-1, "accumulation"),
         (0.0, 1e-1, 1e-1, "accumulation"),
         (1e-4, 1e-3, 1e-1, "amplification"),
+        (0.0, 0.0, 1e-1, None),
         (float("nan"), 1e-1, 1e-1, None),
         (1e-3, 1.0, float("nan"), None),
     ],
