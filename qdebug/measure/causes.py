@@ -143,8 +143,8 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
         return Cause(
             "amplification",
             share,
-            f"the error relative to the signal grows {output / inputs:.3g} times from what it reads "
-            "to what it writes",
+            f"the error relative to the signal grows {output / inputs:.3g} times from what it "
+            "reads to what it writes",
             "Pin the layers that feed it: it makes a small error large.",
         )
     return Cause(
