@@ -154,6 +154,7 @@ def _run(
     from qdebug.pipeline.calibrated_files import CalibratedFiles
     from qdebug.report.calibrate import calibrate_to_json, print_calibrate
     from qdebug.report.progress import ProgressBars
+    from qdebug.report.tables import print_written
 
     set_verbosity(verbose)
     settings = resolve(CalibrateSettings, "calibrate", flags, config)
@@ -165,8 +166,7 @@ def _run(
 
     def show(console: Console) -> None:
         print_calibrate(console, result)
-        for path in written:
-            console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+        print_written(console, *written)
 
     emit(json, lambda: calibrate_to_json(result), show)
     return 0

@@ -21,7 +21,7 @@ from qdebug.run.tensorrt.constrain import check_implicit
 from qdebug.run.tensorrt.device import Device, find_device
 from qdebug.run.tensorrt.engine import BuiltEngine
 from qdebug.run.tensorrt.inspect.build_log import read_build_log
-from qdebug.run.tensorrt.inspect.layers import EngineInfo, Role
+from qdebug.run.tensorrt.inspect.layers import EngineInfo
 from qdebug.run.tensorrt.inspect.onnx_file import with_nodes
 from qdebug.run.tensorrt.inspect.plan_audit import audit_plan
 from qdebug.run.tensorrt.library import Library, LibraryKind, load_library
@@ -196,7 +196,7 @@ def engine_of(
             seconds=built.seconds,
             cached=built.cached,
             size_bytes=built.size_bytes,
-            layers=sum(layer.role is not Role.CONTROL for layer in info.layers),
+            layers=len(info.working),
             warnings=built.warnings,
             audit=audit,
         ),

@@ -21,7 +21,7 @@ _NUMBERS = ("#", "ms")
 
 def layers_table(console: Console, result: Inspection, *, top: int, detailed: bool) -> None:
     """The first `top` layers: the slowest where times are known, else in execution order."""
-    layers = [layer for layer in result.info.layers if layer.role is not Role.CONTROL]
+    layers = list(result.info.working)
     order = "in execution order"
     if result.info.measured:
         layers.sort(key=lambda layer: -(layer.time_ms or 0.0))

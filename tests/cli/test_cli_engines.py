@@ -19,6 +19,7 @@ from qdebug.run.tensorrt.fake import fake_build, fake_maker
 from qdebug.run.tensorrt.maker import EngineMaker
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
+DETECTOR = Path(__file__).parents[3] / "shared" / "assets" / "ultraface_slim" / "model.onnx"
 RTX = ["--backend", "tensorrt-rtx", "--compute-capability", "8.9"]
 needs_rtx = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None, reason="needs TensorRT for RTX"
@@ -51,6 +52,26 @@ def test_the_bundled_network(desk: Any) -> None:
     same = desk.run(*flags[:-4], "--json", "-").json  # the errors are those of the simulation
     assert same["outputs"] == desk.run(*flags, "--json", "-").json["outputs"]
     assert same["engine"] is None
+
+
+@needs_rtx
+@simulated
+@pytest.mark.skipif(
+    not DETECTOR.is_file(), reason="the face detector is not beside the checkout (../shared/assets)"
+)
+def test_layers_are_counted_as_inspect_counts_them(desk: Any) -> None:
+    """Its engine has two dozen that only make others wait."""
+    flags = [
+        "--inputs",
+        str(DETECTOR.with_name("inputs.npz")),
+        "--samples",
+        "1",
+        "--save-log",
+        "log",
+    ]
+    built = desk.run("compare", str(DETECTOR), *flags, *RTX, "--json", "-").json["engine"]
+    seen = desk.run("inspect", "log", "--json", "-").json
+    assert built["layers"] == seen["values"]["layer_count"] < len(seen["layers"])
 
 
 @needs_rtx

@@ -27,7 +27,6 @@ from qdebug.plan.rewrite.edit import attributes_of
 from qdebug.run.half.products import BLOCK, sum_of_blocks
 from qdebug.run.half.sketch import Shape, Sketch
 from qdebug.run.half.window import Window, padded, window_of
-from qdebug.types import Array
 
 _TILE = 32
 _FEW_OUTPUTS = 32
@@ -47,7 +46,7 @@ def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
     else:
         total = _summed(sketch, padded(sketch, pixels, window), weights, window)
     if len(node.input) > 2 and node.input[2]:
-        shape = sketch.constant(np.array([1, -1, *(1 for _ in window.kernel)], np.int64))
+        shape = sketch.ints([1, -1, *(1 for _ in window.kernel)])
         total = sketch.add("Add", total, sketch.wide(sketch.add("Reshape", node.input[2], shape)))
     return total
 
@@ -66,13 +65,13 @@ def _summed(sketch: Sketch, pixels: str, weights: str, window: Window) -> str:
     tiles = _tiles(window.channels, interleaved)
     order = [i for tile in tiles for block in tile for i in block]
     if order != list(range(window.channels)):
-        weights = sketch.add("Gather", weights, sketch.constant(np.array(order)), axis=1)
+        weights = sketch.add("Gather", weights, sketch.ints(order), axis=1)
     if window.groups > 1:  # a block of one group lies beside those of the others
         groups, step = range(window.groups), window.groups * span
         blocks = [block for tile in tiles for block in tile]
         order = [i // span * step + g * span + i % span for b in blocks for g in groups for i in b]
     if order != list(range(len(order))):
-        pixels = sketch.add("Gather", pixels, sketch.constant(np.array(order)), axis=1)
+        pixels = sketch.add("Gather", pixels, sketch.ints(order), axis=1)
     return _in_blocks(sketch, pixels, weights, window, tiles)
 
 
@@ -95,13 +94,13 @@ def _flat(sketch: Sketch, pixels: str, weights: str, window: Window, span: int) 
     if span > window.channels:
         pads = np.zeros((2, 2 + rank), np.int64)
         pads[1, 1] = span - window.channels
-        more = sketch.constant(pads.ravel())
+        more = sketch.ints(pads.ravel())
         pixels, weights = (sketch.add("Pad", tensor, more) for tensor in (pixels, weights))
-    axes = sketch.constant(np.array(spatial))
-    steps = sketch.constant(np.array(window.strides))
+    axes = sketch.ints(spatial)
+    steps = sketch.ints(window.strides)
     seen = []
     for position in product(*map(range, window.kernel)):
-        starts, ends = (sketch.constant(np.array(b)) for b in window.slice_of(position))
+        starts, ends = (sketch.ints(b) for b in window.slice_of(position))
         seen.append(sketch.add("Slice", pixels, starts, ends, axes, steps))
     last = sketch.add("Transpose", weights, perm=[0, *spatial, 1])
     weights = sketch.add("Unsqueeze", sketch.add("Flatten", last), axes)
@@ -114,16 +113,16 @@ def _in_blocks(
     """Each block is a convolution by a single pixel."""
     rank, groups = len(window.kernel), window.groups
     moved = rank if window.moves else 0
-    tables = [sketch.constant(table) for table in _tables(window, tiles, moved)]
-    axes = sketch.constant(np.arange(1, 2 + moved))
-    steps = sketch.constant(np.array([1, *window.strides[:moved]]))
+    tables = [sketch.ints(table) for table in _tables(window, tiles, moved)]
+    axes = sketch.ints(range(1, 2 + moved))
+    steps = sketch.ints([1, *window.strides[:moved]])
     # By positions first: the weights of a block then lie in rows, which are fast to copy.
     outputs = groups * window.outputs
     rows = sketch.add("Transpose", weights, perm=[*range(2, 2 + rank), 0, 1])
-    shape = sketch.constant(np.array([-1, outputs, window.channels]))
+    shape = sketch.ints([-1, outputs, window.channels])
     rows = sketch.add("Reshape", rows, shape)
-    row_axes = sketch.constant(np.array([0, 2]))
-    kernel = sketch.constant(np.array([outputs, -1, *[1] * rank]))
+    row_axes = sketch.ints([0, 2])
+    kernel = sketch.ints([outputs, -1, *[1] * rank])
 
     def block(here: Sketch, number: str) -> str:
         start, end, first, last = (here.add("Gather", table, number) for table in tables)
@@ -135,7 +134,9 @@ def _in_blocks(
     return sum_of_blocks(sketch, blocks - 1, block)
 
 
-def _tables(window: Window, tiles: list[list[list[int]]], moved: int) -> list[Array]:
+def _tables(
+    window: Window, tiles: list[list[list[int]]], moved: int
+) -> tuple[list[list[int]], ...]:
     """Where the slices of each block start and end, [blocks, axes]: of pixels, and of rows of
     weights."""
     rows: tuple[list[list[int]], ...] = ([], [], [], [])
@@ -150,4 +151,4 @@ def _tables(window: Window, tiles: list[list[list[int]]], moved: int) -> list[Ar
                 rows[1].append([high * window.groups, *ends[:moved]])
                 rows[2].append([k, low])
                 rows[3].append([k + 1, high])
-    return [np.array(table) for table in rows]
+    return rows

@@ -65,7 +65,7 @@ def instance_normalization(
     ones = _ones(sketch, scale)
     zeros = sketch.add("Sub", ones, ones)
     plain = sketch.add("InstanceNormalization", x, ones, zeros, **attributes_of(node))
-    axes = sketch.constant(np.arange(1, len(shape) - 1))
+    axes = sketch.ints(range(1, len(shape) - 1))
     factor, offset = (sketch.add("Unsqueeze", tensor, axes) for tensor in (scale, bias))
     return sketch.add("Add", sketch.add("Mul", sketch.rounded(plain), factor), offset)
 

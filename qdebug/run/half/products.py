@@ -77,12 +77,12 @@ def sum_of_blocks(sketch: Sketch, more: int | str, block: Callable[[Sketch, str]
         more: the number of blocks after the first, or the name of a scalar that holds it.
         block: makes the FP32 tensor of one block from its number, an int64 scalar.
     """
-    first = block(sketch, sketch.constant(np.int64(0)))
+    first = block(sketch, sketch.ints(0))
     if more == 0:
         return sketch.rounded(first)
     body = sketch.inner()
     done, go_on, before = body.name(), body.name(), body.name()
-    number = body.add("Add", done, body.constant(np.int64(1)))
+    number = body.add("Add", done, body.ints(1))
     total = body.half(body.add("Add", body.wide(before), block(body, number)))
     value, kinds = helper.make_tensor_value_info, TensorProto
     graph = helper.make_graph(
@@ -95,7 +95,7 @@ def sum_of_blocks(sketch: Sketch, more: int | str, block: Callable[[Sketch, str]
         ],
         [value(body.add("Identity", go_on), kinds.BOOL, []), value(total, kinds.FLOAT16, None)],
     )
-    times = sketch.constant(np.int64(more)) if isinstance(more, int) else more
+    times = sketch.ints(more) if isinstance(more, int) else more
     return sketch.wide(sketch.add("Loop", times, "", sketch.half(first), body=graph))
 
 
@@ -147,15 +147,15 @@ def _product(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
     cuts = np.linspace(0, sizes.terms // BLOCK, sizes.parts() + 1).astype(int) * BLOCK
     cuts[-1] = sizes.terms
     parts = [
-        _in_blocks(sketch, *wide, sizes.axis, bounds_of(range(first, last)))
+        _in_blocks(sketch, *wide, sizes.axis, _blocks_of(range(first, last)))
         for first, last in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
     ]
     return _folded(sketch, parts)
 
 
-def bounds_of(terms: range, size: int = BLOCK) -> Bounds:
+def _blocks_of(terms: range) -> Bounds:
     """Blocks of a range of terms, one after the other."""
-    return [(first, min(first + size, terms.stop)) for first in terms[::size]]
+    return [(first, min(first + BLOCK, terms.stop)) for first in terms[::BLOCK]]
 
 
 def _one_by_one(terms: int) -> Bounds:
@@ -164,9 +164,7 @@ def _one_by_one(terms: int) -> Bounds:
 
 
 def _in_blocks(sketch: Sketch, left: str, right: str, axis: int, bounds: Bounds) -> str:
-    starts, ends = (
-        sketch.constant(np.array(b, np.int64)[:, None]) for b in zip(*bounds, strict=True)
-    )
+    starts, ends = (sketch.ints([[i] for i in b]) for b in zip(*bounds, strict=True))
     axes = _axes(sketch, axis)
 
     def block(here: Sketch, number: str) -> str:
@@ -177,22 +175,22 @@ def _in_blocks(sketch: Sketch, left: str, right: str, axis: int, bounds: Bounds)
 
 
 def _of_unknown_length(sketch: Sketch, left: str, right: str, axis: int) -> str:
-    axes, size = _axes(sketch, axis), sketch.constant(np.array([BLOCK], np.int64))
+    axes, size = _axes(sketch, axis), sketch.ints([BLOCK])
 
     def block(here: Sketch, number: str) -> str:
         start = here.add("Mul", number, size)
         end = here.add("Add", start, size)  # Slice ends where the axis does
         return here.add("MatMul", *_slices(here, (left, right), start, end, axes))
 
-    last, one = sketch.constant(np.int64(-1)), sketch.constant(np.int64(1))
+    last, one = sketch.ints(-1), sketch.ints(1)
     terms = sketch.add("Gather", sketch.add("Shape", left), last)
     above = sketch.add("Sub", terms, one)
-    more = sketch.add("Div", above, sketch.constant(np.int64(BLOCK)))
+    more = sketch.add("Div", above, sketch.ints(BLOCK))
     return sum_of_blocks(sketch, more, block)
 
 
 def _axes(sketch: Sketch, axis: int) -> tuple[str, str]:
-    first, second = (sketch.constant(np.array([a], np.int64)) for a in (-1, axis))
+    first, second = (sketch.ints([a]) for a in (-1, axis))
     return first, second
 
 
@@ -215,15 +213,15 @@ def _of_a_vector(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
     if sizes.left_rank > 1:  # […, 1, K] → […, K, 1]
         row = _moved(sketch, left, -2, -1)
     else:
-        row = sketch.add("Unsqueeze", left, sketch.constant(np.array([-1], np.int64)))
+        row = sketch.add("Unsqueeze", left, sketch.ints([-1]))
     products = sketch.rounded(sketch.add("Mul", row, right))
     return sketch.reduced("ReduceSum", products, -2, keep=sizes.left_rank > 1)
 
 
 def _moved(sketch: Sketch, tensor: str, old: int, new: int) -> str:
     """`tensor` with an axis of size 1 elsewhere."""
-    squeezed = sketch.add("Squeeze", tensor, sketch.constant(np.array([old], np.int64)))
-    return sketch.add("Unsqueeze", squeezed, sketch.constant(np.array([new], np.int64)))
+    squeezed = sketch.add("Squeeze", tensor, sketch.ints([old]))
+    return sketch.add("Unsqueeze", squeezed, sketch.ints([new]))
 
 
 def _folded(sketch: Sketch, parts: list[str]) -> str:

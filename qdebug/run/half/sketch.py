@@ -41,6 +41,10 @@ class Sketch:
         """A constant."""
         return self.add("Constant", value=numpy_helper.from_array(np.asarray(values)))
 
+    def ints(self, values: Any) -> str:
+        """A constant of int64: axes, sizes, tables of them."""
+        return self.constant(np.asarray(values, np.int64))
+
     def wide(self, tensor: str) -> str:
         """`tensor` in FP32."""
         return self.add("Cast", tensor, to=TensorProto.FLOAT)
@@ -56,6 +60,6 @@ class Sketch:
     def reduced(self, op_type: str, tensor: str, axis: int, *, keep: bool = True) -> str:
         """`tensor` reduced along an axis; `keep` leaves it as one of size 1."""
         if op_type == "ReduceSum" or self.opset >= 18:
-            axes = self.constant(np.array([axis], np.int64))
+            axes = self.ints([axis])
             return self.add(op_type, tensor, axes, keepdims=int(keep))
         return self.add(op_type, tensor, axes=[axis], keepdims=int(keep))

@@ -67,7 +67,7 @@ def padded(sketch: Sketch, pixels: str, window: Window) -> str:
         return pixels
     rank = len(window.kernel)
     pads = (0, 0, *window.pads[:rank], 0, 0, *window.pads[rank:])
-    return sketch.add("Pad", pixels, sketch.constant(np.array(pads, np.int64)))
+    return sketch.add("Pad", pixels, sketch.ints(pads))
 
 
 def _pads(

@@ -214,6 +214,11 @@ class EngineInfo:
         return any(layer.time_ms is not None for layer in self.layers)
 
     @cached_property
+    def working(self) -> tuple[EngineLayer, ...]:
+        """The layers that compute or move data: those that only make others wait left out."""
+        return tuple(layer for layer in self.layers if layer.role is not Role.CONTROL)
+
+    @cached_property
     def op_types(self) -> Mapping[str, str]:
         """The operator of each node of the model, where the file names them."""
         return {node.name: node.op_type for node in self.nodes}

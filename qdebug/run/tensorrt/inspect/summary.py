@@ -83,7 +83,7 @@ def summarize(info: EngineInfo) -> Summary:
     told = [layer.sparse for layer in products if layer.sparse is not None]
     computing = _computing_nodes(info)
     return Summary(
-        layers=sum(layer.role is not Role.CONTROL for layer in info.layers),
+        layers=len(info.working),
         shares=_shares(info, products) if info.detailed else (),
         others=dict(others.most_common()),
         nodes=len(computing),
