@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: who imports whom, sizes, no printing."""
+"""The house rules that a machine can check: who imports whom, no printing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("errors",), ("yamlfile",), ("userfile",), ("config",),
     ("model",), ("calibrate",), ("plan",),
-    ("run",), ("store",), ("measure",), ("search",), ("report",), ("pipeline",), ("cli",),
-    ("__main__",),
+    ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
+    ("pipeline",), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}
 ONLY_IN = {
@@ -32,7 +32,6 @@ ONLY_IN = {
 }
 CONFIG_USERS = ("pipeline", "cli")
 MAY_PRINT = ("cli/", "report/", "__main__.py")
-MAX_LINES, MAX_FUNCTION_LINES = 300, 60
 
 
 def _name(file: Path) -> str:
@@ -101,18 +100,6 @@ def test_libraries_stay_where_they_belong(file: Path) -> None:
         allowed = ONLY_IN.get(imported.split(".")[0])
         if allowed:
             assert _name(file).startswith(allowed), f"{_name(file)} imports {imported}"
-
-
-@files
-def test_sizes(file: Path) -> None:
-    lines = len(file.read_text(encoding="utf-8").splitlines())
-    assert lines <= MAX_LINES, f"{_name(file)} has {lines} lines"
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            # A command's signature declares its flags, one after the other; it is not counted.
-            start = node.body[0].lineno if _name(file).startswith("cli/") else node.lineno
-            length = (node.end_lineno or start) - start + 1
-            assert length <= MAX_FUNCTION_LINES, f"{_name(file)}: {node.name} has {length} lines"
 
 
 @files

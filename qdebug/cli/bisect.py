@@ -238,7 +238,7 @@ def _run(
     from qdebug.cli.common import emit, error_console, planned_model, resumable, set_verbosity
     from qdebug.config.bisect import BisectSettings
     from qdebug.config.resolve import resolve
-    from qdebug.pipeline.bisect import bisect
+    from qdebug.pipeline.bisect.command import bisect
     from qdebug.report.bisect import plan_text, print_bisect
     from qdebug.report.bisect_json import bisect_to_json
     from qdebug.report.files import write_text

@@ -150,8 +150,8 @@ def _run(
     from qdebug.cli.common import emit, error_console, set_verbosity
     from qdebug.config.calibrate import CalibrateSettings
     from qdebug.config.resolve import resolve
-    from qdebug.pipeline.calibrate import calibrate
-    from qdebug.pipeline.calibrated_files import CalibratedFiles
+    from qdebug.pipeline.calibrate.command import calibrate
+    from qdebug.pipeline.calibrate.files import CalibratedFiles
     from qdebug.report.calibrate import calibrate_to_json, print_calibrate
     from qdebug.report.progress import ProgressBars
     from qdebug.report.tables import print_written

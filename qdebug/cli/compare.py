@@ -179,7 +179,7 @@ def _run(
     from qdebug.cli.common import emit, error_console, planned_model, set_verbosity
     from qdebug.config.compare import CompareSettings
     from qdebug.config.resolve import resolve
-    from qdebug.pipeline.compare import compare
+    from qdebug.pipeline.compare.command import compare
     from qdebug.report.jsonout import compare_to_json
     from qdebug.report.progress import ProgressBars
     from qdebug.report.tables import print_written

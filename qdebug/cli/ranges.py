@@ -83,7 +83,7 @@ def ranges_command(
     import logging
 
     from qdebug.cli.common import emit, error_console, set_verbosity
-    from qdebug.pipeline.ranges_command import RangesSettings, ranges
+    from qdebug.pipeline.ranges.command import RangesSettings, ranges
     from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.plotfiles import PlotFiles
     from qdebug.report.progress import ProgressBars

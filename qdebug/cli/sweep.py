@@ -247,7 +247,7 @@ def _run(
     from qdebug.cli.common import emit, error_console, planned_model, resumable, set_verbosity
     from qdebug.config.resolve import resolve
     from qdebug.config.sweep import SweepSettings
-    from qdebug.pipeline.sweep import sweep
+    from qdebug.pipeline.sweep.command import sweep
     from qdebug.report.files import write_text
     from qdebug.report.progress import ProgressBars
     from qdebug.report.sweep import print_engines, print_sweep

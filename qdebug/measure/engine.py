@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdebug.engine_info.plan_audit import PlanAudit
 from qdebug.measure.attribution import Agreement, Attribution
 from qdebug.measure.observation import CaptureCheck, Preflight
-from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit
-from qdebug.run.tensorrt.messages import BuildWarning
+from qdebug.run.tensorrt.build.messages import BuildWarning
 from qdebug.types import Skipped
 
 

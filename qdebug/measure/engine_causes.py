@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from qdebug.engine_info.audit import AuditRow
 from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
 from qdebug.measure.result import Cause
-from qdebug.run.tensorrt.inspect.audit import AuditRow
 
 NOT_AS_PLANNED = "not-as-planned"
 ENGINE_LABELS = (NOT_AS_PLANNED, REFERENCE_MISMATCH, KERNEL)

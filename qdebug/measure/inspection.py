@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qdebug.engine_info.diff import Diff
+from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.plan_audit import PlanAudit
+from qdebug.engine_info.summary import Summary, gate_values
 from qdebug.measure.conditions import Checked, Condition, check_condition
-from qdebug.run.tensorrt.inspect.diff import Diff
-from qdebug.run.tensorrt.inspect.layers import EngineInfo
-from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit
-from qdebug.run.tensorrt.inspect.summary import Summary, gate_values
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from qdebug.engine_info.summary import GATE_NAMES
 from qdebug.measure.conditions import Checked, Condition, check_condition
 from qdebug.measure.metrics import Metrics
-from qdebug.run.tensorrt.inspect.summary import GATE_NAMES
 
 ENGINE_VALUES: tuple[str, ...] = (
     *("build_s", "size_bytes", "latency_ms"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdebug.pipeline.sizing import Parallelism
 from qdebug.run.base import Backend
 from qdebug.run.ort import OrtBackend
+from qdebug.run.sizing import Parallelism
 from qdebug.types import Fp16Kernels, ProgressCallback
 
 

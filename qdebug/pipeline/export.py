@@ -10,7 +10,7 @@ from pathlib import Path
 from qdebug.errors import PlanError, StoreError, UsageError, given_by
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.pipeline.build import bind_user_plan, ranges_for
+from qdebug.pipeline.model_pair import bind_user_plan, ranges_for
 from qdebug.plan.export import TARGETS
 from qdebug.plan.export.source import Source
 from qdebug.plan.lower import required_opset

@@ -10,8 +10,8 @@ from qdebug.measure.conditions import Condition, parse_condition
 from qdebug.measure.result import TaskResult
 from qdebug.measure.task import TaskMetric, labels_of, load_metric
 from qdebug.model.samples import Samples
-from qdebug.pipeline.passes import TaskOutputs
-from qdebug.pipeline.results import CONDITION_NAMES
+from qdebug.pipeline.compare.lockstep import TaskOutputs
+from qdebug.pipeline.compare.results import CONDITION_NAMES
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdebug.engine_info.diff import diff
+from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.onnx_file import with_nodes
+from qdebug.engine_info.plan_audit import PlanAudit, audit_plan
+from qdebug.engine_info.profile import with_times
+from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
 from qdebug.errors import PlanError, given_by
 from qdebug.measure.conditions import parse_value_condition
 from qdebug.measure.inspection import Compared, Inspection, judge
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.pipeline.build import bind_user_plan
-from qdebug.pipeline.subject import planned_subject
+from qdebug.pipeline.model_pair import bind_user_plan
 from qdebug.plan.lower import required_opset
+from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import BoundPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import model_for, named_model, read_plan
-from qdebug.run.tensorrt.inspect.diff import diff
-from qdebug.run.tensorrt.inspect.layers import EngineInfo
-from qdebug.run.tensorrt.inspect.onnx_file import with_nodes
-from qdebug.run.tensorrt.inspect.opening import open_engine_file, open_profile
-from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit, audit_plan
-from qdebug.run.tensorrt.inspect.profile import with_times
-from qdebug.run.tensorrt.inspect.summary import GATE_NAMES, gate_values, summarize
+from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def inspect(settings: InspectSettings) -> Inspection:
     audit = None
     if settings.plan:
         model, bound = _bound(settings.plan, settings.model)
-        info = with_nodes(info, planned_subject(model, bound).candidate)
+        info = with_nodes(info, planned_pair(model, bound).candidate)
         audit = audit_bound(model, bound, info)
     elif settings.model:
         with given_by("--model"):
@@ -85,7 +85,7 @@ def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> PlanAudit:
         UsageError: the engine's source tells no precision, or is of another model.
         PlanError: an INT8 layer reads a tensor without an amax.
     """
-    return audit_plan(model, bound.layers, planned_subject(model, bound).precisions, info)
+    return audit_plan(model, bound.layers, planned_pair(model, bound).precisions, info)
 
 
 def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:

@@ -73,7 +73,7 @@ class TensorScore:
 
 
 @dataclass(frozen=True)
-class Judge:
+class MetricEvaluator:
     """A metric with all it needs but a candidate's outputs.
 
     Attributes:

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qdebug.engine_info.audit import AuditRow, Verdict
+from qdebug.engine_info.plan_audit import PlanAudit
 from qdebug.report.tables import name_table, print_indented, print_table
 from qdebug.report.view import printable, some
-from qdebug.run.tensorrt.inspect.audit import AuditRow, Verdict
-from qdebug.run.tensorrt.inspect.plan_audit import PlanAudit
 
 _QUIET = (Verdict.SAME, Verdict.GONE, Verdict.FUSED)
 _MOST_REASONS = 2

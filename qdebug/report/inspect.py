@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qdebug.engine_info.diff import Change, Side
+from qdebug.engine_info.layers import EventKind, Source
 from qdebug.measure.inspection import Inspection
 from qdebug.report.audit import print_audit
 from qdebug.report.inspect_layers import layers_table, node_name
 from qdebug.report.tables import name_table, print_table
 from qdebug.report.view import counted, number, printable, some
-from qdebug.run.tensorrt.inspect.diff import Change, Side
-from qdebug.run.tensorrt.inspect.layers import EventKind, Source
 
 _SOURCES = {
     Source.ONNX: "ONNX model",

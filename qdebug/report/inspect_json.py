@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from qdebug.engine_info.diff import Change, Side
+from qdebug.engine_info.layers import EngineLayer, EngineTensor
 from qdebug.measure.inspection import Inspection
 from qdebug.report.audit import audit_to_json
 from qdebug.report.numbers import finite
-from qdebug.run.tensorrt.inspect.diff import Change, Side
-from qdebug.run.tensorrt.inspect.layers import EngineLayer, EngineTensor
 
 INSPECT_SCHEMA = "qdebug.inspect/1"
 

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qdebug.engine_info.layers import QUANTIZED, EngineLayer, EngineTensor, Role
 from qdebug.measure.inspection import Inspection
 from qdebug.report.names import tail
 from qdebug.report.tables import name_table, print_table
 from qdebug.report.view import counted, number, printable
-from qdebug.run.tensorrt.inspect.layers import QUANTIZED, EngineLayer, EngineTensor, Role
 
 _LONGEST_TYPE = 14
 _SHORTEST_NAME = 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from qdebug.run.stream import available_cores
-from qdebug.run.tensorrt.device import Device, find_device
+from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.library import LibraryKind, parse_version
 from qdebug.run.tensorrt.probe import abilities, load_problem
 

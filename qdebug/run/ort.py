@@ -12,7 +12,7 @@ import onnx
 
 from qdebug.errors import BackendError, ModelError
 from qdebug.run.capture import encode_marked
-from qdebug.run.half.rounding import keep_fp16_rounding
+from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
 from qdebug.types import Feeds, Fp16Kernels, Skipped, Tensors
 
 _NUMPY_TYPES = {

@@ -33,12 +33,12 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
+from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import ort_context
-from qdebug.pipeline.portion import whole
-from qdebug.pipeline.ranges import calibrated, gather_ranges
-from qdebug.pipeline.sizing import parallelism
+from qdebug.pipeline.gather import calibrated, gather_ranges
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.run.ort import OrtBackend
+from qdebug.run.sizing import parallelism
 from qdebug.run.stream import map_in_order
 from qdebug.types import Precision, ignore_progress
 

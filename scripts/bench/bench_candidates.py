@@ -27,12 +27,12 @@ from nets import NETS
 
 from qdebug.config.compare import CompareSettings
 from qdebug.model.samples import open_samples
-from qdebug.pipeline.build import build_subject, load_model, plan_from
-from qdebug.pipeline.candidates import CandidateRunner
+from qdebug.model.samples.subset import whole
+from qdebug.pipeline.bisect.candidates import CandidateRunner
 from qdebug.pipeline.context import ort_context
-from qdebug.pipeline.portion import whole
-from qdebug.pipeline.sizing import Parallelism
+from qdebug.pipeline.model_pair import build_pair, load_model, plan_from
 from qdebug.plan.plan import bind_plan
+from qdebug.run.sizing import Parallelism
 from qdebug.types import Precision, ignore_progress
 
 ROUNDS, TURNS = 3, 4
@@ -90,10 +90,10 @@ class _Case:
         model = load_model(str(path), plan)
         samples = open_samples(str(data), model.graph.inputs, limit=count)
         context = ort_context(Parallelism(workers, 1), ignore_progress)
-        subject = build_subject(settings, context, plan, model, samples).subject
-        assert subject.plan is not None
-        bound = bind_plan(subject.plan, model, subject.layers)
-        self.names = [x.name for x in subject.layers if x.quantizable]
+        pair = build_pair(settings, context, plan, model, samples).pair
+        assert pair.plan is not None
+        bound = bind_plan(pair.plan, model, pair.layers)
+        self.names = [x.name for x in pair.layers if x.quantizable]
         self.runners = [
             CandidateRunner(context, model, bound, whole(samples), literal=literal)
             for literal in (None, True)
@@ -102,9 +102,9 @@ class _Case:
             runner._stored = None  # every candidate from the inputs on: the rounds are all alike
         self.reason = self.runners[0].reason
         self.workers = workers
-        portion = self.runners[0].portion
-        self.count = portion.count
-        self.feeds = [dict(samples.feeds(b.start, b.count)) for b in portion.batches]
+        subset = self.runners[0].subset
+        self.count = subset.count
+        self.feeds = [dict(samples.feeds(b.start, b.count)) for b in subset.batches]
         self.sessions = [_session(model.graph.proto) for _ in range(workers)]
 
     def floor(self) -> float:

@@ -35,9 +35,9 @@ from nets import NETS
 from qdebug.config.compare import CompareSettings
 from qdebug.model.layers import find_layers
 from qdebug.model.samples import open_samples
-from qdebug.pipeline.build import load_model, plan_from
-from qdebug.pipeline.compare import compare
-from qdebug.pipeline.subject import planned_subject
+from qdebug.pipeline.compare.command import compare
+from qdebug.pipeline.model_pair import load_model, plan_from
+from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import bind_plan
 
 ROUNDS = 3
@@ -133,16 +133,16 @@ class _Case:
         plan = plan_from(self.settings)
         model = load_model(self.settings.model, plan)
         bound = bind_plan(plan, model, find_layers(model.graph))
-        self.subject = planned_subject(model, bound)
+        self.pair = planned_pair(model, bound)
         self.samples = open_samples(str(self.data), model.graph.inputs, limit=count)
         self.count = self.samples.count
-        self.tensors = [t for t in self.subject.tensors if t in model.graph.producers]
+        self.tensors = [t for t in self.pair.tensors if t in model.graph.producers]
         session = _session(model.graph.proto, self.tensors, 1)
         outputs = session.run(None, dict(self.samples.feeds(0, self.samples.batch_size)))
         self.megabytes = sum(o.nbytes for o in outputs) / self.samples.batch_size / 1e6
 
     def floor(self, threads: int) -> None:
-        for graph in (self.subject.reference, self.subject.candidate):
+        for graph in (self.pair.reference, self.pair.candidate):
             session = _session(graph.proto, self.tensors, threads)
             for batch in self.samples.batches():
                 session.run(None, dict(self.samples.feeds(batch.start, batch.count)))

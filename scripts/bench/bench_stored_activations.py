@@ -25,11 +25,10 @@ from bench_candidates import make_samples
 from nets import NETS
 
 from qdebug.config.bisect import BisectSettings
-from qdebug.pipeline import candidates
-from qdebug.pipeline.bisect import bisect
-from qdebug.pipeline.bisect_setup import prepare
-from qdebug.pipeline.candidates import CandidateRunner, Raises
-from qdebug.pipeline.stored import StoredActivations
+from qdebug.pipeline.bisect.candidates import CandidateRunner, Raises
+from qdebug.pipeline.bisect.command import bisect, candidates
+from qdebug.pipeline.bisect.setup import prepare
+from qdebug.pipeline.bisect.stored import StoredActivations
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import ignore_progress
 

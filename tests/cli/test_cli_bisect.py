@@ -15,7 +15,7 @@ import pytest
 import yaml
 from onnx import helper
 
-from qdebug.pipeline.stored import StoredActivations
+from qdebug.pipeline.bisect.stored import StoredActivations
 from qdebug.plan.planfile import read_plan
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"

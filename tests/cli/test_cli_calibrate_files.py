@@ -98,7 +98,7 @@ def test_a_range_of_a_tensor_that_is_0_now_is_off(desk: Any) -> None:
 def test_a_bad_cache_is_refused_before_the_model_runs(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdebug.pipeline.ranges._run", None)
+    monkeypatch.setattr("qdebug.pipeline.gather._run", None)
     desk.write("bad.cache", "TRT-101600-EntropyCalibration2\nx: 7fc00000\n")
     desk.refused(*CALIBRATE, "--from-cache", "bad.cache", says=["bad.cache:2", "'x' is nan"])
     desk.write("other.cache", cache({"y": 1.0}))
@@ -108,7 +108,7 @@ def test_a_bad_cache_is_refused_before_the_model_runs(
 def test_targets_are_checked_before_the_model_runs(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qdebug.pipeline.ranges._run", None)
+    monkeypatch.setattr("qdebug.pipeline.gather._run", None)
     desk.write("old.yaml", "")
     desk.refused(*CALIBRATE, "-o", "old.yaml", says=["--output: old.yaml exists", "--force"])
     desk.refused(*CALIBRATE, "-o", ".", says=["--output: . is a directory"])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.execute.device import find_device
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.fake import fake_build, fake_maker
-from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.store.reader import RunReader
 
 pytestmark = pytest.mark.skipif(
@@ -29,11 +29,11 @@ def observing(monkeypatch: pytest.MonkeyPatch, *, unfused: bool) -> None:
         seen = replace(settings, unfused_debug_tensors=settings.unfused_debug_tensors and unfused)
         return fake_build(library, proto, seen, **{**rest, "debug": ()})
 
-    def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
+    def maker(library: Any, settings: Any, **_: Any) -> EngineFactory:
         return replace(fake_maker(settings), build=build)
 
-    monkeypatch.setattr("qdebug.pipeline.engine.why_not_run", lambda target: "")
-    monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
+    monkeypatch.setattr("qdebug.pipeline.engine.build.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
 
 
 def test_a_way_that_shows_nothing_is_said_and_left(

@@ -14,9 +14,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qdebug.config.engine import EngineSettings
-from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.execute.device import find_device
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.fake import fake_build, fake_maker
-from qdebug.run.tensorrt.maker import EngineMaker
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 DETECTOR = Path(__file__).parents[3] / "shared" / "assets" / "ultraface_slim" / "model.onnx"
@@ -225,11 +225,11 @@ def test_an_engine_that_is_wrong_in_fp32_already(
         bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(1), "b3"))
         return fake_build(library, copied, *rest, **more)
 
-    def maker(library: Any, settings: Any, **_: Any) -> EngineMaker:
+    def maker(library: Any, settings: Any, **_: Any) -> EngineFactory:
         return replace(fake_maker(settings), build=spoilt)
 
-    monkeypatch.setattr("qdebug.pipeline.engine.why_not_run", lambda target: "")
-    monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
+    monkeypatch.setattr("qdebug.pipeline.engine.build.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
     done = desk.run(*flags)
     assert "'out' is wrong in the engine of FP32 already" in done.out
@@ -251,9 +251,10 @@ def test_a_run_on_the_gpu_tells_bisect_what_layers_cost(
 ) -> None:
     """Real builds, executed and profiled by a fake: 0.5 ms for each node."""
     desk.run("compare", "net.onnx", "--inputs", "data.npz", *RTX, "-o", "built.h5")
-    monkeypatch.setattr("qdebug.pipeline.engine.why_not_run", lambda target: "")
+    monkeypatch.setattr("qdebug.pipeline.engine.build.why_not_run", lambda target: "")
     monkeypatch.setattr(
-        "qdebug.pipeline.engine.EngineMaker", lambda library, settings, **_: fake_maker(settings)
+        "qdebug.pipeline.engine.build.EngineFactory",
+        lambda library, settings, **_: fake_maker(settings),
     )
     compared = desk.run("compare", "net.onnx", "--inputs", "data.npz", *RTX, "-o", "run.h5")
     assert compared.code == 0, compared.err
@@ -301,8 +302,8 @@ def test_an_operator_that_is_not_known_is_told_before_any_work(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was simulated")
 
-    monkeypatch.setattr("qdebug.pipeline.compare.run_pass", never)
-    monkeypatch.setattr("qdebug.pipeline.bisect_setup.rate_layers", never)
+    monkeypatch.setattr("qdebug.pipeline.compare.command.run_pass", never)
+    monkeypatch.setattr("qdebug.pipeline.bisect.setup.rate_layers", never)
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"),
              helper.make_node(op, ["r"], ["y"], "suspect", domain=domain)]  # fmt: skip
     proto = make(nodes, {"x": ("N", 3, 8, 8)}, {"y": ("N", 3) if op == "Det" else ("N", 3, 8, 8)})

@@ -21,9 +21,9 @@ from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.inspect import print_inspection
-from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.library import load_library
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 from qdebug.types import Precision
 
 LAYERS = {

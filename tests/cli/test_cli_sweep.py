@@ -18,9 +18,9 @@ import pytest
 from onnx import helper
 
 from qdebug.config.sweep import SweepSettings
-from qdebug.pipeline.sweep import sweep
-from qdebug.pipeline.sweep_errors import OutputJudge
-from qdebug.run.tensorrt.device import find_device
+from qdebug.pipeline.sweep.command import sweep
+from qdebug.pipeline.sweep.errors import OutputJudge
+from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.types import Progress
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -217,7 +217,7 @@ def test_a_plan_that_does_not_fit_is_found_before_anything_is_built(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was built")
 
-    monkeypatch.setattr("qdebug.pipeline.engine.build_engine", never)
+    monkeypatch.setattr("qdebug.pipeline.engine.build.build_engine", never)
     plan = desk.write("bad.yaml", "schema: qdebug.plan/1\nlayers:\n  conv9: fp32\n")
     desk.refused(*SMALL, "--precision", "fp16", "--plan", plan, says=["bad.yaml", "conv9", "conv"])
 

@@ -16,11 +16,11 @@ from qdebug.run.base import Backend
 from qdebug.run.fake import FakeBackend
 from qdebug.run.ort import OrtBackend
 from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.cuda import open_cuda
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.execute.cuda import open_cuda
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.fake import fake_maker
 from qdebug.run.tensorrt.library import load_library
-from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 
 UP_TO_8 = BuildSettings(profile={"x": ShapeRange((1, 4), (2, 4), (8, 4))})
 
@@ -28,7 +28,9 @@ UP_TO_8 = BuildSettings(profile={"x": ShapeRange((1, 4), (2, 4), (8, 4))})
 def on_gpu() -> Backend:
     """TensorRT for RTX, or a skip that says what is missing."""
     try:
-        return TensorRTBackend(EngineMaker(load_library("tensorrt-rtx"), UP_TO_8, cuda=open_cuda()))
+        return TensorRTBackend(
+            EngineFactory(load_library("tensorrt-rtx"), UP_TO_8, cuda=open_cuda())
+        )
     except QdebugError as error:
         pytest.skip(f"needs a GPU and TensorRT for RTX: {error.message}")
 

@@ -22,16 +22,16 @@ from qdebug.model.layers import Layer, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
-from qdebug.pipeline.engine_observe import EngineJob, for_samples
-from qdebug.pipeline.engine_run import EngineFindings, attribute_engine
+from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
+from qdebug.pipeline.engine.observe import EngineJob, for_samples
 from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend
-from qdebug.run.tensorrt.cuda import PyCuda, open_cuda
+from qdebug.run.tensorrt.build.settings import BuildSettings
+from qdebug.run.tensorrt.execute.cuda import PyCuda, open_cuda
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library, load_library
-from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.observe.ways import CaptureWay
-from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import Fp16Kernels, Precision
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -122,7 +122,7 @@ def case(library: Library, cuda: PyCuda) -> Callable[..., Case]:
         return Case(
             model.graph,
             lowered,
-            _job(EngineMaker(library, BuildSettings(), cuda=cuda), model.graph, samples),
+            _job(EngineFactory(library, BuildSettings(), cuda=cuda), model.graph, samples),
             find_layers(model.graph).all,
         )
 
@@ -142,7 +142,7 @@ def findings(case: Callable[..., Case]) -> Callable[..., EngineFindings]:
     return run
 
 
-def _job(maker: EngineMaker, graph: Graph, samples: Samples) -> EngineJob:
+def _job(maker: EngineFactory, graph: Graph, samples: Samples) -> EngineJob:
     batches = list(samples.batches())
     fitted = for_samples(maker, graph, samples, batches)
     return EngineJob(fitted, OrtBackend(), SIMULATION, samples, batches)

@@ -11,10 +11,10 @@ import pytest
 from spoilt_engines import perceptron, spoilt_in_int8
 
 from qdebug.cli.app import main
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.cuda import PyCuda
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.execute.cuda import PyCuda
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.maker import EngineMaker
 from qdebug.store.reader import RunReader
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -78,10 +78,10 @@ def test_a_search_goes_on_where_the_engine_disagrees(
     """Engines that get one layer wrong in INT8: the set that the simulation finds, without that
     layer, fails on them; the search goes on there, and pins it too."""
 
-    def maker(*arguments: Any, **named: Any) -> EngineMaker:
-        return EngineMaker(*arguments, **named, build=spoilt_in_int8(build_engine, "fourth"))
+    def maker(*arguments: Any, **named: Any) -> EngineFactory:
+        return EngineFactory(*arguments, **named, build=spoilt_in_int8(build_engine, "fourth"))
 
-    monkeypatch.setattr("qdebug.pipeline.engine.EngineMaker", maker)
+    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
     net = perceptron(tmp_path)
     target = ["--inputs", str(net.samples), "--target", "output.sqnr_db>=25", "--pin-to", "fp32"]
     main(["bisect", str(net.model), *target, "--backend", "tensorrt-rtx", "--json", "-"])

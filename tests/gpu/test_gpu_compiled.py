@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qdebug.run.tensorrt.cuda import Cuda
+from qdebug.run.tensorrt.execute.cuda import Cuda
 from qdebug.run.tensorrt.library import Library
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -21,16 +21,16 @@ from pathlib import Path
 import numpy as np
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.run.tensorrt.cache import EngineCache
+from qdebug.run.tensorrt.build.cache import EngineCache
 from qdebug.run.tensorrt.library import load_library
-from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.session import EngineSession
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.factory import EngineFactory
+from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 model, data, folder = map(Path, sys.argv[1:])
 file = folder / "compiled.bin"
 x = np.load(data)["input"][:16]
 settings = BuildSettings(profile={"input": ShapeRange(x.shape, x.shape, x.shape)})
-maker = EngineMaker(
+maker = EngineFactory(
     load_library("tensorrt-rtx"), settings, EngineCache(folder / "engines"), compiled=file
 )
 engine = maker.make(prepare_model(read_model(model)).graph.proto).engine

@@ -16,14 +16,14 @@ from sums import summed_in_fp32
 from qdebug.measure.attribution import RELEVANT_DB, TOLERANCE_DB, agreement
 from qdebug.measure.metrics import sqnr_db
 from qdebug.model.graph import Graph
-from qdebug.pipeline.engine_run import attribute_engine
+from qdebug.pipeline.engine.attribute import attribute_engine
 from qdebug.run.ort import OrtBackend
-from qdebug.run.tensorrt.cuda import PyCuda
+from qdebug.run.tensorrt.build.settings import BuildSettings
+from qdebug.run.tensorrt.execute.cuda import PyCuda
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.observe.ways import CaptureWay
-from qdebug.run.tensorrt.session import EngineSession
-from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import Fp16Kernels
 
 TERMS = 1536
@@ -71,7 +71,7 @@ def test_products_between_casts_are_summed_in_fp32(
         return round(sqnr_db(float((exact**2).sum()), float((apart**2).sum())), 2)
 
     def engine(proto: onnx.ModelProto) -> tuple[float, float]:
-        maker = EngineMaker(library, BuildSettings(), cuda=cuda)
+        maker = EngineFactory(library, BuildSettings(), cuda=cuda)
         with EngineSession(maker.make(proto).engine) as session:
             return decibel(session.run(feeds)["y"]), session.latency_ms(feeds)
 
@@ -167,7 +167,7 @@ def test_kernels_are_simulated_bit_for_bit(
 ) -> None:
     proto, feeds = KERNELS[name]()
     simulation = OrtBackend(fp16_kernels=Fp16Kernels.TENSORRT).open(proto, [])
-    maker = EngineMaker(library, BuildSettings(), cuda=cuda)
+    maker = EngineFactory(library, BuildSettings(), cuda=cuda)
     with EngineSession(maker.make(proto).engine) as session:
         engine = session.run(feeds)["y"]
     simulated, exact = simulation.run(feeds)["y"], OrtBackend().open(proto, []).run(feeds)["y"]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from qdebug.measure.attribution import RELEVANT_DB, agreement
-from qdebug.pipeline.engine_run import EngineFindings, attribute_engine
+from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
 from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.observe.ways import CaptureWay
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,17 @@ from qdebug.errors import BackendError
 from qdebug.measure.attribution import RELEVANT_DB
 from qdebug.measure.observation import add_errors, sqnr
 from qdebug.measure.sums import ErrorSums
-from qdebug.pipeline.engine_observe import preflight
+from qdebug.pipeline.engine.observe import preflight
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.cuda import DeviceMemoryError, PyCuda
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.settings import BuildSettings
+from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, PyCuda
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.tensorrt.execute.runtime import load_engine
+from qdebug.run.tensorrt.execute.session import SLOTS, EngineSession
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.observe.ways import CaptureWay
-from qdebug.run.tensorrt.runtime import load_engine
-from qdebug.run.tensorrt.session import SLOTS, EngineSession
-from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Tensors
@@ -159,7 +159,7 @@ def big(megabytes: int) -> onnx.ModelProto:
 
 
 def test_out_of_memory_is_said_and_nothing_is_lost(library: Library, cuda: PyCuda) -> None:
-    made = EngineMaker(library, BuildSettings(), cuda=cuda).make(big(64))
+    made = EngineFactory(library, BuildSettings(), cuda=cuda).make(big(64))
     x = np.ones((64, 1024, 256), np.float32)
     session = EngineSession(made.engine)
     del made
@@ -184,7 +184,9 @@ def test_copies_overlap_with_the_stores_writes(
 ) -> None:
     """Together, running and writing take less time than one after the other."""
     feeds = [{"x": np.full((16, 1024, 256), k, np.float32)} for k in range(16)]
-    with EngineSession(EngineMaker(library, BuildSettings(), cuda=cuda).make(big(16)).engine) as s:
+    with EngineSession(
+        EngineFactory(library, BuildSettings(), cuda=cuda).make(big(16)).engine
+    ) as s:
 
         def one_by_one() -> Iterator[Tensors]:
             return map(s.run, feeds)
@@ -236,7 +238,7 @@ def small() -> onnx.ModelProto:
 
 
 def test_memory_is_freed(library: Library, cuda: PyCuda, figures: dict[str, Any]) -> None:
-    maker = EngineMaker(library, BuildSettings(), cuda=cuda)
+    maker = EngineFactory(library, BuildSettings(), cuda=cuda)
     feeds = {"x": np.ones((256, 1024), np.float32)}
 
     def use_all() -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.run.half.rounding import keep_fp16_rounding
+from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
 from qdebug.run.ort import OrtBackend
 from qdebug.types import Fp16Kernels
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from qdebug.engine_info.audit import AuditRow, Verdict
 from qdebug.measure.attribution import Attribution
 from qdebug.measure.engine_causes import attributed_cause, not_as_planned
-from qdebug.run.tensorrt.inspect.audit import AuditRow, Verdict
 from qdebug.types import Precision
 
 NAN = math.nan

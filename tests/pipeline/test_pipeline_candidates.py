@@ -19,17 +19,17 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Batch, open_samples
-from qdebug.pipeline.candidates import CandidateRunner
+from qdebug.model.samples.subset import SampleSubset, split, whole
+from qdebug.pipeline.bisect.candidates import CandidateRunner
+from qdebug.pipeline.bisect.stored import StoredActivations
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.portion import Portion, split, whole
-from qdebug.pipeline.ranges import gather_ranges
+from qdebug.pipeline.gather import gather_ranges
 from qdebug.pipeline.scoring import TensorScore
-from qdebug.pipeline.sizing import Parallelism
-from qdebug.pipeline.stored import StoredActivations
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend, OrtSession
 from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.sizing import Parallelism
 from qdebug.types import Precision, ignore_progress
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -56,11 +56,11 @@ class Recorder:
 class Case:
     model: Model
     bound: BoundPlan
-    portion: Portion
+    subset: SampleSubset
 
     def runner(self, workers: int = 2, **options: Any) -> CandidateRunner:
         context = Context(OrtBackend(1), OrtBackend(1), Parallelism(workers, 1), ignore_progress)
-        return CandidateRunner(context, self.model, self.bound, self.portion, **options)
+        return CandidateRunner(context, self.model, self.bound, self.subset, **options)
 
     def literal(self, pins: Mapping[str, Precision]) -> dict[str, Any]:
         """The outputs by the long way, batch by batch as the runner makes them."""
@@ -68,7 +68,7 @@ class Case:
         graph = lower(bind_plan(plan, self.model, self.bound.layers)).graph
         session = OrtBackend(1).open(graph.proto, [])
         with self.runner() as runner:
-            samples = runner.portion.samples
+            samples = runner.subset.samples
         parts = [session.run(samples.feeds(b.start, b.count)) for b in samples.batches()]
         return {t: np.concatenate([part[t] for part in parts]) for t in graph.outputs}
 
@@ -122,7 +122,7 @@ def test_literal_candidates_equal_the_lowered_plan_bit_for_bit(net: str, base: s
         assert runner.literal
         recorder.seen.clear()
         results = runner.evaluate_many(candidates)
-    reference = OrtBackend(1).open(one.model.graph.proto, []).run(one.portion.samples.feeds(0, 24))
+    reference = OrtBackend(1).open(one.model.graph.proto, []).run(one.subset.samples.feeds(0, 24))
     for pins, found, result in zip(candidates, recorder.seen, results, strict=True):
         expected = one.literal(pins)
         assert found.keys() == expected.keys()
@@ -210,7 +210,7 @@ def test_a_held_out_portion_with_its_own_labels(cnn: Case) -> None:
         seen.append((len(outputs["logits"]), labels["labels"].tolist(), len(reference["logits"])))
         return 0.5
 
-    one = replace(cnn, portion=held_out)
+    one = replace(cnn, subset=held_out)
     with one.runner(metric=TaskMetric("m", True, keep), literal=True) as runner:
         assert runner.reference_task == 0.5
         (result,) = runner.evaluate_many([{}])
@@ -314,7 +314,7 @@ def test_another_backend_gets_candidates_lowered(cnn: Case) -> None:
             return OrtBackend(1).open(proto, capture)
 
     context = Context(Other(), Other(), Parallelism(2, 1), ignore_progress)
-    with CandidateRunner(context, cnn.model, cnn.bound, cnn.portion) as runner:
+    with CandidateRunner(context, cnn.model, cnn.bound, cnn.subset) as runner:
         assert runner.literal
         (found,) = runner.evaluate_many([{}])
     with cnn.runner(literal=True) as runner:

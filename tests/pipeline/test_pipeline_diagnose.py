@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.config.compare import CompareSettings
 from qdebug.measure.causes import inherited_cause
 from qdebug.measure.result import Cause, LayerResult
-from qdebug.pipeline.compare import compare
+from qdebug.pipeline.compare.command import compare
 from qdebug.types import Array
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"

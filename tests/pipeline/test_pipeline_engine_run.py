@@ -15,13 +15,13 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.errors import BackendError
 from qdebug.model.graph import Graph
 from qdebug.model.samples import open_samples
-from qdebug.pipeline.engine_observe import EngineJob, for_samples, preflight
-from qdebug.pipeline.engine_run import EngineFindings, attribute_engine
+from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
+from qdebug.pipeline.engine.observe import EngineJob, for_samples, preflight
 from qdebug.run.ort import OrtBackend
-from qdebug.run.tensorrt.engine import BuiltEngine
+from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
 from qdebug.run.tensorrt.fake import fake_build, fake_maker
 from qdebug.run.tensorrt.fake_cuda import FakeCuda
-from qdebug.run.tensorrt.observe.ways import CaptureWay
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(2, 8, 8)).astype(np.float32) / 3

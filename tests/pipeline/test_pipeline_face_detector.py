@@ -14,7 +14,7 @@ from qdebug.measure.result import CompareResult
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.compare import compare
+from qdebug.pipeline.compare.command import compare
 from qdebug.plan.lower import required_opset
 from qdebug.plan.planfile import read_plan
 

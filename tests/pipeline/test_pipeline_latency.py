@@ -13,8 +13,8 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.macs import work_of
 from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.latency import profiled_costs, read_kernels
-from qdebug.pipeline.subject import Subject, planned_subject
+from qdebug.pipeline.engine.latency import profiled_costs, read_kernels
+from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.search.cost import Costs, mac_costs
 from qdebug.types import Precision
@@ -25,14 +25,14 @@ INT8, FP32 = Precision.INT8, Precision.FP32
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[Subject, Costs]:
+def digits() -> tuple[ModelPair, Costs]:
     model = prepare_model(read_model(str(BUNDLED / "digits_cnn.onnx")))
     layers = find_layers(model.graph)
     plan = PrecisionPlan(INT8)
     needed = bind_plan(plan, model, layers).needed_ranges()
     plan = plan.with_ranges({t: TensorRange(1.0) for t in needed}, "")
     work = mac_costs(work_of(layers, {"input": (1, 1, 8, 8)}))
-    return planned_subject(model, bind_plan(plan, model, layers)), work
+    return planned_pair(model, bind_plan(plan, model, layers)), work
 
 
 def _profile(folder: Path, *layers: tuple[str, float]) -> Path:
@@ -43,15 +43,15 @@ def _profile(folder: Path, *layers: tuple[str, float]) -> Path:
     return path
 
 
-def _costs(profile: Path, layers: str | None, subject: Subject, work: Costs) -> Costs:
-    kernels = read_kernels(profile, layers, subject.model.file)
-    return profiled_costs(kernels, str(profile), subject, work)
+def _costs(profile: Path, layers: str | None, pair: ModelPair, work: Costs) -> Costs:
+    kernels = read_kernels(profile, layers, pair.model.file)
+    return profiled_costs(kernels, str(profile), pair, work)
 
 
-def test_names_that_tell(tmp_path: Path, digits: tuple[Subject, Costs]) -> None:
-    subject, work = digits
+def test_names_that_tell(tmp_path: Path, digits: tuple[ModelPair, Costs]) -> None:
+    pair, work = digits
     fused = "/blocks/blocks.0/depthwise/conv/Conv + /blocks/blocks.0/depthwise/act/Clip"
-    costs = _costs(_profile(tmp_path, (STEM, 0.5), (fused, 0.25)), None, subject, work)
+    costs = _costs(_profile(tmp_path, (STEM, 0.5), (fused, 0.25)), None, pair, work)
     assert costs.unit == "ms"
     assert costs.by_layer[STEM][INT8] == pytest.approx(0.5)
     assert costs.by_layer[STEM][FP32] == pytest.approx(2.0)  # four times the work
@@ -60,9 +60,9 @@ def test_names_that_tell(tmp_path: Path, digits: tuple[Subject, Costs]) -> None:
 
 
 def test_layer_information_tells_what_a_kernel_holds(
-    tmp_path: Path, digits: tuple[Subject, Costs]
+    tmp_path: Path, digits: tuple[ModelPair, Costs]
 ) -> None:
-    subject, work = digits
+    pair, work = digits
     layers = tmp_path / "layers.json"
     kernel = {
         "Name": "__myl_Conv_myl0_1", "LayerType": "conv",
@@ -72,7 +72,7 @@ def test_layer_information_tells_what_a_kernel_holds(
     }  # fmt: skip
     layers.write_text(json.dumps({"Layers": [kernel], "Bindings": []}))
     profile = _profile(tmp_path, (kernel["Name"], 1.0))  # type: ignore[arg-type]
-    costs = _costs(profile, str(layers), subject, work)
+    costs = _costs(profile, str(layers), pair, work)
     # Measured in FP32, and split by the work of the two.
     both = costs.by_layer[STEM][FP32] + costs.by_layer[FIRST][FP32]
     assert both == pytest.approx(1.0)
@@ -80,4 +80,4 @@ def test_layer_information_tells_what_a_kernel_holds(
     assert costs.by_layer[STEM][FP32] / costs.by_layer[FIRST][FP32] == pytest.approx(ratio)
     assert costs.by_layer[STEM][INT8] == pytest.approx(costs.by_layer[STEM][FP32] / 4)
     with pytest.raises(UsageError, match="--profile-layers"):
-        _costs(profile, None, subject, work)
+        _costs(profile, None, pair, work)

@@ -20,11 +20,11 @@ from qdebug.calibrate.methods import parse_method
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
+from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.portion import whole
-from qdebug.pipeline.ranges import Gathered, gather_ranges
-from qdebug.pipeline.sizing import Parallelism
+from qdebug.pipeline.gather import Gathered, gather_ranges
 from qdebug.run.ort import OrtBackend
+from qdebug.run.sizing import Parallelism
 from qdebug.types import ignore_progress
 
 
@@ -88,9 +88,9 @@ def test_minmax_is_exactly_onnx_runtimes(tmp_path: Path) -> None:
 
     np.savez(tmp_path / "data.npz", x=np.concatenate(samples))
     prepared = prepare_model(read_model(path)).graph
-    portion = whole(open_samples(str(tmp_path / "data.npz"), prepared.inputs))
+    subset = whole(open_samples(str(tmp_path / "data.npz"), prepared.inputs))
     context = Context(OrtBackend(1), OrtBackend(1), Parallelism(1, 1), ignore_progress)
-    found = gather_ranges(context, prepared, portion, cached=False).histograms
+    found = gather_ranges(context, prepared, subset, cached=False).histograms
     assert set(found) == set(expected) == {"x", "y", "z", "out"}
     for name, histogram in found.items():
         low, high = (np.asarray(value).item() for value in expected[name].range_value)

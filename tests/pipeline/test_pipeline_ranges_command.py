@@ -15,8 +15,8 @@ from qdebug.calibrate.accumulate import histogram_of
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import SORTS, TensorDynamics, even_bins, octaves
-from qdebug.pipeline.compare import compare
-from qdebug.pipeline.ranges_command import RangesSettings, ranges
+from qdebug.pipeline.compare.command import compare
+from qdebug.pipeline.ranges.command import RangesSettings, ranges
 
 WEIGHT = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], np.float32)
 

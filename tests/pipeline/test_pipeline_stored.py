@@ -9,7 +9,7 @@ import pytest
 from exact_int8 import FP32, INT8, bind, exact_values, exact_weight, model_of
 from onnx import helper
 
-from qdebug.pipeline.stored import Resumed, StoredActivations, stride_of
+from qdebug.pipeline.bisect.stored import Resumed, StoredActivations, stride_of
 from qdebug.run.ort import OrtSession
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.run.ort_fast.session import CandidateSessions

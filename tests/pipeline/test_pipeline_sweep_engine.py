@@ -16,25 +16,25 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine import Target, fitted
-from qdebug.pipeline.sizing import parallelism
-from qdebug.pipeline.subject import Subject, planned_subject
-from qdebug.pipeline.sweep_engine import Found, executed
-from qdebug.pipeline.sweep_errors import OutputJudge
+from qdebug.pipeline.engine.build import Target, fitted
+from qdebug.pipeline.sweep.engines import Found, executed
+from qdebug.pipeline.sweep.errors import OutputJudge
+from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.ort import OrtBackend
-from qdebug.run.tensorrt.cache import EngineCache
-from qdebug.run.tensorrt.device import Device
+from qdebug.run.sizing import parallelism
+from qdebug.run.tensorrt.build.cache import EngineCache
+from qdebug.run.tensorrt.build.settings import BuildSettings
+from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.fake import fake_build, fake_maker
 from qdebug.run.tensorrt.fake_cuda import FakeCuda
-from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import Precision, ignore_progress
 
 FACTS = EngineFacts("a GPU", 0.1, 1, 1, {}, (), (), (), "0f")
 RNG = np.random.default_rng(0)
 
 
-def subject_in(folder: Path) -> Subject:
+def subject_in(folder: Path) -> ModelPair:
     """y = x·w in INT8."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -48,29 +48,29 @@ def subject_in(folder: Path) -> Subject:
     onnx.save(proto, folder / "m.onnx")
     model = prepare_model(read_model(folder / "m.onnx"))
     plan = PrecisionPlan(Precision.INT8, tensors={"x": TensorRange(3.0)})
-    return planned_subject(model, bind_plan(plan, model, find_layers(model.graph)))
+    return planned_pair(model, bind_plan(plan, model, find_layers(model.graph)))
 
 
 def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
     np.savez(tmp_path / "x.npz", x=RNG.normal(size=(10, 8)).astype(np.float32))
-    subject, cuda = subject_in(tmp_path), FakeCuda()
-    samples = open_samples(str(tmp_path / "x.npz"), subject.reference.inputs, batch_size=4)
+    pair, cuda = subject_in(tmp_path), FakeCuda()
+    samples = open_samples(str(tmp_path / "x.npz"), pair.reference.inputs, batch_size=4)
     context = Context(OrtBackend(), OrtBackend(), parallelism(), ignore_progress, batch_size=4)
     judge = OutputJudge(context, samples, None, cached=True)
     library = fake_maker(cuda=cuda).library
     here = Device("a GPU", (8, 9), 1)
     target = Target(library, BuildSettings(), here, EngineCache(tmp_path / "engines"))
-    target = fitted(target, subject.candidate, samples)
-    built = fake_build(library, subject.candidate.proto, target.settings)
+    target = fitted(target, pair.candidate, samples)
+    built = fake_build(library, pair.candidate.proto, target.settings)
 
     def run(found: Found, on: Device = here) -> Execution:
         return executed(
-            replace(target, device=on), cuda, subject, found, judge, ignore_progress
+            replace(target, device=on), cuda, pair, found, judge, ignore_progress
         )  # fmt: skip
 
     first = run(Found(FACTS, built))
-    simulation = judge.simulated(subject)
+    simulation = judge.simulated(pair)
     assert first.errors.sqnr_db == pytest.approx(simulation.sqnr_db, abs=0.1)
     assert 30 < (first.errors.sqnr_db or 0) < 60 and first.latency_ms == 1.0
     assert cuda.used_bytes == 0

@@ -13,7 +13,7 @@ import pytest
 from qdebug.plan import quantize
 from qdebug.run import doctor
 from qdebug.run.doctor import OPTIONAL, REQUIRED, Finding, examine
-from qdebug.run.tensorrt.device import Device
+from qdebug.run.tensorrt.execute.device import Device
 
 
 def by_name() -> dict[str, Finding]:

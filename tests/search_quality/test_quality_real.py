@@ -13,8 +13,8 @@ from qdebug.config.bisect import BisectSettings
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.bisect import bisect
-from qdebug.pipeline.bisect_setup import prepare
+from qdebug.pipeline.bisect.command import bisect
+from qdebug.pipeline.bisect.setup import prepare
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.search.outcome import BisectResult

@@ -15,7 +15,7 @@ from qdebug.model.graph import Node
 from qdebug.plan.lower import int8_layer
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
-from qdebug.run.half.rounding import mentions_fp16
+from qdebug.run.fp16_emulation.rounding import mentions_fp16
 from qdebug.run.ort_fast.conv import conv_to_codes, conv_to_float
 from qdebug.run.ort_fast.cuts import Cut, Emitted, cuts_of, inputs_for, places_of
 from qdebug.run.ort_fast.literal import SOURCES, Literal

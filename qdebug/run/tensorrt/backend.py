@@ -8,11 +8,11 @@ from typing import assert_never
 import onnx
 
 from qdebug.run.base import Session
-from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.observe.debug import open_unfused, open_with_debug
-from qdebug.run.tensorrt.observe.outputs import open_with_outputs
-from qdebug.run.tensorrt.observe.ways import CaptureWay
-from qdebug.run.tensorrt.session import EngineSession
+from qdebug.run.tensorrt.execute.observe.debug import open_unfused, open_with_debug
+from qdebug.run.tensorrt.execute.observe.outputs import open_with_outputs
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.types import Skipped
 
 
@@ -21,7 +21,7 @@ class TensorRTBackend:
 
     def __init__(
         self,
-        maker: EngineMaker,
+        maker: EngineFactory,
         way: CaptureWay = CaptureWay.OUTPUTS,
         *,
         group_bytes: int | None = None,

@@ -21,13 +21,13 @@ from qdebug.model.convert import last_line
 from qdebug.model.graph import opset_of
 from qdebug.run.capture import mark_outputs
 from qdebug.run.fake import evaluate
-from qdebug.run.tensorrt.engine import BuiltEngine
+from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.tensorrt.build.logger import LogCollector
+from qdebug.run.tensorrt.build.settings import BuildSettings
+from qdebug.run.tensorrt.execute.runtime import Shape
+from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.fake_cuda import FakeCuda
 from qdebug.run.tensorrt.library import Library, LibraryKind
-from qdebug.run.tensorrt.logger import LogCollector
-from qdebug.run.tensorrt.maker import EngineMaker
-from qdebug.run.tensorrt.runtime import Shape
-from qdebug.run.tensorrt.settings import BuildSettings
 
 NAME = "TensorRT for RTX 0.0"
 _KINDS = {"float32": "FLOAT", "float16": "HALF"}
@@ -232,8 +232,10 @@ def fake_build(
     return BuiltEngine(typed.SerializeToString(), "", (), (), 0.0, "")
 
 
-def fake_maker(settings: BuildSettings | None = None, cuda: FakeCuda | None = None) -> EngineMaker:
-    """An EngineMaker of fakes."""
-    return EngineMaker(
+def fake_maker(
+    settings: BuildSettings | None = None, cuda: FakeCuda | None = None
+) -> EngineFactory:
+    """An EngineFactory of fakes."""
+    return EngineFactory(
         fake_library(), settings or BuildSettings(), cuda=cuda or FakeCuda(), build=fake_build
     )

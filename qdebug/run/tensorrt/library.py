@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from qdebug.errors import BackendError, UsageError
-from qdebug.run.tensorrt.logger import LogCollector, make_logger
+from qdebug.run.tensorrt.build.logger import LogCollector, make_logger
 
 
 class LibraryKind(StrEnum):

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from qdebug.run.tensorrt.device import Device
+from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.library import LibraryKind
 
 _CODE = """

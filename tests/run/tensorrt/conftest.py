@@ -16,10 +16,10 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.engine import BuiltEngine
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.library import Library, load_library
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 from qdebug.types import Precision
 
 DATA = Path(__file__).parents[3] / "calib_data"

@@ -16,10 +16,10 @@ import pytest
 
 from qdebug.errors import UsageError
 from qdebug.plan.lower import Lowered
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.engine import BuiltEngine
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 from qdebug.types import Progress
 
 Built = Callable[[str, str], BuiltEngine]
@@ -135,9 +135,9 @@ import os, signal, sys
 import onnx
 from qdebug.errors import UsageError
 from qdebug.plan.lower import Lowered
-from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.library import load_library
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 
 def press(step):
     if step.done >= 5:

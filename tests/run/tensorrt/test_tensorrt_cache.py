@@ -11,13 +11,13 @@ import onnx
 import pytest
 
 from qdebug.run.tensorrt import cache as cache_module
-from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
-from qdebug.run.tensorrt.cache import EngineCache, library_file
-from qdebug.run.tensorrt.device import Device
-from qdebug.run.tensorrt.engine import BuiltEngine
+from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
+from qdebug.run.tensorrt.build.cache import EngineCache, library_file
+from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.tensorrt.build.messages import BuildWarning
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.messages import BuildWarning
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 from qdebug.types import Progress, Skipped
 
 Node = Callable[..., onnx.ModelProto]

@@ -20,10 +20,10 @@ from qdebug.plan.constraints import (
 from qdebug.plan.parsed_network import nodes_of, ranges_in
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
 from qdebug.run.ort import OrtBackend
-from qdebug.run.tensorrt.build import BuildJob, build_engine, engine_key
+from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
+from qdebug.run.tensorrt.build.network import tensors_of
+from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.network import tensors_of
-from qdebug.run.tensorrt.settings import BuildSettings
 from qdebug.types import Precision
 
 Plan = Callable[[str, str], BoundPlan]

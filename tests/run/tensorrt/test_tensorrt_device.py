@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qdebug.run.tensorrt.device import Device, find_device
+from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.library import LibraryKind
 from qdebug.run.tensorrt.probe import abilities, load_problem
 

@@ -93,7 +93,7 @@ print(library.version)
 
 def test_modules_import_without_loading_anything() -> None:
     code = """
-import sys, qdebug.run.tensorrt.build
+import sys, qdebug.run.tensorrt.build.build
 print([m for m in ("tensorrt", "tensorrt_rtx", "polygraphy", "pycuda") if m in sys.modules])
 """
     assert run(code).strip() == "[]"

@@ -13,12 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.plan.lower import Lowered
-from qdebug.run.tensorrt.build import build_engine
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.logger import LogCollector, LogMessage
+from qdebug.run.tensorrt.build.messages import build_failure, nodes_in, warnings_of
+from qdebug.run.tensorrt.build.parse_messages import parse_failure
+from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.library import Library, LibraryKind
-from qdebug.run.tensorrt.logger import LogCollector, LogMessage
-from qdebug.run.tensorrt.messages import build_failure, nodes_in, warnings_of
-from qdebug.run.tensorrt.parse_messages import parse_failure
-from qdebug.run.tensorrt.settings import BuildSettings
 
 Node = Callable[..., onnx.ModelProto]
 PLAIN = BuildSettings(compute_capabilities=((8, 9),))

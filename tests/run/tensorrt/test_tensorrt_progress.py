@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdebug.run.tensorrt.logger import LogCollector, LogMessage, log_text
-from qdebug.run.tensorrt.progress import BuildProgress
+from qdebug.run.tensorrt.build.logger import LogCollector, LogMessage, log_text
+from qdebug.run.tensorrt.build.progress import BuildProgress
 from qdebug.types import Progress
 
 

@@ -12,13 +12,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdebug.errors import BackendError
-from qdebug.run.tensorrt.cuda import DeviceMemoryError, open_cuda
-from qdebug.run.tensorrt.device import find_device
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, open_cuda
+from qdebug.run.tensorrt.execute.device import find_device
+from qdebug.run.tensorrt.execute.runtime import load_engine
+from qdebug.run.tensorrt.execute.session import EngineSession
 from qdebug.run.tensorrt.fake import fake_maker
 from qdebug.run.tensorrt.fake_cuda import FakeCuda
-from qdebug.run.tensorrt.runtime import load_engine
-from qdebug.run.tensorrt.session import EngineSession
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 
 X = np.arange(4, dtype=np.float32) - 2
 BYTES = X.nbytes * 2

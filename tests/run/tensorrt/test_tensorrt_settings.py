@@ -13,17 +13,16 @@ import onnx
 import pytest
 
 from qdebug.errors import UsageError
-from qdebug.run.tensorrt import builder_config
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.builder_config import check_settings
-from qdebug.run.tensorrt.device import Device
-from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.settings import (
+from qdebug.run.tensorrt.build.build import build_engine, builder_config
+from qdebug.run.tensorrt.build.builder_config import check_settings
+from qdebug.run.tensorrt.build.settings import (
     BuildSettings,
     ShapeRange,
     parse_compute_capability,
     profile_for,
 )
+from qdebug.run.tensorrt.execute.device import Device
+from qdebug.run.tensorrt.library import Library
 from qdebug.types import TensorSpec
 
 PLAIN = BuildSettings(compute_capabilities=((8, 9),))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qdebug.errors import BackendError
-from qdebug.run.tensorrt import tf32
+from qdebug.run.tensorrt.execute import tf32
 from qdebug.run.tensorrt.fake import fake_library
 
 NAME = "NVIDIA_TF32_OVERRIDE"

@@ -12,7 +12,7 @@ import onnx
 from recording import Fake, Memory, Recorder
 
 from qdebug.run.tensorrt import build, builder_config
-from qdebug.run.tensorrt.device import Device
+from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.library import Library, load_library
 
 _LAYER_TYPES = {

@@ -26,11 +26,11 @@ from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.trtcache import read_cache
 from qdebug.run.tensorrt import cache, runtime
-from qdebug.run.tensorrt.device import Device
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.fake import fake_build, fake_library
 from qdebug.run.tensorrt.fake_cuda import FakeCuda
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
 from qdebug.types import Precision
 
 _PRECISIONS = {"FLOAT": Precision.FP32, "HALF": Precision.FP16, "INT8": Precision.INT8}

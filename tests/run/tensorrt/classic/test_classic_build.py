@@ -28,11 +28,11 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.cache import EngineCache
-from qdebug.run.tensorrt.calibrator import make_calibrator
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.cache import EngineCache
+from qdebug.run.tensorrt.build.calibrator import make_calibrator
 from qdebug.plan.constraints import constrained_graph, constraints_in
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.types import Precision
 library, recorder = recorded_library()
 trt = library.module
@@ -255,8 +255,8 @@ def test_a_library_that_gives_no_builder(classic: Run) -> None:
     code = """
 from qdebug.run.tensorrt.library import load_library
 from qdebug.run.tensorrt import builder_config, build
-from qdebug.run.tensorrt.device import Device
-from qdebug.run.tensorrt.settings import BuildSettings
+from qdebug.run.tensorrt.execute.device import Device
+from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.errors import QdebugError
 import onnx
 builder_config.find_device = lambda: Device("a GPU", (8, 9), 1)

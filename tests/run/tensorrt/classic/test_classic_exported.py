@@ -12,7 +12,7 @@ import pytest
 
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.asked import planned_graph
+from qdebug.pipeline.engine.request import planned_graph
 from qdebug.plan.export import TARGETS
 from qdebug.plan.export.implicit import dynamic_inputs
 from qdebug.plan.export.source import Source
@@ -104,8 +104,8 @@ import json, onnx, runpy, sys
 import library as stand_in
 from recording import Memory
 from pathlib import Path
-from qdebug.run.tensorrt.build import build_engine
-from qdebug.run.tensorrt.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 library, recorder = stand_in.recorded_library()
 trt = sys.modules["tensorrt"] = library.module
 run, stand_in._run = stand_in._run, lambda recorder, config: Memory(b"engine")

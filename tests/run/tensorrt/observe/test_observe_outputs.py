@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.fake import fake_maker
 from qdebug.run.tensorrt.fake_cuda import FakeCuda
-from qdebug.run.tensorrt.settings import BuildSettings
 
 INNER = [f"t{k}" for k in range(8)]
 KB = 1024

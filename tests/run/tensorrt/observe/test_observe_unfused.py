@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, shape_inference
 
+from qdebug.engine_info.layers import EngineLayer, EngineTensor
 from qdebug.model.graph import Graph
-from qdebug.run.tensorrt.inspect.layers import EngineLayer, EngineTensor
-from qdebug.run.tensorrt.observe.unfused import Place, candidates, not_observed, place_tensors
+from qdebug.run.tensorrt.execute.observe.unfused import (
+    Place,
+    candidates,
+    not_observed,
+    place_tensors,
+)
 
 RNG = np.random.default_rng(0)
 

@@ -1,0 +1,140 @@
+"""An engine's layers from the inspector's JSON, which `trtexec --exportLayerInfo` writes too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qdebug.engine_info.layers import (
+    EngineInfo,
+    EngineLayer,
+    EngineTensor,
+    Source,
+    canonical_dtype,
+)
+from qdebug.engine_info.metadata import nodes_in_name
+from qdebug.errors import UsageError
+from qdebug.plan.parsed_network import nodes_in_metadata
+
+NAMES_ONLY = (
+    "The file holds only the names of the layers: no precision, format or tactic. Build with "
+    "--profilingVerbosity=detailed (trtexec) or config.profiling_verbosity = "
+    "trt.ProfilingVerbosity.DETAILED, then export again."
+)
+NO_METADATA = (
+    "The file does not say which ONNX nodes a layer computes (TensorRT before 8.6); they are taken "
+    "from the layers' names, which do not tell all."
+)
+
+
+def is_layer_info(document: object) -> bool:
+    """Whether a JSON document is an inspector's, of one engine or of one layer."""
+    if not isinstance(document, Mapping):
+        return False
+    layers = document.get("Layers")
+    if isinstance(layers, list):
+        return all(isinstance(x, str) or (isinstance(x, Mapping) and "Name" in x) for x in layers)
+    return "Name" in document and "LayerType" in document
+
+
+def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
+    """The engine of an inspector's JSON as TensorRT 8, 10, 11 and TensorRT for RTX write it.
+
+    Args:
+        document: the parsed JSON.
+        name: of the file, for errors.
+
+    Raises:
+        UsageError: the document is none, or a layer is malformed.
+    """
+    if not is_layer_info(document):
+        raise UsageError(
+            f"{name} is no layer information of an engine",
+            "trtexec --exportLayerInfo=FILE --profilingVerbosity=detailed writes it.",
+        )
+    entries = document.get("Layers", [document])
+    layers = tuple(_layer(entry, f"{name}, layer {i}") for i, entry in enumerate(entries))
+    detailed = any(layer.layer_type for layer in layers)
+    notes = [NAMES_ONLY] if layers and not detailed else []
+    if detailed and any(layer.named_only for layer in layers):
+        notes.append(NO_METADATA)
+    return EngineInfo(layers, Source.LAYER_INFO, _io(document, name), detailed, notes=tuple(notes))
+
+
+def tensor_of(fields: Mapping[str, Any], where: str) -> EngineTensor:
+    """An operand from its fields: TensorRT 8 and 10 write one "Format/Datatype", later ones two.
+
+    Raises:
+        UsageError: a field is of the wrong kind.
+    """
+    both = _text(fields, "Format/Datatype", where)
+    dtype = _text(fields, "Datatype", where) or _text(fields, "DataType", where) or both
+    dims = fields.get("Dimensions")
+    if dims is not None and not (isinstance(dims, list) and all(isinstance(d, int) for d in dims)):
+        raise UsageError(f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers")
+    return EngineTensor(
+        name=_text(fields, "Name", where),
+        dtype=canonical_dtype(dtype) or dtype.lower(),
+        format=_text(fields, "Format", where) or both,
+        dims=tuple(dims) if dims is not None else None,
+        location=_text(fields, "Location", where),
+    )
+
+
+def _layer(entry: object, where: str) -> EngineLayer:
+    if isinstance(entry, str):
+        return EngineLayer(entry, onnx_nodes=nodes_in_name(entry), named_only=True)
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where} is {type(entry).__name__}, not an object")
+    name = _text(entry, "Name", where)
+    told = "Metadata" in entry
+    metadata = _text(entry, "Metadata", where)
+    sparse = entry.get("HasSparseWeights")
+    return EngineLayer(
+        name=name,
+        layer_type=_text(entry, "LayerType", where),
+        inputs=_tensors(entry, "Inputs", where),
+        outputs=_tensors(entry, "Outputs", where),
+        constants=(*_tensors(entry, "Constants", where), *_weights(entry)),
+        tactic=_text(entry, "TacticName", where) or _text(entry, "TacticValue", where),
+        onnx_nodes=nodes_in_metadata(metadata) if told else nodes_in_name(name),
+        named_only=not told,
+        sparse=None if sparse is None else bool(sparse),
+        origin=_text(entry, "Origin", where),
+    )
+
+
+def _weights(entry: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
+    """The weights of a layer whose constants are not listed."""
+    found = entry.get("Weights")
+    kind = found.get("Type") if isinstance(found, Mapping) else None
+    return (EngineTensor("Weights", canonical_dtype(str(kind))),) if kind else ()
+
+
+def _tensors(entry: Mapping[str, Any], key: str, where: str) -> tuple[EngineTensor, ...]:
+    found = entry.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(x, Mapping) for x in found):
+        raise UsageError(f"{where}: '{key}' is not a list of tensors")
+    return tuple(tensor_of(fields, where) for fields in found)
+
+
+def _io(document: Mapping[str, Any], name: str) -> tuple[EngineTensor, ...]:
+    bindings: Sequence[Any] = document.get("Bindings") or document.get("I/O Tensors") or []
+    tensors = []
+    for entry in bindings:
+        if isinstance(entry, str):
+            tensors.append(EngineTensor(entry))
+        elif isinstance(entry, Mapping):
+            tensors.append(tensor_of(entry, f"{name}, I/O tensors"))
+        else:
+            raise UsageError(f"{name}: an input or output is {type(entry).__name__}, not an object")
+    return tuple(tensors)
+
+
+def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
+    value = fields.get(key, "")
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: '{key}' is {value!r}, not text")
+    return value

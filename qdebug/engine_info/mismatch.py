@@ -1,0 +1,94 @@
+"""Why a layer was built in another precision than planned, as far as the engine's layers prove it,
+and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdebug.engine_info.layers import FLOATS, EngineInfo, EngineLayer, OnnxNode
+from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.types import Precision
+
+MOVING_OPS = frozenset(
+    {"Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements"}
+    | {"GatherND", "Identity", "MaxPool", "GlobalMaxPool", "Pad", "Reshape", "Slice", "Split"}
+    | {"SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"}
+)
+"""Operations that pass values on unchanged: in INT8 they are exact."""
+
+_CONVERTING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
+
+
+def explain_mismatch(
+    node: OnnxNode | None, want: Precision, layer: EngineLayer, info: EngineInfo
+) -> tuple[str, str]:
+    """The reason, and the next step; "" where nothing is known.
+
+    Args:
+        layer: that does the work of `node`, in another precision than `want`.
+    """
+    built = layer.precision
+    if node is None or built not in FLOATS:
+        return "", ""
+    if want is Precision.INT8:
+        plain = "fp32" if built == "tf32" else built
+        return (
+            "no INT8 kernel took it",
+            f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
+        )
+    operands = {t.dtype for t in (*layer.inputs, *layer.outputs)}
+    if want.value in operands or not any(_casts(node, info)):
+        return "", ""
+    others = [n for n in layer.onnx_nodes if n != node.name and _computes(n, info)]
+    shared = f", in one kernel with {_named(others)}" if others else ""
+    note = f"the library folded the casts around it: it reads and writes {built}{shared}"
+    feeder = _feeder(node, info)
+    pin = f"Pin '{feeder}', which feeds it, to {want} too, or use" if feeder else "Use"
+    return note, f"{pin} --rest {want}: then no cast can be folded."
+
+
+def summed_in_fp32(
+    node: OnnxNode | None, want: Precision, layer: EngineLayer, info: EngineInfo
+) -> bool:
+    """Whether an FP32 product between Casts from and to FP16 became a kernel of its own that reads
+    FP16 data. Such a kernel sums in FP32, so it computes what was asked: seen with TensorRT for RTX
+    1.6.1 on an H100, where 1536 terms gave the exact result rounded to FP16 once."""
+    if node is None or node.op_type != "MatMul" or want is not Precision.FP32:
+        return False
+    producers = {t: n for n in info.nodes for t in n.outputs}
+    reads = [producers.get(t) for t in node.inputs]
+    readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
+    around = [*reads, *readers] if reads and readers else [None]
+    casts = all(n is not None and n.op_type == "Cast" for n in around)
+    alone = not any(n != node.name and _computes(n, info) for n in layer.onnx_nodes)
+    return layer.precision == "fp16" and casts and alone
+
+
+def _casts(node: OnnxNode, info: EngineInfo) -> Iterator[OnnxNode]:
+    """The Casts that `node` reads or that read it."""
+    for other in info.nodes:
+        if other.op_type == "Cast" and (
+            set(other.outputs) & set(node.inputs) or set(other.inputs) & set(node.outputs)
+        ):
+            yield other
+
+
+def _computes(name: str, info: EngineInfo) -> bool:
+    return info.op_types.get(name, "Cast") not in _CONVERTING | MOVING_OPS
+
+
+def _feeder(node: OnnxNode, info: EngineInfo) -> str:
+    """The nearest operation, other than a matrix product, whose result `node` multiplies."""
+    producers = {t: n for n in info.nodes for t in n.outputs}
+    for tensor in node.inputs:
+        found = producers.get(tensor)
+        while found is not None and not _computes(found.name, info):
+            found = producers.get(found.inputs[0]) if found.inputs else None
+        if found is not None and found.op_type not in QUANTIZABLE_OPS and found.inputs:
+            return found.name
+    return ""
+
+
+def _named(nodes: list[str]) -> str:
+    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    return f"'{nodes[0]}'{more}"

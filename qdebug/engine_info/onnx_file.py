@@ -1,0 +1,147 @@
+"""An ONNX model seen as an engine: what its Q/DQ pairs and Casts ask for, one layer to a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx
+
+from qdebug.engine_info.layers import (
+    EngineInfo,
+    EngineLayer,
+    EngineTensor,
+    OnnxNode,
+    Source,
+)
+from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import Layer, find_layers
+
+_DTYPES = {
+    onnx.TensorProto.FLOAT: "fp32",
+    onnx.TensorProto.FLOAT16: "fp16",
+    onnx.TensorProto.BFLOAT16: "bf16",
+    onnx.TensorProto.DOUBLE: "fp64",
+    onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.UINT8: "int8",  # counts as the same 8-bit kernel
+    onnx.TensorProto.INT4: "int4",
+    onnx.TensorProto.UINT4: "int4",
+    onnx.TensorProto.FLOAT8E4M3FN: "fp8",
+    onnx.TensorProto.INT32: "int32",
+    onnx.TensorProto.INT64: "int64",
+    onnx.TensorProto.BOOL: "bool",
+}
+_NOTE = (
+    "This is what the model asks for; which kernels TensorRT builds for it is told by the log of "
+    "a build."
+)
+
+
+def info_of_graph(graph: Graph) -> EngineInfo:
+    """The layers that TensorRT is asked to build: `model.layers`' groups in their precision."""
+    layers = [
+        _layer(graph, layer)
+        for layer in find_layers(graph)
+        if layer.op_type not in ("QuantizeLinear", "DequantizeLinear")
+    ]
+    read = {name for layer in layers for name in layer.onnx_nodes}
+    layers += [  # a pair that nothing computing reads is still work
+        _unread(graph, node)
+        for node in graph.nodes
+        if node.op_type == "DequantizeLinear" and node.name not in read
+    ]
+    specs = [*(spec.name for spec in graph.inputs), *graph.outputs]
+    io = tuple(_tensor(graph, name) for name in specs)
+    return EngineInfo(tuple(layers), Source.ONNX, io, nodes=nodes_of_graph(graph), notes=(_NOTE,))
+
+
+def nodes_of_graph(graph: Graph) -> tuple[OnnxNode, ...]:
+    """The nodes of a model, as a build log would name them."""
+    return tuple(
+        OnnxNode(
+            name=node.name,
+            op_type=node.op_type,
+            inputs=tuple(t for t in node.inputs if t),
+            outputs=tuple(t for t in node.outputs if t),
+            input_shapes=_shapes(graph, node.inputs),
+            output_shapes=_shapes(graph, node.outputs),
+        )
+        for node in graph.nodes
+    )
+
+
+def with_nodes(info: EngineInfo, graph: Graph) -> EngineInfo:
+    """`info` with the nodes of the model it was built from, if its source does not name them."""
+    return info if info.nodes else replace(info, nodes=nodes_of_graph(graph))
+
+
+def _layer(graph: Graph, layer: Layer) -> EngineLayer:
+    inside = {t for name in layer.nodes for t in graph.by_name[name].outputs}
+    inputs: list[EngineTensor] = []
+    constants: list[EngineTensor] = []
+    quantizers: list[str] = []
+    for name in layer.nodes:
+        for tensor in graph.by_name[name].reads:
+            if tensor in inside:
+                continue
+            source, pair = _source(graph, tensor)
+            quantizers += [node.name for node in pair]
+            found = replace(_tensor(graph, source), name=tensor)
+            (constants if _is_constant(graph, source) else inputs).append(found)
+    return EngineLayer(
+        name=layer.name,
+        layer_type=layer.op_type,
+        inputs=tuple(inputs),
+        outputs=(_tensor(graph, layer.output),),
+        constants=tuple(constants),
+        onnx_nodes=tuple(dict.fromkeys([*layer.nodes, *quantizers])),
+    )
+
+
+def _unread(graph: Graph, node: Node) -> EngineLayer:
+    return EngineLayer(
+        name=node.name,
+        layer_type=node.op_type,
+        inputs=(_tensor(graph, node.inputs[0]),),
+        outputs=(_tensor(graph, node.outputs[0]),),
+        onnx_nodes=(node.name,),
+        origin="QDQ",
+    )
+
+
+def _source(graph: Graph, tensor: str) -> tuple[str, Sequence[Node]]:
+    """The quantized tensor behind a Q/DQ pair, and the nodes of the pair; else `tensor` itself."""
+    node = graph.producers.get(tensor)
+    if node is None or node.op_type != "DequantizeLinear":
+        return tensor, ()
+    before = graph.producers.get(node.inputs[0])
+    return node.inputs[0], [n for n in (before, node) if n is not None and _is_quantizer(n)]
+
+
+def _is_quantizer(node: Node) -> bool:
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
+
+
+def _is_constant(graph: Graph, tensor: str) -> bool:
+    node = graph.producers.get(tensor)
+    if node is not None and node.op_type == "QuantizeLinear":
+        return node.inputs[0] in graph.initializers
+    return tensor in graph.initializers
+
+
+def _tensor(graph: Graph, name: str) -> EngineTensor:
+    kind = graph.types.get(name)
+    dtype = _DTYPES.get(kind, "") if kind is not None else ""  # type: ignore[call-overload]
+    shapes = _shapes(graph, (name,))
+    return EngineTensor(name, dtype, dims=shapes[0])
+
+
+def _shapes(graph: Graph, tensors: Sequence[str]) -> tuple[tuple[int, ...] | None, ...]:
+    found = []
+    for tensor in tensors:
+        if tensor:
+            shape = graph.shapes.get(tensor)
+            found.append(
+                None if shape is None else tuple(d if isinstance(d, int) else -1 for d in shape)
+            )
+    return tuple(found)

@@ -1,0 +1,109 @@
+"""Times of layers from `trtexec --exportProfile`."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, Source
+from qdebug.engine_info.metadata import nodes_in_name
+from qdebug.errors import UsageError
+
+TIMES_ONLY = (
+    "A profile holds names and times only: give the layer information of the same engine too "
+    "(qdebug inspect LAYERS.json --profile PROFILE.json)."
+)
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """The time of one execution of the layer `name`, averaged over the profile's runs."""
+
+    name: str
+    ms: float
+
+
+def is_profile(document: object) -> bool:
+    """Whether a JSON document is a profile."""
+    if not isinstance(document, list) or not document:
+        return False
+    entries = document[1:] if _is_count(document[0]) else document
+    return all(isinstance(e, Mapping) and "name" in e for e in entries) and (
+        bool(entries) or _is_count(document[0])
+    )
+
+
+def read_profile(document: Sequence[Any], name: str) -> tuple[LayerTime, ...]:
+    """The times in a profile: averages, or totals divided by the number of runs.
+
+    Args:
+        document: the parsed JSON.
+        name: of the file, for errors.
+
+    Raises:
+        UsageError: the document is none, holds no layer, or a time is no number.
+    """
+    if not is_profile(document):
+        raise UsageError(
+            f"{name} is no profile of an engine's layers",
+            "trtexec --exportProfile=FILE --dumpProfile --separateProfileRun writes it.",
+        )
+    counted = _is_count(document[0])
+    runs = document[0]["count"] if counted else 1
+    times = []
+    for entry in document[1:] if counted else document:
+        total = entry.get("timeMs")
+        average = entry.get("averageMs")
+        value = average if average is not None or total is None else total / max(runs, 1)
+        if not _is_number(value):
+            raise UsageError(f"{name}: layer '{entry['name']}' has no time (averageMs or timeMs)")
+        times.append(LayerTime(str(entry["name"]), float(value)))
+    if not times:
+        raise UsageError(f"{name}: the profile holds no layers")
+    return tuple(times)
+
+
+def with_times(info: EngineInfo, times: Sequence[LayerTime], name: str) -> EngineInfo:
+    """`info` with the time of every layer that the profile names; layers of one name in turn.
+
+    Raises:
+        UsageError: the profile names none of the layers: it is of another engine.
+    """
+    waiting: dict[str, deque[float]] = defaultdict(deque)
+    for time in times:
+        waiting[time.name].append(time.ms)
+    layers = []
+    for layer in info.layers:
+        queue = waiting.get(layer.name)
+        layers.append(replace(layer, time_ms=queue.popleft()) if queue else layer)
+    left = sum(map(len, waiting.values()))
+    if left == len(times):
+        raise UsageError(
+            f"--profile: {name} names none of the engine's {len(layers)} layers, but for example "
+            f"'{times[0].name}'",
+            "Export profile and layer information from one engine.",
+        )
+    notes = list(info.notes)
+    if left:
+        notes.append(f"{left} of {len(times)} times in {name} belong to no layer of the engine.")
+    return replace(info, layers=tuple(layers), notes=tuple(notes))
+
+
+def info_of_profile(times: Sequence[LayerTime]) -> EngineInfo:
+    """An engine of which only names and times are known."""
+    layers = tuple(
+        EngineLayer(t.name, onnx_nodes=nodes_in_name(t.name), named_only=True, time_ms=t.ms)
+        for t in times
+    )
+    return EngineInfo(layers, Source.PROFILE, detailed=False, notes=(TIMES_ONLY,))
+
+
+def _is_count(entry: object) -> bool:
+    return isinstance(entry, Mapping) and _is_number(entry.get("count")) and "name" not in entry
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,118 @@
+"""Layers as TensorRT writes them into a log, one to a line, in the three forms it has had."""
+
+from __future__ import annotations
+
+import re
+
+from qdebug.engine_info.layers import EngineLayer, EngineTensor, canonical_dtype
+from qdebug.engine_info.metadata import nodes_in_name
+from qdebug.plan.parsed_network import nodes_in_metadata
+
+# A list is empty or ends with a tensor's brace: its dimensions hold brackets of their own.
+_DETAILED = re.compile(
+    r"Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*)"
+    r"(?:, Inputs: \[(?P<inputs>|.*?\})\])?(?:, Constants: \[(?P<constants>|.*?\})\])?"
+    r"(?:, Outputs: \[(?P<outputs>|.*?\})\])?"
+    r"(?P<rest>(?:, .*?)?)(?:, Metadata:(?P<metadata>.*))?$"
+)
+_TENSOR = re.compile(
+    r"\{ Name: (?P<name>.*?)(?:, Location: (?P<location>\w+))?, Dimensions: \[(?P<dims>[^\]]*)\]"
+    r"(?P<rest>.*?) ?\}(?=, \{ Name: |$)"
+)
+_BRIEF = re.compile(
+    r"Layer\((?P<kind>[^)]*)\): (?P<name>.*), Tactic: (?P<tactic>[^,]*), (?P<io>.*)$"
+)
+_BRIEF_TENSOR = re.compile(r"(?P<name>.+?)\[(?P<dtype>\w+)\((?P<dims>[-\d,]*)\)\](?:, |$)")
+
+
+def parse_layer(line: str) -> EngineLayer | None:
+    """The layer that a line of a log describes; None when it describes none.
+
+    Known are the lines of profiling verbosity DETAILED (TensorRT 8.2 and later, TensorRT for RTX)
+    and the "Layer(kind): name, Tactic: …" of other verbosities and of older versions.
+    """
+    found = _DETAILED.match(line)
+    if found:
+        return _detailed(found)
+    found = _BRIEF.match(line)
+    return _brief(found) if found else None
+
+
+def parse_io_tensor(line: str) -> EngineTensor | None:
+    """The input or output of an engine that a line of a log describes."""
+    found = re.match(r"Name: (.*?), IOMode: \w+, DataType: (\w+), Dimensions: \[([^\]]*)\]", line)
+    if not found:
+        return None
+    return EngineTensor(found[1], canonical_dtype(found[2]), dims=_dims(found[3]))
+
+
+def _detailed(found: re.Match[str]) -> EngineLayer:
+    rest, metadata, name = found["rest"], found["metadata"], found["name"]
+    weights = re.search(r', Weights: \{"Type": "(\w+)"', rest)
+    sparse = re.search(r", HasSparseWeights: (\d)", rest)
+    constants = _tensors(found["constants"])
+    if weights:
+        constants += (EngineTensor("Weights", canonical_dtype(weights[1])),)
+    return EngineLayer(
+        name=name,
+        layer_type=found["kind"],
+        inputs=_tensors(found["inputs"]),
+        outputs=_tensors(found["outputs"]),
+        constants=constants,
+        tactic=_field(rest, "TacticName") or _field(rest, "TacticValue"),
+        onnx_nodes=nodes_in_name(name) if metadata is None else nodes_in_metadata(metadata),
+        named_only=metadata is None,
+        sparse=None if sparse is None else sparse[1] != "0",
+        origin=_field(rest, "Origin"),
+    )
+
+
+def _field(text: str, key: str) -> str:
+    found = re.search(rf", {key}: ([^,]*)", text)
+    return found[1].strip() if found else ""
+
+
+def _tensors(text: str | None) -> tuple[EngineTensor, ...]:
+    found = []
+    for match in _TENSOR.finditer((text or "").strip()):
+        rest = match["rest"]
+        both = re.search(r", Format/Datatype: (.*)", rest)
+        dtype = re.search(r", Datatype: (\w+)", rest)
+        layout = re.search(r", Format: (.*)", rest)
+        word = dtype[1] if dtype else both[1] if both else ""
+        found.append(
+            EngineTensor(
+                name=match["name"],
+                dtype=canonical_dtype(word) or word.lower(),
+                format=layout[1] if layout else both[1] if both else "",
+                dims=_dims(match["dims"]),
+                location=match["location"] or "",
+            )
+        )
+    return tuple(found)
+
+
+def _brief(found: re.Match[str]) -> EngineLayer:
+    reads, _, writes = found["io"].rpartition(" -> ")
+    if not _:
+        reads, writes = "", found["io"].removeprefix("-> ")
+    return EngineLayer(
+        name=found["name"],
+        layer_type=found["kind"],
+        inputs=_brief_tensors(reads),
+        outputs=_brief_tensors(writes),
+        tactic=found["tactic"],
+        onnx_nodes=nodes_in_name(found["name"]),
+        named_only=True,
+    )
+
+
+def _brief_tensors(text: str) -> tuple[EngineTensor, ...]:
+    return tuple(
+        EngineTensor(m["name"], canonical_dtype(m["dtype"]), dims=_dims(m["dims"]))
+        for m in _BRIEF_TENSOR.finditer(text.strip())
+    )
+
+
+def _dims(text: str) -> tuple[int, ...]:
+    return tuple(int(d) for d in text.replace(" ", "").split(",") if d)

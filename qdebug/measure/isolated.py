@@ -1,0 +1,187 @@
+"""What running a layer alone, with and without parts of its Q/DQ, tells about its error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qdebug.measure.causes import OperandPart, WeightPart, half_causes, int8_causes
+from qdebug.measure.metrics import sqnr_db
+from qdebug.measure.result import Cause
+from qdebug.measure.sums import error_energy
+from qdebug.model.layers import Layer
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.quantize import QMAX, QMIN, scale_of
+from qdebug.plan.rewrite.bypass import Pair
+from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.types import Array, Precision, Tensors
+
+WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
+_SMALLEST_NORMAL_HALF = 2.0**-14
+
+
+def without(k: int) -> str:
+    """The name of the variant in which each layer lacks its `k`-th pair."""
+    return f"without {k}"
+
+
+@dataclass
+class _Values:
+    """Sums over the values of one tensor."""
+
+    count: int = 0
+    squares: float = 0.0
+    largest: float = 0.0
+    beyond: int = 0
+    clip_error: float = 0.0
+    error: float = 0.0
+    tiny: int = 0
+
+    def add(self, values: Array, amax: float | None) -> None:
+        """Add an array; `amax` is where a Q/DQ pair clips it, None without one.
+
+        In float32, in one buffer: shares of an error need no more, and fresh memory is dear.
+        """
+        exact = values.astype(np.float32, copy=False).ravel()
+        largest = _largest(exact)
+        if not np.isfinite(largest):
+            exact = exact[np.isfinite(exact)]
+            largest = _largest(exact)
+        self.count += exact.size
+        self.largest = max(self.largest, largest)
+        if amax is None:
+            magnitude = np.abs(exact)
+            self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
+            return
+        self.squares += float(exact @ exact)
+        scale = np.float32(scale_of(amax))
+        work = exact / scale
+        np.rint(work, out=work)
+        np.clip(work, QMIN, QMAX, out=work)
+        work *= scale
+        work -= exact
+        self.error += float(work @ work)
+        if largest > amax:
+            np.abs(exact, out=work)
+            work -= np.float32(amax)
+            np.maximum(work, 0, out=work)
+            self.beyond += int(np.count_nonzero(work))
+            self.clip_error += float(work @ work)
+
+
+def _largest(values: Array) -> float:
+    """The largest magnitude; NaN where there is one, 0 of nothing."""
+    return float(max(values.max(), -values.min())) if values.size else 0.0
+
+
+@dataclass
+class IsolatedLayer:
+    """A layer that runs alone, and sums over the batches it was fed.
+
+    Attributes:
+        energies: Σerr² at its output, by variant.
+        signal: Σref² there.
+        values: of the tensors its pairs quantize, by name; of all it reads and writes in FP16.
+    """
+
+    subject: ModelPair
+    layer: Layer
+    pairs: Sequence[Pair]
+    energies: dict[str, float] = field(default_factory=dict)
+    signal: float = 0.0
+    values: dict[str, _Values] = field(default_factory=dict)
+
+    def add(self, truth: Tensors, results: Mapping[str, Tensors], output: str) -> None:
+        """Add one batch: the reference's tensors, and what each variant made of them."""
+        reference = truth[self.layer.output]
+        self.signal += error_energy(reference, np.zeros_like(reference))
+        for variant, tensors in results.items():
+            if tensors[output].shape == reference.shape:
+                energy = error_energy(reference, tensors[output])
+                self.energies[variant] = self.energies.get(variant, 0.0) + energy
+        amax = self.subject.amax
+        for pair in self.pairs:
+            self._values(pair.source).add(truth[pair.source], amax.get(pair.source))
+        if self.subject.precisions[self.layer.name] is Precision.FP16:
+            for tensor in (*self._reads(), self.layer.output):
+                if tensor in truth:
+                    self._values(tensor).add(truth[tensor], None)
+
+    def causes(self) -> tuple[Cause, ...]:
+        """The causes of its error."""
+        if self.subject.precisions[self.layer.name] is Precision.FP16:
+            values = self.values.values()
+            count = sum(v.count for v in values)
+            tiny = sum(v.tiny for v in values) / count if count else 0.0
+            largest = max((v.largest for v in values), default=0.0)
+            return half_causes(largest, tiny, *self._sums())
+        whole = self.energies.get(WHOLE, 0.0)
+        bare = self.energies.get(NO_PAIRS, 0.0)
+        parts = []
+        for k, pair in enumerate(self.pairs):
+            rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
+            parts.append(self._part(pair, max(0.0, whole - rest)))
+        return int8_causes(parts, self._weight(bare))
+
+    def _sums(self) -> tuple[float, float]:
+        """The share of the error that inexact sums make, and the SQNR without them."""
+        whole, exact = self.energies.get(WHOLE, 0.0), self.energies.get(EXACT)
+        if exact is None or not 0 <= exact < whole:
+            return 0.0, math.inf
+        return 1 - exact / whole, sqnr_db(self.signal, exact)
+
+    def _values(self, tensor: str) -> _Values:
+        return self.values.setdefault(tensor, _Values())
+
+    def _reads(self) -> list[str]:
+        graph = self.subject.reference
+        return [t for n in self.layer.nodes for t in graph.by_name[n].reads]
+
+    def _part(self, pair: Pair, energy: float) -> OperandPart:
+        found = self.values.get(pair.source, _Values())
+        count = max(found.count, 1)
+        plan = self.subject.plan
+        planned = plan.tensors.get(pair.source) if plan else None
+        return OperandPart(
+            tensor=pair.source,
+            energy=energy,
+            amax=self.subject.amax.get(pair.source, found.largest),
+            largest=found.largest,
+            rms=(found.squares / count) ** 0.5,
+            clipped=found.beyond / count,
+            clipped_energy=min(1.0, found.clip_error / found.error) if found.error else 0.0,
+            method=planned.method if planned else "",
+        )
+
+    def _weight(self, energy: float) -> WeightPart | None:
+        graph = self.subject.reference
+        if self.layer.weight is None:
+            return None
+        values = graph.constant(self.layer.weight)
+        if values is None:
+            return None
+        axis = weight_axis(graph.by_name[self.layer.name], graph, self.layer.weight)
+        spread = 1.0
+        if axis is not None:
+            channels = np.abs(np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1))
+            ranges = channels.max(axis=1)
+            spread = float(ranges.max() / np.median(ranges)) if np.median(ranges) else np.inf
+        return WeightPart(energy, self._scales(), spread)
+
+    def _scales(self) -> int:
+        """How many scales the candidate has for the weight."""
+        candidate = self.subject.candidate
+        node = candidate.by_name.get(self.layer.name)
+        for tensor in node.inputs[:2] if node else ():
+            producer = candidate.producers.get(tensor)
+            while producer is not None and producer.op_type in ("Cast", "Transpose", "Reshape"):
+                producer = candidate.producers.get(producer.inputs[0])
+            if producer is None or producer.op_type != "DequantizeLinear":
+                continue
+            scale = candidate.initializers.get(producer.inputs[1])
+            if producer.inputs[0] in candidate.initializers and scale is not None:
+                return int(np.prod(scale.dims))
+        return 1

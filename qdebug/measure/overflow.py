@@ -1,0 +1,68 @@
+"""Layers that hold NaN or Inf of their own which nothing behind them shows, as masks do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from qdebug.measure.result import LayerResult
+from qdebug.model.layers import Layer
+from qdebug.plan.pair import ModelPair
+
+_NO_VALUES = ("Shape", "Size")
+"""What these operators read of a tensor does not depend on its values."""
+
+
+def contained(pair: ModelPair, results: Sequence[LayerResult]) -> list[LayerResult]:
+    """`results` with `readers_sqnr_db` where the NaN or Inf of a layer end in finite layers.
+
+    A layer that reads such a tensor and yet has a finite local error was measured with the same
+    overflow in what it read: its local SQNR bounds what the overflow does. One that passes NaN or
+    Inf on (a mask added to scores) is bounded by its own readers. No bound exists where they reach
+    an output of the model, or a reader whose output is not compared.
+    """
+    by_name = {r.name: r for r in results}
+    graph = pair.reference
+    order = {node.name: i for i, node in enumerate(graph.nodes)}
+    broken = [pair.layers.by_name[r.name] for r in results if _is_broken(r)]
+    # Readers first. A fused layer may begin before what it reads late; its output never does.
+    broken.sort(key=lambda x: order[graph.producers[x.output].name], reverse=True)
+    bounds: dict[str, float | None] = {}
+    for layer in broken:
+        bounds[layer.name] = _bound(pair, layer, by_name, bounds)
+    return [replace(r, readers_sqnr_db=bounds.get(r.name)) for r in results]
+
+
+def _is_broken(result: LayerResult) -> bool:
+    local = result.local_sqnr_db
+    return not result.metrics.is_finite or (local is not None and math.isnan(local))
+
+
+def _bound(
+    pair: ModelPair,
+    layer: Layer,
+    results: Mapping[str, LayerResult],
+    bounds: Mapping[str, float | None],
+) -> float | None:
+    """The lowest SQNR among the layers that read `layer`'s output."""
+    if layer.output in pair.reference.outputs:
+        return None
+    found = []
+    for node in pair.reference.consumers.get(layer.output, ()):
+        if node.op_type in _NO_VALUES:
+            continue
+        reader = pair.layers.of_node.get(node.name)
+        result = results.get(reader.name) if reader else None
+        if result is None or any(t and not pair.reference.is_float(t) for t in node.outputs):
+            return None
+        value = bounds.get(result.name) if _is_broken(result) else _error_db(result)
+        if value is None:
+            return None
+        found.append(value)
+    return min(found, default=None)
+
+
+def _error_db(result: LayerResult) -> float:
+    """Its local error; of a layer without one, all that has piled up in it."""
+    return result.metrics.sqnr_db if result.local_sqnr_db is None else result.local_sqnr_db

@@ -1,0 +1,96 @@
+"""Which samples calibrate and which are held out to judge the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdebug.errors import UsageError
+from qdebug.model.samples import Batch, Samples
+
+
+@dataclass(frozen=True)
+class SampleSubset:
+    """Some executions of a set of samples."""
+
+    samples: Samples
+    batches: tuple[Batch, ...]
+
+    @property
+    def count(self) -> int:
+        """How many samples they hold."""
+        return sum(batch.count for batch in self.batches)
+
+    @property
+    def indices(self) -> list[int]:
+        """The numbers of the samples, in order."""
+        return [i for batch in self.batches for i in range(batch.start, batch.start + batch.count)]
+
+    @property
+    def key(self) -> str:
+        """What tells this subset of these samples from any other."""
+        if is_whole(self):
+            return self.samples.digest
+        return f"{self.samples.digest}:{','.join(map(str, self.indices))}"
+
+
+def whole(samples: Samples) -> SampleSubset:
+    """All samples."""
+    return SampleSubset(samples, tuple(samples.batches()))
+
+
+def finely(samples: Samples, executions: int) -> Samples:
+    """`samples` in about so many executions at least, where the batch size is free."""
+    if not samples.batch_is_free:
+        return samples
+    return samples.with_batch_size(min(samples.batch_size, max(1, samples.count // executions)))
+
+
+def is_whole(subset: SampleSubset) -> bool:
+    """Whether it holds all of its samples."""
+    return len(subset.batches) == len(list(subset.samples.batches()))
+
+
+def first(subset: SampleSubset, count: int | None) -> SampleSubset:
+    """The first batches of `subset`, up to `count` samples, but at least one; None for all."""
+    kept: list[Batch] = []
+    for batch in subset.batches:
+        if kept and count is not None and sum(b.count for b in (*kept, batch)) > count:
+            break
+        kept.append(batch)
+    return SampleSubset(subset.samples, tuple(kept))
+
+
+def split(samples: Samples, share: float) -> tuple[SampleSubset, SampleSubset]:
+    """Calibration and held-out samples, `share` of them held out, spread evenly over the data.
+
+    Raises:
+        UsageError: there are too few samples to hold any out.
+    """
+    calibration: list[Batch] = []
+    held_out: list[Batch] = []
+    batches = list(samples.batches())
+    for number, batch in enumerate(batches):
+        due = int((number + 1) * share) > int(number * share)
+        (held_out if due else calibration).append(batch)
+    if not held_out or not calibration:
+        raise UsageError(
+            f"--holdout-share: {share:g} of {samples.count} samples in {len(batches)} batches "
+            "is none, or all",
+            "Give other samples with --holdout DATA.",
+        )
+    return SampleSubset(samples, tuple(calibration)), SampleSubset(samples, tuple(held_out))
+
+
+def halves(subset: SampleSubset) -> tuple[SampleSubset, SampleSubset]:
+    """Its executions, in turns.
+
+    Raises:
+        UsageError: it is a single one.
+    """
+    if len(subset.batches) < 2:
+        raise UsageError(
+            "--mix: half of the held-out samples choose and the others judge, but there is one",
+            "Hold out more: --holdout DATA or --holdout-share.",
+        )
+    first, second = subset.batches[::2], subset.batches[1::2]
+    return SampleSubset(subset.samples, first), SampleSubset(subset.samples, second)

@@ -1,0 +1,1 @@
+"""`qdebug bisect`: command.py is where to start."""

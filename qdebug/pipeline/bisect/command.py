@@ -1,0 +1,79 @@
+"""`qdebug bisect`, whole: calibrate, rate the layers, search, verify, and say what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.pipeline.bisect.answer import (
+    cost_summary,
+    explanation,
+    pinned_by_plan,
+    pinned_layers,
+    plan_with,
+)
+from qdebug.pipeline.bisect.direction import direction_note
+from qdebug.pipeline.bisect.engine_need import with_kernel_causes
+from qdebug.pipeline.bisect.engines import built_answer, engines_of, in_milliseconds
+from qdebug.pipeline.bisect.rounds import answered
+from qdebug.pipeline.bisect.select_point import check_take, with_taken
+from qdebug.pipeline.bisect.setup import prepare
+from qdebug.pipeline.bisect.space import untimed_note
+from qdebug.pipeline.engine.build import capture_note
+from qdebug.search.outcome import BisectResult
+from qdebug.types import ProgressCallback, ignore_progress
+
+
+def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progress) -> BisectResult:
+    """Find the cheapest layers to keep in higher precision so that the target holds.
+
+    Raises:
+        QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
+    """
+    check_take(settings.take)
+    setup = prepare(settings, progress)
+    engines = engines_of(setup)
+    if engines is not None and setup.engine is not None and settings.profile is None:
+        setup = replace(setup, space=in_milliseconds(setup, setup.engine))
+    answer = with_taken(setup, answered(setup, engines), engines)
+    searched, search = answer.searched, answer.searched.result
+    found = search.achieved is not None
+    engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
+    direction = direction_note(setup, search, searched.reference_task)
+    pinned = pinned_layers(setup, search) if found else ()
+    if searched.on_engines:
+        pinned = with_kernel_causes(setup, search.pins, pinned)
+    return BisectResult(
+        model_path=settings.model,
+        model_sha256=setup.model.file.sha256,
+        precision=setup.planned.bound.plan.precision,
+        target=searched.condition.expression,
+        bound=searched.condition.bound,
+        figure=searched.condition.figure,
+        samples=searched.samples,
+        strategy=settings.strategy,
+        candidates=len(setup.space.problem.items),
+        reference_metric=searched.reference_task,
+        search=search,
+        found=found,
+        explanation=explanation(setup, search, searched.condition, searched.reference_task)
+        if answer.taken is None
+        else "",
+        pinned=pinned,
+        cost=cost_summary(setup, search.pins),
+        plan=plan_with(setup, search.pins),
+        checks=answer.checks,
+        fast=searched.how,
+        notes=(
+            *setup.planned.notes,
+            *setup.pair.notes,
+            *untimed_note(settings, setup.space),
+            *answer.notes,
+            *direction,
+            *(engine.notes if engine else ()),
+            *(capture_note(settings, engine.report.not_run) if engine else ()),
+        ),
+        engine=engine.report if engine else None,
+        taken=answer.taken,
+        by_plan=pinned_by_plan(setup),
+    )

@@ -1,0 +1,92 @@
+"""Another point of the list of error against cost, in place of the answer of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from qdebug.errors import UsageError
+from qdebug.pipeline.bisect.candidates import Engines
+from qdebug.pipeline.bisect.rounds import Answered
+from qdebug.pipeline.bisect.setup import Setup
+from qdebug.pipeline.bisect.verify import ON_ENGINE, SEARCHED, Verifier
+from qdebug.search.find import is_minimal
+from qdebug.search.outcome import HELD_OUT, Check, Taken
+from qdebug.search.pareto import Point
+from qdebug.search.problem import Measurement, Pins
+
+KNEE = "knee"
+
+
+def check_take(take: str | None) -> None:
+    """Refuse what can be no point of any list.
+
+    Raises:
+        UsageError: `take` is neither a number from 1 nor "knee".
+    """
+    if take not in (None, KNEE) and not (take.isascii() and take.isdigit() and int(take)):
+        raise UsageError(
+            f"--take: '{take}' is no point of the list of error against cost",
+            "Give its number in the list that the same command prints without --take, or knee.",
+        )
+
+
+def with_taken(setup: Setup, answer: Answered, engines: Engines | None) -> Answered:
+    """`answer` with the point of `--take`, checked as an answer is; as it is without --take.
+
+    Raises:
+        UsageError: the list has no such point.
+    """
+    take = setup.settings.take
+    if take is None:
+        return answer
+    search = answer.searched.result
+    index = _index(take, search.pareto)
+    pins = search.pareto[index].pins
+    known: dict[Pins, Measurement] = {e.pins: e.measurement for e in search.history}
+    result = replace(
+        search,
+        pins=pins,
+        achieved=known[pins],
+        minimal=known[pins].passed and is_minimal(setup.space.problem, pins, known.get),
+        cost=setup.space.problem.cost(pins),
+    )
+    own = search.achieved is not None and pins == search.pins
+    return replace(
+        answer,
+        searched=replace(answer.searched, result=result),
+        checks=answer.checks if own else tuple(_checks(setup, answer, pins, engines)),
+        taken=Taken(index + 1, search),
+    )
+
+
+def _index(take: str, points: Sequence[Point]) -> int:
+    if not points:
+        raise UsageError(
+            f"--take {take}: the list of error against cost is empty",
+            "No candidate has a finite error at the outputs; leave --take out.",
+        )
+    numbers = f"Give a number from 1 to {len(points)}."
+    if take == KNEE:
+        knees = [i for i, point in enumerate(points) if point.knee]
+        if not knees:
+            raise UsageError(f"--take knee: the list of {len(points)} points has no knee", numbers)
+        return knees[0]
+    if int(take) > len(points):
+        raise UsageError(
+            f"--take {take}: the list of error against cost has {len(points)} points", numbers
+        )
+    return int(take) - 1
+
+
+def _checks(setup: Setup, answer: Answered, pins: Pins, engines: Engines | None) -> Iterator[Check]:
+    """`pins` once more, as the answer of a search: on the samples searched, and held out."""
+    if engines is not None:
+        with Verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
+            yield verifier.check(pins)
+    elif not answer.searched.literal:
+        with Verifier(setup, setup.searched, SEARCHED) as verifier:
+            yield verifier.check(pins)
+    took_part = any(check.took_part for check in answer.checks)
+    with Verifier(setup, setup.held_out, HELD_OUT, engines) as verifier:
+        yield replace(verifier.check(pins), took_part=took_part)

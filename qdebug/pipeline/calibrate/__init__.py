@@ -1,0 +1,1 @@
+"""`qdebug calibrate`: command.py is where to start."""

@@ -1,0 +1,189 @@
+"""`qdebug calibrate`, whole: one pass, every method, judged on samples that none has seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.calibrate.coverage import excesses, growth, share_above, stretches
+from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrate.methods import METHODS, Calibrator, parse_method
+from qdebug.calibrate.user import load_calibrator
+from qdebug.config.calibrate import CalibrateSettings
+from qdebug.errors import given_by
+from qdebug.measure.calibration import CalibrateResult, Coverage, MethodResult
+from qdebug.measure.mixing import choose_mix
+from qdebug.measure.task import load_metric
+from qdebug.model.prepare import Model
+from qdebug.model.samples import open_samples
+from qdebug.model.samples.subset import SampleSubset, finely, halves, split, whole
+from qdebug.pipeline.calibrate.cache_difference import compare_with_cache
+from qdebug.pipeline.calibrate.quantizable import read_quantizable
+from qdebug.pipeline.calibrate.trial import try_candidates
+from qdebug.pipeline.context import ort_context
+from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
+from qdebug.pipeline.model_pair import range_notes, ranges_for
+from qdebug.plan.plan import TensorRange
+from qdebug.plan.rangesfile import Ranges, read_ranges
+from qdebug.run.sizing import parallelism
+from qdebug.types import ProgressCallback, ignore_progress
+
+_TAKEN = (*METHODS, "mix", "given")
+"""What a user's function may be called, but not be known by."""
+_EXECUTIONS = 10
+"""Samples that are split are run in so many batches at least."""
+_EXECUTIONS_FOR_MIX = 50
+"""How the error varies from one to the next tells whether a mix is better."""
+
+
+def calibrate(
+    settings: CalibrateSettings, progress: ProgressCallback = ignore_progress
+) -> CalibrateResult:
+    """Calibrate by every method of `settings`, and judge them on held-out samples.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    calibrators = _calibrators(settings)
+    metric = load_metric(settings.metric) if settings.metric else None
+    pair = read_quantizable(settings)
+    calibration, held_out = _portions(settings, pair.model)
+    choosing, judging = halves(held_out) if settings.mix else (None, held_out)
+    parallel = parallelism()
+    context = ort_context(parallel, progress, settings.batch_size)
+    graph = pair.model.graph
+    needed, cached = pair.needed, settings.cache
+    given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
+    gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
+    seen = gather_ranges(context, graph, judging, cached=cached, tensors=needed)
+    ranges = {c.name: _ranges(gathered, needed, c) for c in calibrators}
+    difference = None
+    if given:
+        difference = compare_with_cache(given.file, gathered.histograms, needed, pair.model)
+        if not difference.missing:  # it is judged as it is, or not at all
+            ranges["given"] = {t: given.tensors[t] for t in needed}
+    mix = None
+    if choosing:
+        chosen_on = gather_ranges(context, graph, choosing, cached=cached, tensors=needed)
+        mix = choose_mix(ranges, chosen_on.histograms, choosing.count)
+        ranges["mix"] = dict(mix.tensors)
+    candidates = pair.candidates(ranges)
+    trials = try_candidates(context, graph, candidates, judging.samples, judging.batches, metric)
+    methods = {
+        name: MethodResult(name, tensors, trials.by_name[name], _clipped(tensors, seen.histograms))
+        for name, tensors in ranges.items()
+    }
+    best, reason = _best(methods, judging.count)
+    return CalibrateResult(
+        model_path=settings.model,
+        model_sha256=pair.model.file.sha256,
+        calibration_samples=calibration.count,
+        held_out_samples=judging.count,
+        methods=tuple(methods.values()),
+        best=best,
+        best_by=reason,
+        metric=metric.name if metric else "",
+        reference_task=trials.reference_task,
+        coverage=_coverage(gathered, seen, needed),
+        weights=pair.weights,
+        mix=mix,
+        cache_difference=difference,
+        from_cache=gathered.from_cache,
+        source=settings.calib_data,
+        notes=range_notes(gathered.histograms, needed),
+    )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The calibration of --from-cache, and the ranges in it that the model has tensors for."""
+
+    file: Ranges
+    tensors: Mapping[str, TensorRange]
+
+    @classmethod
+    def read(cls, path: str, model: Model) -> _Given:
+        with given_by("--from-cache"):
+            return cls(read_ranges(path), ranges_for(path, model))
+
+
+def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
+    found = {c.name: c for c in (parse_method(m) for m in settings.method)}
+    for spec in settings.calibrator:
+        user = load_calibrator(spec)
+        if user.name in found or user.name in _TAKEN:
+            user = replace(user, name=spec)
+        found[user.name] = user
+    return list(found.values())
+
+
+def _portions(settings: CalibrateSettings, model: Model) -> tuple[SampleSubset, SampleSubset]:
+    inputs = model.graph.inputs
+    executions = _EXECUTIONS_FOR_MIX if settings.mix else _EXECUTIONS
+    with given_by("--calib-data"):
+        samples = open_samples(
+            settings.calib_data, inputs, limit=settings.samples, batch_size=settings.batch_size
+        )
+    if settings.holdout is None:
+        return split(finely(samples, executions), settings.holdout_share)
+    with given_by("--holdout"):
+        held_out = open_samples(settings.holdout, inputs, batch_size=settings.batch_size)
+    return whole(samples), whole(finely(held_out, executions) if settings.mix else held_out)
+
+
+def _ranges(
+    gathered: Gathered, needed: list[str], calibrator: Calibrator
+) -> dict[str, TensorRange]:
+    amax = calibrated(gathered.histograms, needed, calibrator)
+    return {tensor: TensorRange(value, calibrator.name) for tensor, value in amax.items()}
+
+
+def _clipped(
+    tensors: Mapping[str, TensorRange], held_out: Mapping[str, TensorHistogram]
+) -> dict[str, float]:
+    return {
+        tensor: share_above(held_out[tensor], float(np.max(entry.amax)))
+        for tensor, entry in tensors.items()
+        if tensor in held_out
+    }
+
+
+def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
+    """The method to take, and by what.
+
+    Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
+    within one standard error of the best metric: closer ones cannot be told apart on so many
+    samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) A mix
+    must beat the method that would be taken without it by more than noise.
+    """
+    top = max((m.trial.task for m in methods.values() if m.trial.task is not None), default=None)
+    close = list(methods.values())
+    reason = "output SQNR"
+    if top is not None:
+        error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
+        close = [m for m in close if m.trial.task is not None and m.trial.task >= top - error]
+        equal = f"output SQNR, of {len(close)} equal by the metric"
+        reason = equal if len(close) > 1 else "the metric"
+    single = max((m for m in close if m.name != "mix"), key=_sqnr, default=None)
+    mix = next((m for m in close if m.name == "mix"), None)
+    if single is None or (mix and mix.trial.surely_beats(single.trial)):
+        return "mix", reason
+    return single.name, f"{reason}; mix is not measurably better" if "mix" in methods else reason
+
+
+def _sqnr(method: MethodResult) -> float:
+    value = method.trial.sqnr_db
+    return -math.inf if math.isnan(value) else value
+
+
+def _coverage(gathered: Gathered, seen: Gathered, needed: list[str]) -> Coverage:
+    amax = {t: gathered.sample_amax[t] for t in needed if t in gathered.sample_amax}
+    whole_amax = {t: gathered.histograms[t].amax for t in amax}
+    return Coverage(
+        growth(amax),
+        tuple(stretches(amax, gathered.samples)),
+        tuple(excesses(whole_amax, seen.sample_amax)),
+    )

@@ -1,0 +1,110 @@
+"""A model in INT8 with any number of ranges to try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.calibrate.weights import mse_weight_amax
+from qdebug.config.calibrate import CalibrateSettings
+from qdebug.errors import UsageError
+from qdebug.model.layers import Layers, find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.pipeline.calibrate.trial import Candidate
+from qdebug.plan.lower import int8_layer, lower, required_opset
+from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
+from qdebug.plan.quantize import FloatArray
+from qdebug.plan.rewrite.feed_scales import feed_scales
+from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.types import Feeds, Precision
+
+Ranges = Mapping[str, TensorRange]
+
+
+@dataclass(frozen=True)
+class Quantizable:
+    """A model all of whose layers that can run in INT8.
+
+    Attributes:
+        needed: the activations that they read.
+        weights: ranges of weights that are not their largest magnitudes.
+    """
+
+    model: Model
+    layers: Layers
+    plan: PrecisionPlan
+    needed: list[str]
+    weights: Ranges
+
+    def candidates(self, ranges: Mapping[str, Ranges]) -> dict[str, Candidate]:
+        """The model in INT8 with each of some ranges.
+
+        They share one graph, and so the runtime's copies of the weights, that is fed the scales.
+        Scales that FP16 must hold decide about the graph itself: with these each has its own.
+        """
+        bound = {name: self._bound(tensors) for name, tensors in ranges.items()}
+        if self.plan.rest is Precision.FP16:
+            return {name: Candidate(lower(one).graph.proto, {}) for name, one in bound.items()}
+        first = lower(next(iter(bound.values()))).graph
+        shared, inputs = feed_scales(first, self.needed)
+        return {name: Candidate(shared, _scales(one, inputs)) for name, one in bound.items()}
+
+    def _bound(self, tensors: Ranges) -> BoundPlan:
+        return bind_plan(
+            replace(self.plan, tensors={**tensors, **self.weights}), self.model, self.layers
+        )
+
+
+def read_quantizable(settings: CalibrateSettings) -> Quantizable:
+    """The model of `settings`.
+
+    Raises:
+        QdebugError: it cannot be read, is quantized already, or has nothing to quantize.
+    """
+    plan = PrecisionPlan(
+        Precision.INT8, Precision(settings.rest), weights=Granularity(settings.weights)
+    )
+    model = prepare_model(read_model(settings.model), required_opset(plan))
+    if model.quantized:
+        raise UsageError(
+            f"{settings.model} carries Q/DQ nodes: it is calibrated already",
+            "Give the FP32 model.",
+        )
+    layers = find_layers(model.graph)
+    bound = bind_plan(plan, model, layers)
+    needed = bound.needed_ranges()
+    if not needed:
+        raise UsageError(
+            f"{settings.model} has no layer that INT8 takes",
+            "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
+        )
+    weights = _mse_ranges(bound) if settings.weight_method == "mse" else {}
+    return Quantizable(model, layers, plan, needed, weights)
+
+
+def _mse_ranges(bound: BoundPlan) -> dict[str, TensorRange]:
+    """Of the weights of INT8 layers; a weight that two layers cut along different axes has none."""
+    graph = bound.layers.graph
+    axes: dict[str, set[int | None]] = {}
+    for layer in bound.layers_in(Precision.INT8):
+        if layer.weight is not None:
+            axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
+            per_channel = bound.plan.weights is Granularity.PER_CHANNEL
+            axes.setdefault(layer.weight, set()).add(axis if per_channel else None)
+    ranges = {}
+    for weight, (axis, *others) in axes.items():
+        values = graph.constant(weight)
+        if not others and values is not None and values.dtype == np.float32:
+            amax = mse_weight_amax(values, axis).tolist()
+            ranges[weight] = TensorRange(tuple(amax) if isinstance(amax, list) else amax, "mse")
+    return ranges
+
+
+def _scales(bound: BoundPlan, inputs: Mapping[str, str]) -> Feeds:
+    scales: dict[str, FloatArray] = {}
+    for layer in bound.layers_in(Precision.INT8):
+        scales |= int8_layer(bound, layer).activations
+    return {inputs[tensor]: scale for tensor, scale in scales.items()}

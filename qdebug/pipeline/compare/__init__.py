@@ -1,0 +1,1 @@
+"""`qdebug compare`: command.py is where to start."""

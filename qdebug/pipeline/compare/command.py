@@ -1,0 +1,268 @@
+"""`qdebug compare`, whole: load, calibrate, lower, run in lockstep, measure, judge, store."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from qdebug.config.compare import CompareSettings
+from qdebug.config.engine import check_engine_flags
+from qdebug.errors import MetricError, given_by
+from qdebug.measure.compare import Errors
+from qdebug.measure.result import CompareResult, TaskResult
+from qdebug.model.prepare import Model
+from qdebug.model.samples import Samples, open_samples
+from qdebug.pipeline.compare.diagnose import diagnosed
+from qdebug.pipeline.compare.evidence import EvidenceSink
+from qdebug.pipeline.compare.lockstep import (
+    ExecutionSink,
+    PassOptions,
+    StoredReference,
+    TaskOutputs,
+    open_pass,
+    run_pass,
+)
+from qdebug.pipeline.compare.results import (
+    all_skipped,
+    first_divergence,
+    layer_results,
+    overflow_notes,
+    tensor_results,
+    verdict_of,
+)
+from qdebug.pipeline.compare.stored_reference import open_stored, reuse_notes, stored_rows
+from qdebug.pipeline.context import Context, ort_context
+from qdebug.pipeline.engine.build import Target, engine_of, open_target
+from qdebug.pipeline.engine.execute import with_engine
+from qdebug.pipeline.engine.request import check_model
+from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
+from qdebug.pipeline.gather import to_records
+from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.planfile import plan_to_yaml
+from qdebug.report.files import check_new, write_text
+from qdebug.report.jsonout import compare_to_json
+from qdebug.run.sizing import capture_groups, parallelism, probe
+from qdebug.store.manifest import manifest_of, reference_key
+from qdebug.store.schema import Keep
+from qdebug.store.writer import RunWriter
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
+
+
+@dataclass(frozen=True)
+class CompareOutcome:
+    """The result, and the run file if one was written."""
+
+    result: CompareResult
+    run_file: Path | None
+
+
+def compare(
+    settings: CompareSettings, progress: ProgressCallback = ignore_progress
+) -> CompareOutcome:
+    """Compare the candidate that `settings` describe with its reference.
+
+    Raises:
+        QdebugError: bad input (nothing was written), a runtime that failed, or a metric that
+            raised (the run file holds everything else).
+    """
+    started = time.perf_counter()
+    gate, keep, target = _checked(settings)
+    with ExitStack() as stack:
+        stored = open_stored(stack, settings)
+        plan = plan_from(settings)
+        model = load_model(settings.model, plan)
+        if target is not None:
+            check_model(target.typing, model)
+        samples = _samples(settings, model, gate)
+        writer = _open_writer(stack, settings, keep, samples.count)
+        parallel = parallelism()
+        context = ort_context(
+            parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
+        )
+        built = build_pair(settings, context, plan, model, samples)
+        pair = built.pair
+        # Before the simulation: what cannot be built is told at once.
+        engine = engine_of(target, pair, samples, progress) if target is not None else None
+        # The digest of the samples costs a pass over them: only for files that will hold it.
+        key = reference_key(pair, samples) if writer or stored else ""
+        rows = stored_rows(stored, key)
+        outputs = TaskOutputs()
+        evidence = _evidence(writer, keep, pair)
+        sinks = _sinks(evidence, pair, outputs if gate.metric else None)
+        errors, not_float = _run(settings, context, pair, samples, rows, sinks)
+        task, failure = task_result(gate.metric, outputs, samples)
+        result = _result(settings, pair, samples, gate, errors, not_float, task)
+        result = _explained(context, pair, samples, result)
+        if engine is not None:
+            result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
+        result = replace(
+            result,
+            notes=(*result.notes, *reuse_notes(settings, stored, rows, key, samples.count)),
+            timings_s={"total": time.perf_counter() - started},
+        )
+        plan_text = plan_to_yaml(pair.plan, settings.model) if pair.plan else ""
+        if settings.save_plan:
+            write_text(settings.save_plan, plan_text, "--save-plan")
+        run_file = None
+        if writer is not None:
+            unsplit = evidence.unsplit if evidence else ()
+            writer.set_manifest(manifest_of(asdict(settings), pair, samples, key, unsplit))
+            writer.set_plan(plan_text)
+            run_file = _finished(writer, built, result)
+    if failure is not None:
+        raise _with_file(failure, run_file)
+    return CompareOutcome(result, run_file)
+
+
+def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
+    with given_by("--inputs"):
+        samples = open_samples(
+            settings.inputs,
+            model.graph.inputs,
+            limit=settings.samples,
+            batch_size=settings.batch_size,
+        )
+    check_labels(gate, samples)
+    return samples
+
+
+def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
+    if built.gathered:
+        writer.set_ranges(to_records(built.gathered))
+    return writer.finish(json.dumps(compare_to_json(result), ensure_ascii=False))
+
+
+def _checked(settings: CompareSettings) -> tuple[Gate, Keep, Target | None]:
+    """What can be read, and refused, before any work."""
+    check_engine_flags(settings)
+    gate, keep = read_gate(settings), Keep.parse(settings.keep)
+    of_engine = {"--save-engine": settings.save_engine, "--save-log": settings.save_log}
+    for flag, path in {"--save-plan": settings.save_plan, **of_engine}.items():
+        if path:
+            check_new(path, flag, force=settings.force)
+    target = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
+    return gate, keep, target
+
+
+def _with_file(failure: MetricError, run_file: Path | None) -> MetricError:
+    if run_file is None:
+        return failure
+    hint = f"{failure.hint}\n  " if failure.hint else ""
+    return MetricError(failure.message, f"{hint}Everything else is in {run_file}.")
+
+
+def _open_writer(
+    stack: ExitStack, settings: CompareSettings, keep: Keep, samples: int
+) -> RunWriter | None:
+    if settings.output is None:
+        return None
+    writer = RunWriter(
+        settings.output,
+        overwrite=settings.force,
+        keep=keep,
+        dtype=settings.keep_dtype,
+        expected_rows=samples if keep.kind == "all" else 0,
+    )
+    return stack.enter_context(writer)
+
+
+def _evidence(writer: RunWriter | None, keep: Keep, pair: ModelPair) -> EvidenceSink | None:
+    if writer is None or keep.kind == "none":
+        return None
+    return EvidenceSink(writer, keep, pair.tensors)
+
+
+def _sinks(
+    evidence: EvidenceSink | None, pair: ModelPair, outputs: TaskOutputs | None
+) -> list[ExecutionSink]:
+    sinks: list[ExecutionSink] = [evidence] if evidence else []
+    if outputs is not None:
+        sinks.append(lambda execution, _: outputs.add(execution, pair))
+    return sinks
+
+
+def _run(
+    settings: CompareSettings,
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    stored: StoredReference | None,
+    sinks: Sequence[ExecutionSink],
+) -> tuple[Errors, list[str]]:
+    """All tensors in one pass; in several, over groups of them, where one exceeds the budget."""
+    workers = context.parallel.workers
+    tensors = [t for t in pair.tensors if t in pair.reference.producers]
+    rated = any(isinstance(sink, EvidenceSink) and sink.rates for sink in sinks)
+    options = PassOptions(workers, settings.local_samples, stored, sinks)
+    with ExitStack() as stack:
+        whole = open_pass(stack, context, pair, tensors, rated=rated)
+        sizing = probe(whole.reference, samples, settings.batch_size)
+        sizes = sizing.bytes_per_batch
+        groups = capture_groups(tensors, sizes, workers + 1, settings.memory_budget)
+        if len(groups) == 1:
+            errors = run_pass(whole, sizing.samples, options, context.progress)
+            return errors, list(whole.not_float)
+    total = Errors()
+    not_float: list[str] = []
+    for group in groups:
+        for sink in sinks:
+            if isinstance(sink, EvidenceSink):
+                sink.start_group()
+        with ExitStack() as stack:
+            one = open_pass(stack, context, pair, group, rated=rated)
+            total = total.joined(run_pass(one, sizing.samples, options, context.progress))
+        not_float += one.not_float
+    return total, not_float
+
+
+def _result(
+    settings: CompareSettings,
+    pair: ModelPair,
+    samples: Samples,
+    gate: Gate,
+    errors: Errors,
+    not_float: Sequence[str],
+    task: TaskResult | None,
+) -> CompareResult:
+    tensors = tensor_results(pair, errors)
+    layers = layer_results(pair, errors)
+    named = {t.name: t for t in tensors}
+    finals = tuple(named[name] for name in pair.reference.outputs if name in named)
+    half = Precision.FP16 in pair.precisions.values()
+    return CompareResult(
+        model_path=settings.model,
+        model_sha256=pair.model.file.sha256,
+        backend=settings.backend,
+        precision=_precision(pair),
+        samples=samples.count,
+        local_samples=errors.local_samples,
+        verdict=verdict_of(gate.conditions, finals, layers, tensors, task),
+        outputs=finals,
+        layers=layers,
+        tensors=tensors,
+        first_divergence=first_divergence(layers, pair),
+        skipped=all_skipped(pair, errors, not_float),
+        task=task,
+        notes=(*pair.notes, *overflow_notes(finals, layers)),
+        fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
+    )
+
+
+def _explained(
+    context: Context, pair: ModelPair, samples: Samples, result: CompareResult
+) -> CompareResult:
+    """`result` with the causes of the errors."""
+    batches = list(samples.batches())
+    layers = diagnosed(context, pair, samples, batches, result.layers, result.tensors)
+    return replace(result, layers=layers)
+
+
+def _precision(pair: ModelPair) -> str:
+    if pair.plan is not None:
+        return str(pair.plan.precision)
+    return str(Precision.INT8)

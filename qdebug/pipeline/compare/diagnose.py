@@ -1,0 +1,146 @@
+"""Find out why the worst layers are wrong, by running them alone with parts of their Q/DQ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import onnx
+
+from qdebug.measure.causes import harmless_cause, inherited_cause
+from qdebug.measure.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
+from qdebug.measure.result import Cause, LayerResult, TensorResult
+from qdebug.model.layers import Layer
+from qdebug.model.samples import Batch, Samples
+from qdebug.pipeline.context import Context
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.rewrite.bypass import Pair, bypass, pairs_of
+from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
+from qdebug.run.base import Backend, Session
+from qdebug.types import Fp16Kernels, Precision
+
+MOST_LAYERS = 16
+"""Layers that are looked into: a reader looks at no more."""
+_MOST_SAMPLES, _LEAST_SAMPLES = 16, 2
+_ENOUGH_VALUES = 4 << 20
+"""Activations of two samples tell what makes an error, where they hold so many values; small ones
+cost nothing, so more are looked at."""
+_GOOD_DB = 60.0
+"""A layer whose own error is smaller needs no explanation."""
+
+
+def diagnosed(
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    batches: Sequence[Batch],
+    layers: Sequence[LayerResult],
+    tensors: Sequence[TensorResult],
+    most: int = MOST_LAYERS,
+) -> tuple[LayerResult, ...]:
+    """`layers`, worst first, with the causes of their errors.
+
+    The `most` worst ones are run alone on a few samples, fed with reference activations, with and
+    without each Q/DQ pair.
+    """
+    wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
+    few = max(1, _MOST_SAMPLES // samples.batch_size)
+    chosen = _spread(batches[:: max(1, len(batches) // few)][:few])
+    own = _own_causes(context, pair, samples, chosen, wanted) if wanted else {}
+    noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
+    return tuple(
+        replace(r, causes=(*own.get(r.name, ()), *_inherited(pair, r, noise))) for r in layers
+    )
+
+
+def _needs_reason(result: LayerResult) -> bool:
+    local = result.local_sqnr_db
+    return local is not None and not local > _GOOD_DB and not result.harmless
+
+
+def _inherited(
+    pair: ModelPair, result: LayerResult, noise: Mapping[str, float]
+) -> tuple[Cause, ...]:
+    if result.harmless:
+        return (harmless_cause(result.metrics.ref_amax, result.readers_sqnr_db or 0.0),)
+    local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
+    inputs = max((noise.get(t, 0.0) for t in pair.reads(result.name)), default=0.0)
+    cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0))
+    return (cause,) if cause else ()
+
+
+def _own_causes(
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    batches: Sequence[Batch],
+    wanted: Sequence[Layer],
+) -> dict[str, tuple[Cause, ...]]:
+    local = cut_layers(pair.reference, pair.candidate, wanted)
+    if local is None:
+        return {}
+    pairs = pairs_of(local)
+    alone = {
+        layer.name: IsolatedLayer(pair, layer, pairs[layer.name])
+        for layer in wanted
+        if layer.name in local.outputs
+    }
+    captured = {*(a.layer.output for a in alone.values()), *local.inputs}
+    captured &= set(pair.reference.producers)
+    with ExitStack() as stack:
+        reference = _opened(stack, context.backend, pair.reference.proto, sorted(captured))
+        sessions = {
+            name: _opened(stack, context.simulation, proto)
+            for name, proto in _variants(local, pairs).items()
+        }
+        if _sums_in_half(context, pair, wanted):
+            sessions[EXACT] = _opened(stack, context.backend, local.proto)
+        seen = values = 0
+        for batch in batches:
+            feeds = samples.feeds(batch.start, batch.count)
+            truth = {**feeds, **reference.run(feeds)}
+            given = {t: truth[t] for t in local.inputs}
+            results = {name: session.run(given) for name, session in sessions.items()}
+            for name, layer in alone.items():
+                layer.add(truth, results, local.outputs[name])
+            seen += batch.count
+            values += sum(array.size for array in truth.values())
+            if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
+                break
+    return {name: layer.causes() for name, layer in alone.items()}
+
+
+def _variants(
+    local: LocalGraph, pairs: Mapping[str, tuple[Pair, ...]]
+) -> dict[str, onnx.ModelProto]:
+    """The layers as they are, without any pair, and those with several without each of them."""
+    variants = {WHOLE: local.proto}
+    most = max((len(p) for p in pairs.values()), default=0)
+    if most:
+        variants[NO_PAIRS] = bypass(local, pairs)
+    if most > 1:
+        for k in range(most):
+            chosen = {name: [p[k]] for name, p in pairs.items() if len(p) > k}
+            variants[without(k)] = bypass(local, chosen)
+    return variants
+
+
+def _spread(batches: Sequence[Batch]) -> list[Batch]:
+    """The batches in an order in which any first few of them lie far apart (van der Corput's)."""
+    bits = max(1, (len(batches) - 1).bit_length())
+    order = sorted(range(len(batches)), key=lambda i: f"{i:0{bits}b}"[::-1])
+    return [batches[i] for i in order]
+
+
+def _sums_in_half(context: Context, pair: ModelPair, layers: Sequence[Layer]) -> bool:
+    half = any(pair.precisions[layer.name] is Precision.FP16 for layer in layers)
+    return half and context.fp16_kernels is not Fp16Kernels.EXACT
+
+
+def _opened(
+    stack: ExitStack, backend: Backend, proto: onnx.ModelProto, capture: Sequence[str] = ()
+) -> Session:
+    session = backend.open(proto, capture)
+    stack.callback(session.close)
+    return session

@@ -1,0 +1,178 @@
+"""From error totals to the result that reports are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qdebug.measure.compare import Errors, skipped_tensors
+from qdebug.measure.conditions import Checked, Condition, check_condition
+from qdebug.measure.metrics import METRIC_NAMES, metrics_of, sqnr_db
+from qdebug.measure.overflow import contained
+from qdebug.measure.result import (
+    Divergence,
+    LayerResult,
+    TaskResult,
+    TensorResult,
+    Verdict,
+)
+from qdebug.model.layers import Layer
+from qdebug.plan.pair import ModelPair
+from qdebug.types import Precision, Skipped
+
+DIVERGENCE_DB = 20.0
+"""First divergence: an error of a tenth of the signal."""
+
+_NUMERIC = tuple(n for n in METRIC_NAMES if n not in ("worst_sample", "worst_channel"))
+CONDITION_NAMES = {
+    "output": _NUMERIC,
+    "tensor": _NUMERIC,
+    "layer": (*_NUMERIC, "local_sqnr_db"),
+    "metric": (),
+}
+"""What a condition may ask for, by scope."""
+
+
+def tensor_results(pair: ModelPair, errors: Errors) -> tuple[TensorResult, ...]:
+    """Every compared tensor that a node computes, in execution order."""
+    return tuple(
+        TensorResult(tensor, metrics_of(errors.tensors[tensor]))
+        for tensor in pair.tensors
+        if tensor in errors.tensors and tensor in pair.reference.producers
+    )
+
+
+def layer_results(pair: ModelPair, errors: Errors) -> tuple[LayerResult, ...]:
+    """Every layer whose output was compared, worst first."""
+    results = [
+        _layer_result(pair, errors, layer)
+        for layer in pair.layers
+        if layer.output in errors.tensors
+    ]
+    ranked = sorted(contained(pair, results), key=_badness)
+    return tuple(replace(result, rank=i) for i, result in enumerate(ranked, start=1))
+
+
+def first_divergence(
+    layers: Sequence[LayerResult], pair: ModelPair, threshold_db: float = DIVERGENCE_DB
+) -> Divergence | None:
+    """The first layer in execution order whose output is under the threshold, or holds NaN or Inf
+    of its own that do harm."""
+    by_name = {layer.name: layer for layer in layers}
+    for layer in pair.layers:
+        result = by_name.get(layer.name)
+        if result is None or result.harmless:
+            continue
+        value = result.metrics.sqnr_db
+        if math.isnan(value) or value < threshold_db:
+            return Divergence(result.tensor, result.name, value, threshold_db)
+    return None
+
+
+def overflow_notes(
+    outputs: Sequence[TensorResult], layers: Sequence[LayerResult]
+) -> tuple[str, ...]:
+    """Overflows that the outputs do not show: attention masks, mostly."""
+    notes = []
+    harmless = [x for x in layers if x.harmless]
+    if harmless:
+        worst = min(x.readers_sqnr_db for x in harmless if x.readers_sqnr_db is not None)
+        holds = f"{worst:.1f} dB or better" if math.isfinite(worst) else "exact"
+        notes.append(
+            f"{_overflowing(harmless)}, harmless as masks are: what reads them is finite, {holds}."
+        )
+    rest = [x for x in layers if not (x.metrics.is_finite or x.harmless)]
+    if rest and all(t.metrics.is_finite for t in outputs):
+        notes.append(f"{_overflowing(rest)}, and yet every output is finite.")
+    return tuple(notes)
+
+
+def _overflowing(layers: Sequence[LayerResult]) -> str:
+    huge = max(x.metrics.ref_amax for x in layers)
+    count = "1 layer overflows" if len(layers) == 1 else f"{len(layers)} layers overflow"
+    return f"{count} (values of up to {huge:.3g} in FP32), such as '{layers[0].name}'"
+
+
+def all_skipped(pair: ModelPair, errors: Errors, not_float: Sequence[str]) -> tuple[Skipped, ...]:
+    """Tensors of the reference that have no error, with the reason."""
+    skipped = list(skipped_tensors(errors))
+    skipped += [Skipped(t, "not floating point") for t in not_float]
+    known = {*pair.tensors, *(s.tensor for s in skipped)}
+    for node in pair.reference.nodes:
+        if node.op_type == "Constant":
+            continue
+        for tensor in node.outputs:
+            if tensor and tensor not in known:
+                is_float = pair.reference.is_float(tensor)
+                reason = "not in the candidate" if is_float else "not floating point"
+                skipped.append(Skipped(tensor, reason))
+    return tuple(skipped)
+
+
+def verdict_of(
+    conditions: Sequence[Condition],
+    outputs: Sequence[TensorResult],
+    layers: Sequence[LayerResult],
+    tensors: Sequence[TensorResult],
+    task: TaskResult | None,
+) -> Verdict:
+    """Check every condition."""
+    checked: list[Checked] = []
+    for condition in conditions:
+        values: list[float | None]
+        if condition.scope == "metric":
+            values = [task.candidate if task else None]
+        elif condition.name == "local_sqnr_db":
+            values = [layer.local_sqnr_db for layer in layers]
+        else:
+            metrics = {
+                "output": [x.metrics for x in outputs],
+                "layer": [x.metrics for x in layers],
+                "tensor": [x.metrics for x in tensors],
+            }[condition.scope]
+            values = [getattr(m, condition.name) for m in metrics]
+        checked.append(check_condition(condition, values))
+    return Verdict(tuple(checked))
+
+
+def _layer_result(pair: ModelPair, errors: Errors, layer: Layer) -> LayerResult:
+    sums = errors.tensors[layer.output]
+    energy = errors.local.get(layer.name)
+    local = None
+    if energy is not None:
+        broken = math.isnan(energy.error_sq)
+        local = math.nan if broken else sqnr_db(energy.ref_sq, energy.error_sq)
+    clipped = [_clipped(errors, t) for t in layer.quantized_inputs]
+    measured = [c for c in clipped if c is not None]
+    is_int8 = pair.precisions[layer.name] is Precision.INT8
+    return LayerResult(
+        name=layer.name,
+        op_type=layer.op_type,
+        precision=pair.precisions[layer.name],
+        tensor=layer.output,
+        nodes=tuple(n for node in layer.nodes for n in pair.model.origins.get(node, (node,))),
+        metrics=metrics_of(sums),
+        local_sqnr_db=local,
+        input_clipped_fraction=max(measured) if measured and is_int8 else None,
+    )
+
+
+def _clipped(errors: Errors, tensor: str) -> float | None:
+    sums = errors.tensors.get(tensor)
+    if sums is None or sums.clipped is None or not sums.count:
+        return None
+    return sums.clipped / sums.count
+
+
+def _badness(result: LayerResult) -> tuple[int, float, float]:
+    """Sort key: local error first; NaN and Inf are the worst of each kind, unless they end in
+    finite layers. Such a layer stands behind the reader that it ranks by."""
+    held = -math.inf if result.readers_sqnr_db is None else result.readers_sqnr_db
+    cumulative = result.metrics.sqnr_db if result.metrics.is_finite else held
+    local = result.local_sqnr_db
+    if local is None:
+        return (1, cumulative, 0.0)
+    if math.isnan(local):
+        return (0, held, math.inf)
+    return (0, local, cumulative)

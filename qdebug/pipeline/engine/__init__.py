@@ -1,0 +1,1 @@
+"""Real engines: build.py builds and audits one, execute.py runs it."""

@@ -1,0 +1,116 @@
+"""What layers cost in milliseconds, from the profile of an engine or a run that measured one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.profile import LayerTime, info_of_profile, with_times
+from qdebug.errors import UsageError, given_by
+from qdebug.measure.engine import KernelTime
+from qdebug.model.load import ModelFile
+from qdebug.pipeline.engine.run_profile import is_run_file, kernels_of_run
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import layer_aliases
+from qdebug.run.tensorrt.execute.profiling import LayerTime as Measured
+from qdebug.run.tensorrt.opening import open_engine_file, open_profile
+from qdebug.search.cost import Costs, latency_costs
+from qdebug.types import Precision
+
+_KNOWN = {"int8": Precision.INT8, "fp16": Precision.FP16, "fp32": Precision.FP32}
+
+
+def read_kernels(
+    profile: Path, layers_file: str | None, model: ModelFile
+) -> tuple[KernelTime, ...]:
+    """The kernels of a profiled engine of `model`, with their times.
+
+    Args:
+        profile: of trtexec, or a run file of an engine that was executed.
+        layers_file: layer information or build log of the engine that was profiled.
+
+    Raises:
+        UsageError: a file that is none, a run that measured no engine or another model.
+        StoreError: a run file that cannot be read.
+    """
+    if is_run_file(profile):
+        if layers_file:
+            raise UsageError(
+                f"--profile-layers: the run {profile} tells itself what its layers are",
+                "Leave it out.",
+            )
+        with given_by("--profile"):
+            return kernels_of_run(profile, model)
+    with given_by("--profile"):
+        times = open_profile(profile)
+    if not layers_file:
+        return _kernels(info_of_profile(times))
+    with given_by("--profile-layers"):
+        info = open_engine_file(Path(layers_file))
+    return _kernels(with_times(info, times, str(profile)))
+
+
+def profiled_costs(
+    kernels: Sequence[KernelTime], profile: str, pair: ModelPair, work: Costs
+) -> Costs:
+    """The measured time of every layer, scaled to other precisions by its `work`.
+
+    The time of a kernel that fuses several layers is split among them by their work.
+
+    Args:
+        profile: the file that `kernels` were read from.
+
+    Raises:
+        UsageError: the profile names no layer of the model.
+    """
+    costs = costs_of(kernels, pair, work)
+    if costs is None:
+        raise UsageError(
+            f"--profile: no time in {profile} belongs to a layer of the model",
+            "Give the layer information of the same engine with --profile-layers.",
+        )
+    return costs
+
+
+def costs_of(kernels: Sequence[KernelTime], pair: ModelPair, work: Costs) -> Costs | None:
+    """The same from the kernels of an engine; None where no time belongs to a layer."""
+    aliases = layer_aliases(pair.model, pair.layers)
+    spent: dict[str, float] = defaultdict(float)
+    measured_in = dict(pair.precisions)
+    for kernel in kernels:
+        owners = {aliases[node].name for node in kernel.onnx_nodes if node in aliases}
+        for name, part in _parts(owners, work, pair.precisions).items():
+            spent[name] += part * kernel.ms
+            measured_in[name] = _KNOWN.get(kernel.precision, measured_in[name])
+    return latency_costs(spent, measured_in, work) if spent else None
+
+
+def kernel_times(info: EngineInfo, measured: Sequence[Measured]) -> tuple[KernelTime, ...]:
+    """What was measured of an engine's layers, as `info` tells of them; where it has none of
+    these names, as the names tell."""
+    times = [LayerTime(t.name, t.median_ms) for t in measured]
+    try:
+        return _kernels(with_times(info, times, "the engine's own profile"))
+    except UsageError:
+        return _kernels(info_of_profile(times))
+
+
+def _kernels(info: EngineInfo) -> tuple[KernelTime, ...]:
+    return tuple(
+        KernelTime(
+            layer.name,
+            layer.time_ms or 0.0,
+            layer.onnx_nodes,
+            layer.precision if info.detailed else "",
+        )
+        for layer in info.layers
+    )
+
+
+def _parts(owners: set[str], work: Costs, precisions: Mapping[str, Precision]) -> dict[str, float]:
+    """Each layer's part of their kernel, by their work."""
+    weights = {name: work.by_layer[name][precisions[name]] for name in sorted(owners)}
+    total = sum(weights.values())
+    return {name: weight / total if total else 1 / len(weights) for name, weight in weights.items()}

@@ -1,0 +1,178 @@
+"""Engines of a lowered model, clean and observed, and whether they can be trusted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from qdebug.errors import BackendError, ModelError
+from qdebug.measure.observation import CaptureCheck, CaptureSums, Preflight, add_errors, sqnr
+from qdebug.measure.sums import ErrorSums
+from qdebug.model.graph import Graph
+from qdebug.model.samples import Batch, Samples
+from qdebug.run.base import Backend, Session
+from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.build.settings import profile_for
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.factory import EngineFactory
+from qdebug.types import Feeds, ProgressCallback, ignore_progress
+
+CHECKED_BATCHES = 4
+"""Batches on which the clean engine is compared with the observed one."""
+
+
+@dataclass(frozen=True)
+class EngineJob:
+    """What runs, and on what.
+
+    Attributes:
+        maker: builds and loads engines; its profile must admit every batch (`for_samples`).
+        reference: executes the reference.
+        simulation: executes the lowered model.
+        batches: those of `samples` to run; all have been asked for by their shape.
+        ways: how to observe, in the order in which they are tried.
+        group_bytes: see TensorRTBackend.
+        workers: executions in flight.
+    """
+
+    maker: EngineFactory
+    reference: Backend
+    simulation: Backend
+    samples: Samples
+    batches: Sequence[Batch]
+    ways: Sequence[CaptureWay] = tuple(CaptureWay)
+    group_bytes: int | None = None
+    workers: int = 2
+    progress: ProgressCallback = ignore_progress
+
+    def feeds(self, batch: Batch) -> Feeds:
+        """The inputs of a batch."""
+        return self.samples.feeds(batch.start, batch.count)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """An engine whose inner tensors can be seen. The sessions are the caller's to close.
+
+    Attributes:
+        session: gives the model's outputs and the tensors observed.
+        clean: the engine as it is used, with the model's outputs only; can be timed.
+        way: how it is observed.
+        checks: of every way that was tried; the last is that of `way`.
+    """
+
+    session: Session
+    clean: EngineSession
+    way: CaptureWay
+    checks: tuple[CaptureCheck, ...]
+
+
+def for_samples(
+    maker: EngineFactory, graph: Graph, samples: Samples, batches: Sequence[Batch]
+) -> EngineFactory:
+    """`maker` with a profile that admits the shapes of `batches`.
+
+    Raises:
+        UsageError: an input with dynamic axes and no batch.
+    """
+    feeds = (samples.feeds(batch.start, batch.count) for batch in batches)
+    shapes = ({name: array.shape for name, array in one.items()} for one in feeds)
+    profile = profile_for(graph.inputs, shapes)
+    return replace(maker, settings=replace(maker.settings, profile=profile))
+
+
+def preflight(job: EngineJob, reference: Graph, candidate: Graph) -> Preflight:
+    """The FP32 engine against FP32 on the CPU, and `candidate` built twice, on a few batches.
+
+    Raises:
+        QdebugError: a model that cannot be built or run.
+    """
+    anew = TensorRTBackend(replace(job.maker, cache=None))
+    fp32: dict[str, ErrorSums] = {}
+    repeated: dict[str, ErrorSums] = {}
+    with ExitStack() as stack:
+        cpu = opened(stack, job.reference.open(reference.proto, []))
+        plain = opened(stack, TensorRTBackend(job.maker).open(reference.proto, []))
+        twice = [opened(stack, anew.open(candidate.proto, [])) for _ in range(2)]
+        for batch in job.batches[:CHECKED_BATCHES]:
+            feeds = job.feeds(batch)
+            add_errors(fp32, cpu.run(feeds), plain.run(feeds))
+            add_errors(repeated, twice[0].run(feeds), twice[1].run(feeds))
+    return Preflight(
+        {name: sqnr(sums) for name, sums in fp32.items()},
+        {name: sqnr(sums) for name, sums in repeated.items()},
+    )
+
+
+def observe_engine(
+    job: EngineJob, reference: Session, candidate: Graph, wanted: Sequence[str]
+) -> Observed:
+    """An engine of `candidate` with `wanted` observed, in the first way that leaves the error of
+    the clean engine as it is; where none does, the last that observes anything.
+
+    Args:
+        reference: FP32; gives the model's outputs.
+
+    Raises:
+        QdebugError: the model cannot be built or run.
+    """
+    checks: list[CaptureCheck] = []
+    with ExitStack() as stack:
+        clean = stack.enter_context(EngineSession(job.maker.make(candidate.proto).engine))
+        kept: tuple[CaptureWay, Session, CaptureCheck] | None = None
+        for way in job.ways:
+            session, check = _tried(job, way, reference, clean, candidate, wanted)
+            checks.append(check)
+            if session is None:
+                continue
+            stack.callback(session.close)
+            if kept is None or check.observed:
+                kept, session = (way, session, check), kept[1] if kept else None
+            if session is not None:
+                session.close()
+            if not check.hides:
+                break
+        if kept is None:
+            raise BackendError(
+                "nothing inside the engine can be observed, in any way",
+                "; ".join(f"{c.way}: {c.hides}" for c in checks),
+            )
+        stack.pop_all()
+    way, session, check = kept
+    return Observed(session, clean, way, (*(c for c in checks if c is not check), check))
+
+
+def _tried(
+    job: EngineJob,
+    way: CaptureWay,
+    reference: Session,
+    clean: Session,
+    candidate: Graph,
+    wanted: Sequence[str],
+) -> tuple[Session | None, CaptureCheck]:
+    """An engine observed in one way, and what that did to it; no session where it cannot be."""
+    backend = TensorRTBackend(job.maker, way, group_bytes=job.group_bytes)
+    sums = CaptureSums()
+    with ExitStack() as stack:
+        try:
+            session = opened(stack, backend.open(candidate.proto, wanted))
+            for batch in job.batches[:CHECKED_BATCHES]:
+                feeds = job.feeds(batch)
+                expected = reference.run(feeds)
+                finals = {t: expected[t] for t in candidate.outputs if t in expected}
+                sums.add(finals, clean.run(feeds), session.run(feeds))
+        except (BackendError, ModelError) as error:
+            return None, CaptureCheck(str(way), 0, (), error.message)
+        stack.pop_all()
+    silent = Counter(s.reason for s in session.skipped).most_common(1)
+    observed = len(set(session.dtypes) - set(candidate.outputs))
+    return session, sums.check(str(way), observed, silent[0][0] if silent else "")
+
+
+def opened(stack: ExitStack, session: Session) -> Session:
+    """`session`, which `stack` closes."""
+    stack.callback(session.close)
+    return session

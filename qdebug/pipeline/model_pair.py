@@ -1,0 +1,291 @@
+"""From settings to a pair: read the plan, calibrate where it lacks ranges, lower it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeGuard
+
+from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrate.methods import parse_method
+from qdebug.config.candidate import CandidateSettings
+from qdebug.config.compare import CompareSettings
+from qdebug.errors import PlanError, UsageError, given_by
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.samples import Samples, open_samples
+from qdebug.model.samples.subset import SampleSubset, first, is_whole, whole
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
+from qdebug.plan.lower import check_ranges, required_opset
+from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
+from qdebug.plan.plan import (
+    BoundPlan,
+    Granularity,
+    PrecisionPlan,
+    TensorRange,
+    bind_plan,
+    nearest,
+)
+from qdebug.plan.planfile import read_plan
+from qdebug.plan.rangesfile import read_ranges
+from qdebug.types import Precision
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan that has every range it needs, those that were gathered for it, and what to note."""
+
+    bound: BoundPlan
+    gathered: Gathered | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A pair and the ranges that were gathered for it, if any were."""
+
+    pair: ModelPair
+    gathered: Gathered | None = None
+
+
+def plan_from(settings: CandidateSettings) -> PrecisionPlan:
+    """The plan the settings ask for: that of the file, with the flags given on top."""
+    plan = PrecisionPlan(Precision.INT8)
+    if settings.plan:
+        with given_by("--plan"):
+            plan = read_plan(settings.plan)
+    if settings.precision:
+        plan = replace(plan, precision=Precision(settings.precision))
+    if settings.rest:
+        plan = replace(plan, rest=Precision(settings.rest))
+    if settings.weights:
+        plan = replace(plan, weights=Granularity(settings.weights))
+    return plan
+
+
+def load_model(path: str, plan: PrecisionPlan) -> Model:
+    """The user's model at the opset that `plan` needs."""
+    return prepare_model(read_model(path), required_opset(plan))
+
+
+def build_pair(
+    settings: CompareSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    samples: Samples,
+) -> Built:
+    """What to compare; calibrates where the plan needs ranges that it does not have.
+
+    Raises:
+        QdebugError: settings that contradict the model, or a plan that does not fit it.
+    """
+    if model.quantized:
+        _refuse_for_quantized(settings, model)
+        reference = None
+        if names_model(settings.reference):
+            with given_by("--reference"):
+                reference = prepare_model(read_model(settings.reference)).graph
+        return Built(quantized_pair(model, reference, settings.reference))
+    if names_model(settings.reference):
+        raise UsageError(
+            f"--reference: {settings.model} is an FP32 model and is its own reference",
+            "Give --reference only with a model that carries Q/DQ, or a run file (.h5) to reuse.",
+        )
+    planned = plan_ranges(settings, context, plan, model, whole(samples))
+    pair = planned_pair(model, planned.bound)
+    return Built(replace(pair, notes=(*planned.notes, *pair.notes)), planned.gathered)
+
+
+def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
+    given = [
+        flag
+        for flag, value in (
+            ("--plan", settings.plan),
+            ("--calibration", settings.calibration),
+            ("--calib-data", settings.calib_data),
+            ("--calib-samples", settings.calib_samples),
+            ("--weights", settings.weights),
+            ("--rest", settings.rest),
+            ("--save-plan", settings.save_plan),
+            ("--precision", settings.precision if settings.precision != "int8" else None),
+        )
+        if value
+    ]
+    if given:
+        raise UsageError(
+            f"{given[0]}: {model.file.path} carries Q/DQ nodes already and is compared as it is",
+            f"Drop {given[0]}, or give the FP32 model instead.",
+        )
+
+
+def plan_ranges(
+    settings: CandidateSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    compared: SampleSubset,
+) -> Planned:
+    """`plan`, bound to `model`, with the ranges it lacks: of --calibration, else calibrated, on
+    --calib-data or on the samples that are `compared`.
+
+    Raises:
+        QdebugError: a plan or a calibration that does not fit the model.
+    """
+    calibrator = parse_method(settings.method)
+    notes: tuple[str, ...] = ()
+    if settings.calibration:
+        plan, notes = _with_calibration(plan, settings.calibration, model)
+    bound = bind_user_plan(plan, model, settings.plan)
+    # Bound: whatever is saved of it from here on is for this model.
+    plan = replace(plan, model_sha256=model.file.sha256)
+    missing = bound.missing_ranges()
+    if not missing:
+        return Planned(replace(bound, plan=plan), None, (*notes, *_unused(settings)))
+    data = settings.calib_data
+    calibration = compared
+    if data is None and not is_whole(compared):  # the others are held out
+        calibration = first(compared, settings.calib_samples)
+    elif data is not None or settings.calib_samples is not None:
+        with given_by("--calib-data" if data else "--inputs"):
+            calibration = whole(
+                open_samples(
+                    data or settings.inputs, model.graph.inputs, limit=settings.calib_samples
+                )
+            )
+    gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)
+    ranges = {
+        tensor: TensorRange(amax, calibrator.name)
+        for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
+    }
+    where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
+    bound = _bind(plan.with_ranges(ranges, where), model)
+    return Planned(bound, gathered, (*notes, *_notes(data, gathered, missing)))
+
+
+def bind_user_plan(
+    plan: PrecisionPlan, model: Model, path: str | None, flag: str = "--plan"
+) -> BoundPlan:
+    """`plan`, which was read from `path`, given by `flag`, if it was read, bound to `model`.
+
+    Raises:
+        PlanError: it does not fit; the message names the file.
+    """
+    with _of_file(path, flag):
+        bound = _bind(plan, model)
+        check_ranges(bound)
+        return bound
+
+
+def names_model(reference: str | None) -> TypeGuard[str]:
+    """Whether --reference names a model rather than a run file."""
+    return reference is not None and Path(reference).suffix == ".onnx"
+
+
+def _with_calibration(
+    plan: PrecisionPlan, path: str, model: Model
+) -> tuple[PrecisionPlan, tuple[str, ...]]:
+    """`plan` with the ranges of a file, and what to note about them. Ranges of the plan itself win:
+    they were set by hand or by a search.
+
+    Raises:
+        PlanError: the file is not valid, for another model, or has no tensor of the model.
+    """
+    with given_by("--calibration"):
+        tensors = ranges_for(path, model)
+    needed = _bind(plan, model).needed_ranges()
+    notes = []
+    missing = [t for t in needed if t not in tensors and t not in plan.tensors]
+    if missing:
+        notes.append(
+            f"{path} has no range for {len(missing)} of {len(needed)} quantized tensors, first "
+            f"'{missing[0]}': they are calibrated."
+        )
+    kept = [t for t in needed if t in tensors and t in plan.tensors]
+    if kept:
+        notes.append(
+            f"{len(kept)} tensors keep the range that the plan has for them, not {path}'s."
+        )
+    return plan.with_ranges(tensors, f"from {path}"), tuple(notes)
+
+
+def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
+    """The ranges in a file of any kind, for the tensors that `model` has.
+
+    Raises:
+        PlanError: the file is not valid, for another model, has no tensor of the model, or a range
+            that no scale can be made of.
+    """
+    ranges = read_ranges(path)
+    if ranges.model_sha256 and ranges.model_sha256 != model.file.sha256:
+        raise PlanError(
+            f"{path} was made for another model (sha256 {ranges.model_sha256[:12]}…, "
+            f"{model.file.path} has {model.file.sha256[:12]}…)",
+            "Calibrate this model, or remove 'model' from the file if its tensors are the same.",
+        )
+    known = {*model.graph.producers, *model.graph.initializers}
+    known |= {spec.name for spec in model.graph.inputs}
+    tensors = {name: entry for name, entry in ranges.tensors.items() if name in known}
+    if not tensors:
+        first = next(iter(ranges.tensors), "")
+        raise PlanError(
+            f"{path}, {ranges.source}, has no tensor of {model.file.path}",
+            f"Its first is '{first}'. {nearest(first, known)}" if first else "It is empty.",
+        )
+    found = tensors if ranges.partial else dict(ranges.tensors)
+    with _of_file(path):
+        check_ranges(_bind(PrecisionPlan(Precision.INT8).with_ranges(found, ""), model))
+    return found
+
+
+@contextmanager
+def _of_file(path: str | None, flag: str = "") -> Iterator[None]:
+    """Errors within, of what was read from `path` if it was read, name it."""
+    try:
+        yield
+    except PlanError as error:
+        if path is None:
+            raise
+        where = f"{flag}: {path}" if flag else path
+        raise PlanError(f"{where}: {error.message}", error.hint) from error
+
+
+def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
+    return bind_plan(plan, model, find_layers(model.graph))
+
+
+def _unused(settings: CandidateSettings) -> tuple[str, ...]:
+    if settings.calib_data is None:
+        return ()
+    return (f"--calib-data {settings.calib_data} was not read: nothing had to be calibrated.",)
+
+
+def _notes(data: str | None, gathered: Gathered, used: list[str]) -> tuple[str, ...]:
+    flattered = (
+        "No --calib-data: the ranges come from the compared samples themselves, which flatters "
+        "the result."
+    )
+    return (*([flattered] if data is None else []), *range_notes(gathered.histograms, used))
+
+
+def range_notes(histograms: Mapping[str, TensorHistogram], used: Sequence[str]) -> tuple[str, ...]:
+    """What to say of a calibration of the tensors `used`: values that are not finite, tensors that
+    are all 0."""
+    notes = []
+    broken = [t for t in used if histograms[t].nan_count or histograms[t].inf_count]
+    if broken:
+        notes.append(
+            f"The FP32 model itself yields NaN or Inf while calibrating, first in '{broken[0]}'; "
+            "they are left out of the ranges."
+        )
+    dead = [t for t in used if histograms[t].amax == 0]
+    if dead:
+        notes.append(
+            f"Quantized tensors that are 0 on all calibration samples: {len(dead)}, first "
+            f"'{dead[0]}'. Their scale is set to 1."
+        )
+    return tuple(notes)

@@ -1,0 +1,1 @@
+"""`qdebug ranges`: command.py is where to start."""

@@ -1,0 +1,286 @@
+"""`qdebug ranges`, whole: what a run file kept, or one streaming pass over calibration data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdebug.calibrate.coverage import excesses, growth, stretches
+from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.errors import QdebugError, StoreError, UsageError, given_by
+from qdebug.measure.calibration import Coverage
+from qdebug.measure.ranges import SORTS, Planned, RangesResult, TensorDynamics, sorted_by
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.samples import open_samples
+from qdebug.model.samples.subset import SampleSubset, whole
+from qdebug.pipeline.context import ort_context
+from qdebug.pipeline.gather import Gathered, gather_ranges
+from qdebug.plan.lower import required_opset
+from qdebug.plan.plan import PrecisionPlan, bind_plan, nearest
+from qdebug.plan.planfile import read_plan
+from qdebug.run.sizing import parallelism
+from qdebug.store.reader import RunReader
+from qdebug.store.schema import RangeRecord
+from qdebug.types import Precision, ProgressCallback, ignore_progress
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_RUN_SUFFIXES = (".h5", ".hdf5")
+_Readers = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class RangesSettings:
+    """Everything `qdebug ranges` can be told.
+
+    Attributes:
+        source: a run file or an ONNX model.
+        calib_data, holdout: DATA; for a model only.
+        tensors: those to look at in detail; empty for all.
+        sort: one of SORTS.
+        detail_top: without `tensors`, look at the first so many in detail.
+        samples, batch_size: as of `compare`.
+        cache: reuse what an earlier pass over the same model and data gathered.
+    """
+
+    source: str
+    calib_data: str | None = None
+    holdout: str | None = None
+    tensors: tuple[str, ...] = ()
+    sort: str = "crest"
+    detail_top: int = 0
+    samples: int | None = None
+    batch_size: int | None = None
+    cache: bool = True
+
+
+def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progress) -> RangesResult:
+    """The dynamic ranges that `settings` ask for.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    if settings.sort not in SORTS:
+        raise UsageError(f"--sort: unknown '{settings.sort}'", f"Known: {', '.join(SORTS)}.")
+    result = _of_run(settings) if _is_run(settings.source) else _of_model(settings, progress)
+    detailed = settings.tensors or [t.name for t in result.tensors[: settings.detail_top]]
+    tensors = tuple(
+        replace(t, marks=t.computed_marks()) if t.name in detailed else t for t in result.tensors
+    )
+    return replace(result, tensors=tensors)
+
+
+def _is_run(source: str) -> bool:
+    try:
+        with Path(source).open("rb") as file:
+            return file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC or source.endswith(_RUN_SUFFIXES)
+    except OSError:
+        return source.endswith(_RUN_SUFFIXES)
+
+
+def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:
+    if settings.calib_data is None:
+        raise UsageError(
+            f"--calib-data is missing: {settings.source} is a model, and its ranges come from data",
+            f"Run 'qdebug ranges {settings.source} --calib-data DATA'.",
+        )
+    plan = PrecisionPlan(Precision.INT8)
+    model = prepare_model(read_model(settings.source), required_opset(plan))
+    if model.quantized:
+        raise UsageError(
+            f"{settings.source} carries Q/DQ nodes: it is calibrated already",
+            "Give the FP32 model.",
+        )
+    inputs, batch_size = model.graph.inputs, settings.batch_size
+    with given_by("--calib-data"):
+        subset = whole(
+            open_samples(settings.calib_data, inputs, limit=settings.samples, batch_size=batch_size)
+        )
+    held_out: SampleSubset | None = None
+    if settings.holdout is not None:
+        with given_by("--holdout"):
+            held_out = whole(open_samples(settings.holdout, inputs, batch_size=batch_size))
+    parallel = parallelism()
+    context = ort_context(parallel, progress, batch_size)
+    gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)
+    seen: Gathered | None = None
+    if held_out is not None:
+        seen = gather_ranges(context, model.graph, held_out, cached=settings.cache)
+    order = [*(spec.name for spec in inputs), *model.graph.activations()]
+    found = _dynamics(gathered, order, _readers(model, plan), {})
+    chosen = _chosen(found, settings)
+    coverage, over = _coverage(chosen, gathered, seen)
+    return RangesResult(
+        kind="model",
+        path=settings.source,
+        model_path=settings.source,
+        model_sha256=model.file.sha256,
+        calibration=settings.calib_data,
+        samples=subset.count,
+        sort=settings.sort,
+        tensors=chosen,
+        coverage=coverage,
+        coverage_tensors=over,
+        holdout=settings.holdout or "",
+        held_out_samples=held_out.count if held_out else 0,
+        from_cache=gathered.from_cache,
+    )
+
+
+def _of_run(settings: RangesSettings) -> RangesResult:
+    _refuse_for_run(settings)
+    with RunReader(settings.source) as reader:
+        records, manifest = reader.ranges(), reader.manifest
+        plan_text, results = reader.plan_text, reader.results
+    if not records:
+        raise StoreError(
+            f"{settings.source}: holds no ranges: nothing was calibrated in that run, because its "
+            "plan or --calibration had every range, or its model carries Q/DQ or is not INT8.",
+            "Run 'qdebug ranges MODEL.onnx --calib-data DATA' with the FP32 model.",
+        )
+    gathered = _from_records(settings.source, records)
+    told: dict[str, Any] = {"model": {}, "settings": {}, **manifest}
+    plan = _plan(plan_text)
+    readers = _readers_of_run(told["model"], plan) if plan else None
+    planned = {
+        name: Planned(float(np.max(entry.amax)), entry.method)
+        for name, entry in (plan.tensors if plan else {}).items()
+    }
+    computed = [tensor["name"] for tensor in results.get("tensors", ())]
+    order = [*(name for name in records if name not in computed), *computed]
+    chosen = _chosen(_dynamics(gathered, order, readers, planned), settings)
+    coverage, over = _coverage(chosen, gathered, None)
+    flags = told["settings"]
+    return RangesResult(
+        kind="run",
+        path=settings.source,
+        model_path=told["model"].get("path", ""),
+        model_sha256=told["model"].get("sha256", ""),
+        calibration=flags.get("calib_data") or flags.get("inputs", ""),
+        samples=len(gathered.samples),
+        sort=settings.sort,
+        tensors=chosen,
+        coverage=coverage,
+        coverage_tensors=over,
+    )
+
+
+def _from_records(path: str, records: Mapping[str, RangeRecord]) -> Gathered:
+    scalars = [field.name for field in fields(TensorHistogram) if field.name != "table"]
+    try:
+        histograms = {
+            name: TensorHistogram(
+                **{key: record.scalars[key] for key in scalars},  # type: ignore[arg-type]
+                table=record.arrays["table"],
+            )
+            for name, record in records.items()
+        }
+        sample_amax = {name: record.arrays["sample_amax"] for name, record in records.items()}
+    except KeyError as error:
+        raise StoreError(
+            f"{path}: its ranges lack {error}: another version of qdebug wrote them.",
+            "Run `qdebug compare` again.",
+        ) from error
+    count = max(map(len, sample_amax.values()))
+    return Gathered(histograms, sample_amax, np.arange(count), from_cache=True)
+
+
+def _refuse_for_run(settings: RangesSettings) -> None:
+    given = {
+        "--calib-data": settings.calib_data,
+        "--holdout": settings.holdout,
+        "--samples": settings.samples,
+        "--batch-size": settings.batch_size,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise UsageError(
+                f"{flag}: {settings.source} is a run file: its ranges are those it was run with",
+                "Run 'qdebug ranges MODEL.onnx --calib-data DATA' with the FP32 model.",
+            )
+
+
+def _dynamics(
+    gathered: Gathered,
+    order: Sequence[str],
+    readers: _Readers | None,
+    planned: Mapping[str, Planned],
+) -> list[TensorDynamics]:
+    """All that was gathered, by `order`: a pass yields the model's outputs first."""
+    rank = {name: i for i, name in reversed(list(enumerate(order)))}
+    names = sorted(gathered.histograms, key=lambda name: rank.get(name, len(order)))
+    return [
+        TensorDynamics(
+            name,
+            position,
+            gathered.histograms[name],
+            gathered.sample_amax[name],
+            None if readers is None else readers.get(name, ()),
+            planned.get(name),
+        )
+        for position, name in enumerate(names)
+    ]
+
+
+def _chosen(found: list[TensorDynamics], settings: RangesSettings) -> tuple[TensorDynamics, ...]:
+    known = {t.name for t in found}
+    for name in settings.tensors:
+        if name not in known:
+            raise UsageError(
+                f"--tensor: {settings.source} has no ranges of a tensor '{name}'",
+                nearest(name, known),
+            )
+    wanted = [t for t in found if not settings.tensors or t.name in settings.tensors]
+    return tuple(sorted_by(wanted, settings.sort))
+
+
+def _coverage(
+    tensors: Sequence[TensorDynamics], gathered: Gathered, seen: Gathered | None
+) -> tuple[Coverage, int]:
+    """The coverage of the tensors that INT8 layers read, or of all, and how many those are."""
+    over = [t for t in tensors if t.read_by] or tensors
+    amax = {t.name: t.sample_amax for t in over}
+    largest = {t.name: t.amax for t in over}
+    beyond = excesses(largest, seen.sample_amax) if seen else []
+    found = stretches(amax, gathered.samples)
+    return Coverage(growth(amax), tuple(found), tuple(beyond)), len(over)
+
+
+def _readers(model: Model, plan: PrecisionPlan) -> _Readers:
+    """The layers that read each tensor in INT8 under `plan`."""
+    bound = bind_plan(plan, model, find_layers(model.graph))
+    readers: dict[str, list[str]] = {}
+    for layer in bound.layers_in(Precision.INT8):
+        for tensor in layer.quantized_inputs:
+            readers.setdefault(tensor, []).append(layer.name)
+    return {tensor: tuple(layers) for tensor, layers in readers.items()}
+
+
+def _plan(text: str) -> PrecisionPlan | None:
+    """The plan of a run; None where it had none, or one that this version cannot read."""
+    if not text:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.yaml")
+        path.write_text(text, encoding="utf-8")
+        try:
+            return read_plan(path)
+        except QdebugError:
+            return None
+
+
+def _readers_of_run(model: Mapping[str, Any], plan: PrecisionPlan) -> _Readers | None:
+    """As _readers, where the model is still the file that was run; else None."""
+    try:
+        file = read_model(str(model.get("path", "")))
+        if file.sha256 != model.get("sha256"):
+            return None
+        return _readers(prepare_model(file, required_opset(plan)), plan)
+    except QdebugError:
+        return None

@@ -1,0 +1,1 @@
+"""`qdebug sweep`: command.py is where to start."""

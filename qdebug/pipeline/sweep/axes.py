@@ -1,0 +1,179 @@
+"""The product that a sweep runs: what precision, and how it is built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import cast
+
+from qdebug.config.compare import CompareSettings
+from qdebug.config.engine import EngineSettings, TypingName
+from qdebug.config.resolve import flag_of
+from qdebug.config.sweep import SweepSettings
+from qdebug.errors import MetricError, UsageError
+from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
+from qdebug.measure.sweep import ENGINE_VALUES, Combination, SweepRow, idle_axes
+from qdebug.pipeline.compare.results import CONDITION_NAMES
+from qdebug.pipeline.engine.build import Target, open_target
+from qdebug.pipeline.model_pair import names_model
+from qdebug.plan.pair import ModelPair
+from qdebug.types import Precision
+
+_DEFAULT = "default"
+_SCOPES = ("output", "metric", "layer", "tensor")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is built: one precision or plan, as `compare` is asked for it."""
+
+    name: str
+    settings: CompareSettings
+
+
+@dataclass(frozen=True)
+class BuilderPoint:
+    """How it is built: one value of each of the builder's axes, as written, and what they mean."""
+
+    values: Mapping[str, str]
+    target: Target
+
+    def combination(self, variant: Variant, pair: ModelPair) -> Combination:
+        """The point of the whole product."""
+        if pair.plan is None:
+            return Combination("Q/DQ", "", **self.values)
+        int8 = Precision.INT8 in pair.precisions.values()
+        return Combination(variant.name, str(pair.plan.weights) if int8 else "", **self.values)
+
+
+def variants_of(settings: SweepSettings) -> list[Variant]:
+    """Precisions, then plans; with INT8 layers, in every granularity of weights that is given.
+
+    Raises:
+        UsageError: a reference that is no ONNX model.
+    """
+    if settings.reference and not names_model(settings.reference):
+        raise UsageError(
+            f"--reference: {settings.reference} is no ONNX model",
+            "Give the FP32 model that the quantized one was made from.",
+        )
+    precisions = settings.precision or (() if settings.plan else ("",))
+    found = []
+    for name in precisions:
+        base, _, rest = name.partition("+")
+        granular = settings.weights if base in ("", Precision.INT8) else ()
+        for weights in granular or (None,):
+            asked = _compared(settings, precision=base or None, rest=rest or None, weights=weights)
+            if base in (Precision.FP16, Precision.FP32):  # it needs no ranges
+                asked = replace(asked, calibration=None, calib_data=None, calib_samples=None)
+            found.append(Variant(name or str(Precision.INT8), asked))
+    for plan in dict.fromkeys(settings.plan):
+        for weights in settings.weights or (None,):
+            found.append(Variant(plan, _compared(settings, plan=plan, weights=weights)))
+    return found
+
+
+def _compared(settings: SweepSettings, **chosen: str | None) -> CompareSettings:
+    return CompareSettings(
+        model=settings.model,
+        inputs=settings.inputs,
+        reference=settings.reference,
+        calibration=settings.calibration,
+        calib_data=settings.calib_data,
+        method=settings.method,
+        samples=settings.samples,
+        calib_samples=settings.calib_samples,
+        batch_size=settings.batch_size,
+        metric=settings.metric,
+        cache=settings.cache,
+        **chosen,  # type: ignore[arg-type]
+    )
+
+
+def builder_points(settings: SweepSettings) -> list[BuilderPoint]:
+    """The product of the builder's axes, every value of which the library has.
+
+    Raises:
+        BackendError, UsageError: the library is not there, or has no such value.
+    """
+    if settings.backend == "ort":
+        raise UsageError(
+            "--backend ort builds no engines, so there is nothing to sweep",
+            "Use --backend tensorrt-rtx, which builds on any machine, or tensorrt.",
+        )
+    axes: dict[str, Sequence[str]] = {
+        "compute_capability": settings.compute_capability or ("",),
+        "optimization_level": settings.optimization_level,
+        "tactic_sources": settings.tactic_sources,
+        "typing": settings.typing,
+        "tf32": settings.tf32,
+        "sparsity": settings.sparsity,
+        "refit": settings.refit,
+        "version_compatible": settings.version_compatible,
+    }
+    points = product(*axes.values())
+    return [_point(settings, dict(zip(axes, values, strict=True))) for values in points]
+
+
+def _point(settings: SweepSettings, values: Mapping[str, str]) -> BuilderPoint:
+    named = {_DEFAULT: None, "none": ()}
+    capability, level, sources = (
+        values[axis] for axis in ("compute_capability", "optimization_level", "tactic_sources")
+    )
+    engine = EngineSettings(
+        backend=settings.backend,
+        compute_capability=tuple(capability.split("+")) if capability else (),
+        optimization_level=None if level == _DEFAULT else int(level),
+        workspace=settings.workspace,
+        tactic_sources=named[sources] if sources in named else tuple(sources.split("+")),
+        timing_cache=settings.timing_cache,
+        typing=cast("TypingName", values["typing"]),
+        tf32=values["tf32"] == "on",
+        sparsity=values["sparsity"] == "on",
+        refit=values["refit"] == "on",
+        version_compatible=values["version_compatible"] == "on",
+        plugin=settings.plugin,
+    )
+    target = open_target(engine, cached=settings.cache)
+    built_for = "+".join(f"{a}.{b}" for a, b in target.settings.compute_capabilities)
+    return BuilderPoint({**values, "compute_capability": built_for}, target)
+
+
+def idle_note(rows: Sequence[SweepRow], library: str) -> tuple[str, ...]:
+    """Says which axes multiplied the rows and changed nothing."""
+    flags = [flag_of(axis) for axis in idle_axes(rows)]
+    if not flags:
+        return ()
+    named = " and ".join(x for x in (", ".join(flags[:-1]), flags[-1]) if x)
+    return (
+        f"{named} changed nothing: {library} built the same engines, byte for byte, for every "
+        "value, and rows that differ in nothing else repeat each other.",
+    )
+
+
+def read_conditions(settings: SweepSettings) -> tuple[Condition, ...]:
+    """What --fail-on asks for: of outputs, of the metric, or of the engine.
+
+    Raises:
+        MetricError: something that is not known, or not seen in a sweep.
+    """
+    found = []
+    for text in settings.fail_on:
+        scope = re.match(r"\s*(\w*)", text)
+        if scope is None or scope[1] not in _SCOPES:
+            found.append(parse_value_condition(text, ENGINE_VALUES))
+            continue
+        if scope[1] in ("layer", "tensor"):
+            raise MetricError(
+                f"--fail-on: '{text}': a sweep looks at outputs, not at what is inside",
+                'Write for example "output.cosine>=0.99", or use qdebug compare.',
+            )
+        found.append(parse_condition(text, CONDITION_NAMES))
+    if settings.metric is None and any(c.scope == "metric" for c in found):
+        raise MetricError(
+            "--fail-on asks for 'metric', but no --metric is given",
+            "Add --metric top1, --metric agreement or --metric file.py:function.",
+        )
+    return tuple(found)

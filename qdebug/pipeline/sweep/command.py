@@ -1,0 +1,221 @@
+"""`qdebug sweep`, whole: every combination simulated, built, audited and judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.calibrate.methods import parse_method
+from qdebug.config.sweep import SweepSettings
+from qdebug.errors import QdebugError, given_by
+from qdebug.measure.conditions import Condition
+from qdebug.measure.sweep import Failure, SweepResult, SweepRow
+from qdebug.measure.task import labels_of, load_metric
+from qdebug.model.prepare import Model
+from qdebug.model.samples import Samples, open_samples
+from qdebug.pipeline.context import Context, ort_context
+from qdebug.pipeline.engine.build import Target, fitted, why_not_run
+from qdebug.pipeline.model_pair import (
+    bind_user_plan,
+    build_pair,
+    load_model,
+    plan_from,
+    ranges_for,
+)
+from qdebug.pipeline.sweep.axes import (
+    BuilderPoint,
+    Variant,
+    builder_points,
+    idle_note,
+    read_conditions,
+    variants_of,
+)
+from qdebug.pipeline.sweep.engines import built_of, executed, facts_of
+from qdebug.pipeline.sweep.errors import OutputJudge
+from qdebug.plan.lower import required_opset
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.report.files import check_new, make_folder, write_bytes, write_text
+from qdebug.run.sizing import parallelism
+from qdebug.run.tensorrt.execute.cuda import Cuda, open_cuda
+from qdebug.types import Progress, ProgressCallback, ignore_progress
+
+
+def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress) -> SweepResult:
+    """Try every combination of what `settings` names.
+
+    A combination that cannot be built is a row that says why. What is built and measured is kept
+    as it is found, so that a sweep that was ended goes on where it was.
+
+    Raises:
+        QdebugError: bad input (nothing was built), or a reference that does not run.
+    """
+    started = time.perf_counter()
+    conditions = read_conditions(settings)
+    metric = load_metric(settings.metric) if settings.metric else None
+    if settings.output:
+        check_new(settings.output, "--output", force=settings.force)
+    points = builder_points(settings)
+    variants = variants_of(settings)
+    models = _Models(settings.model, {})
+    plans = [models.checked(variant) for variant in variants]
+    samples = _samples(settings, models.of(plans[0]))
+    if metric is not None and metric.needs_labels:
+        labels_of(samples.extras)
+    fit = _fitted(points, models.of(plans[0]), samples)
+    parallel = parallelism()
+    gpus = [_gpu(point) for point in fit]
+    runs = any(gpu.cuda for gpu in gpus)
+    # Engines take the batches that they were built for, so these are run everywhere.
+    batch_size = samples.batch_size if runs else settings.batch_size
+    context = ort_context(parallel, progress, batch_size)
+    total = len(variants) * len(fit)
+    if settings.save_engines:
+        names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]
+        make_folder(settings.save_engines, names, "--save-engines", force=settings.force)
+    judge = OutputJudge(context, samples, metric, cached=settings.cache)
+    work = _Work(context, samples, judge, fit, gpus, conditions, total, settings.save_engines)
+    rows: list[SweepRow] = []
+    notes: dict[str, list[str]] = {}
+    for variant, plan in zip(variants, plans, strict=True):
+        model = models.of(plan)
+        pair = build_pair(variant.settings, context, plan, model, samples).pair
+        rows += work.rows(variant, pair, len(rows))
+        for note in pair.notes:
+            notes.setdefault(note, []).append(variant.name)
+    library = points[0].target.library.name
+    told = tuple(_note(text, names, len(variants)) for text, names in notes.items())
+    return SweepResult(
+        model_path=settings.model,
+        model_sha256=model.file.sha256,
+        backend=settings.backend,
+        library=library,
+        device=str(getattr(fit[0].target.device, "name", "")) if runs else "",
+        samples=samples.count,
+        metric=metric.name if metric else "",
+        rows=tuple(rows),
+        notes=(*told, *idle_note(rows, library)),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _note(text: str, variants: Sequence[str], total: int) -> str:
+    """Says of which variants it is true, where that is not all."""
+    return text if len(variants) == total else f"{', '.join(dict.fromkeys(variants))}: {text}"
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The user's model, prepared once for each opset that a plan needs."""
+
+    path: str
+    _known: dict[int, Model]
+
+    def of(self, plan: PrecisionPlan) -> Model:
+        opset = required_opset(plan)
+        if opset not in self._known:
+            self._known[opset] = load_model(self.path, plan)
+        return self._known[opset]
+
+    def checked(self, variant: Variant) -> PrecisionPlan:
+        """The plan of a variant, which fits the model: found out before anything is built."""
+        plan = plan_from(variant.settings)
+        model = self.of(plan)
+        if not model.quantized:
+            bind_user_plan(plan, model, variant.settings.plan)
+        return plan
+
+
+def _samples(settings: SweepSettings, model: Model) -> Samples:
+    """The samples to run; that those to calibrate on are there is found out too."""
+    inputs = model.graph.inputs
+    if settings.calib_data:
+        with given_by("--calib-data"):
+            open_samples(settings.calib_data, inputs, limit=settings.calib_samples)
+    if settings.calibration and not model.quantized:
+        with given_by("--calibration"):
+            ranges_for(settings.calibration, model)
+    parse_method(settings.method)
+    with given_by("--inputs"):
+        return open_samples(
+            settings.inputs, inputs, limit=settings.samples, batch_size=settings.batch_size
+        )
+
+
+def _fitted(
+    points: Sequence[BuilderPoint], model: Model, samples: Samples
+) -> tuple[BuilderPoint, ...]:
+    """All with the profile of the samples, which may have to be read for it, once."""
+    profile = fitted(points[0].target, model.graph, samples).settings.profile
+    return tuple(
+        replace(p, target=replace(p.target, settings=replace(p.target.settings, profile=profile)))
+        for p in points
+    )
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """What executes engines, or why nothing does."""
+
+    cuda: Cuda | None = None
+    not_run: str = ""
+
+
+def _gpu(point: BuilderPoint) -> _Gpu:
+    reason = why_not_run(point.target)
+    if reason:
+        return _Gpu(not_run=reason)
+    try:
+        return _Gpu(open_cuda())
+    except QdebugError as error:  # without pycuda engines are built all the same
+        return _Gpu(not_run=error.message)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What all combinations share."""
+
+    context: Context
+    samples: Samples
+    judge: OutputJudge
+    points: Sequence[BuilderPoint]
+    gpus: Sequence[_Gpu]
+    conditions: Sequence[Condition]
+    total: int
+    folder: str | None = None
+
+    def rows(self, variant: Variant, pair: ModelPair, done: int) -> Iterator[SweepRow]:
+        """Those of one variant; `done` are before them."""
+        self._tell(done, f"{variant.name}, simulated")
+        simulation = self.judge.simulated(pair)
+        for number, (point, gpu) in enumerate(zip(self.points, self.gpus, strict=True)):
+            values = point.values.values()
+            text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
+            self._tell(done + number, f"{variant.name}, {text}")
+            row = SweepRow(point.combination(variant, pair), simulation, gpu.not_run)
+            yield self._built(row, pair, point.target, gpu, done + number + 1).judged(
+                self.conditions
+            )
+        self._tell(done + len(self.points), variant.name)
+
+    def _built(
+        self, row: SweepRow, pair: ModelPair, target: Target, gpu: _Gpu, number: int
+    ) -> SweepRow:
+        progress = self.context.progress
+        found = facts_of(target, pair, self.samples, progress, not_run=gpu.not_run)
+        if isinstance(found, Failure):
+            return replace(row, failure=found)
+        row = replace(row, engine=found.facts)
+        if self.folder:
+            built = built_of(target, pair, found, progress)
+            stem = f"{self.folder}/{number}"
+            write_bytes(f"{stem}.engine", built.engine, "--save-engines")
+            write_text(f"{stem}.log", built.log, "--save-engines")
+        if gpu.cuda is None:
+            return row
+        execution = executed(target, gpu.cuda, pair, found, self.judge, progress)
+        return replace(row, execution=execution)
+
+    def _tell(self, done: int, what: str) -> None:
+        self.context.progress(Progress("sweep", done, self.total, what))

@@ -1,0 +1,1 @@
+"""Build engines: build.py is where to start."""

@@ -1,0 +1,206 @@
+"""What TensorRT's builder says, in the user's terms: which layer, what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from qdebug.errors import BackendError, QdebugError
+from qdebug.run.tensorrt.build.logger import LogMessage
+from qdebug.run.tensorrt.library import Library
+
+GENERAL_HINT = "-vv shows all that TensorRT said about it."
+
+_NOISE = re.compile(r"^Make sure input .* has Int64 binding\.$")
+"""Warnings about what qdebug does anyway."""
+
+_POSITION = re.compile(r"^\S+\.(?:cpp|h|cc):\d+: ")
+
+
+@dataclass(frozen=True)
+class BuildWarning:
+    """A warning of the parser or builder.
+
+    Attributes:
+        text: as TensorRT gave it, less source positions.
+        nodes: nodes of the model that it names.
+        count: how often it came.
+    """
+
+    text: str
+    nodes: tuple[str, ...] = ()
+    count: int = 1
+
+
+def warnings_of(messages: Sequence[LogMessage], proto: onnx.ModelProto) -> tuple[BuildWarning, ...]:
+    """The distinct warnings of a log, in the order of their first appearance."""
+    counts: dict[str, int] = {}
+    for message in messages:
+        if message.severity == "WARNING":
+            text = tidy(message.text)
+            if not _NOISE.match(text):
+                counts[text] = counts.get(text, 0) + 1
+    names = [node.name for node in proto.graph.node if node.name]
+    return tuple(BuildWarning(t, nodes_in(t, names), n) for t, n in counts.items())
+
+
+def nodes_in(text: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of `names` that stand in `text` as a whole: between blanks, quotes, brackets."""
+    found = []
+    for name in dict.fromkeys(names):
+        at = text.find(name)
+        while at >= 0:
+            before, after = text[:at][-1:], text[at + len(name) :][:1]
+            if not (_in_name(before) or _in_name(after)):
+                found.append(name)
+                break
+            at = text.find(name, at + 1)
+    return tuple(found)
+
+
+def _in_name(character: str) -> bool:
+    return character.isalnum() or (character != "" and character in "_/.")
+
+
+def cause_in(text: str) -> str:
+    """What is said within `… Error Code 4: API Usage Error (… In function at file)`: the library's
+    own error rather than the parser's, less where in its sources it was found."""
+    inner = re.search(r"Error Code \d+: [^(]*\((.*?)\s*(?:\. In |In \w+ at |$)", text, re.MULTILINE)
+    cause = inner[1] if inner else text.split("\n")[0].removeprefix("Assertion failed: ")
+    return re.sub(r"^(?:\[[^\]]*\]\s*)+", "", cause)
+
+
+def build_failure(
+    library: Library, messages: Sequence[LogMessage], error: Exception, names: Iterable[str]
+) -> QdebugError:
+    """The error for a network that the builder refused, or a builder that could not be made."""
+    errors = [m.text for m in messages if m.severity in ("ERROR", "INTERNAL_ERROR")]
+    text = "\n".join(errors)
+    for pattern, explain in _KNOWN:
+        match = pattern.search(text) or pattern.search(str(error))
+        if match:
+            return explain(library, match)
+    shown = tidy(cause_in(errors[0])) if errors else tidy(str(error))
+    named = nodes_in(text, names)
+    at = f" at layer '{named[0]}'" if named else ""
+    return BackendError(f"{library.name} cannot build the engine{at}: {shown}", GENERAL_HINT)
+
+
+def _out_of_memory(library: Library, match: re.Match[str]) -> QdebugError:
+    size = re.search(r"size was (\d+) bytes", match.string)
+    asked = f": it asked for {int(size[1]) / 2**30:.1f} GiB" if size else ""
+    return BackendError(
+        f"{library.name} ran out of memory while building{asked}",
+        "Use smaller input shapes, observe fewer tensors, or limit the workspace.",
+    )
+
+
+def _no_gpu(library: Library, match: re.Match[str]) -> QdebugError:
+    if library.rtx:
+        return BackendError(
+            f"{library.name} finds no GPU that it can use here",
+            "Name the GPU to build for: --compute-capability 8.9.",
+        )
+    return BackendError(
+        f"{library.name} finds no GPU that it can use here, and builds only where there is one",
+        "Use --backend tensorrt-rtx --compute-capability 8.9 on a machine without a GPU.",
+    )
+
+
+def _int8_convolution(library: Library, match: re.Match[str]) -> QdebugError:
+    if library.rtx and library.version < (1, 7):
+        return BackendError(
+            f"{library.name} cannot build INT8 convolutions",
+            "1.7 can (but does not run on compute capability 9.0); or keep Conv layers in FP16.",
+        )
+    return BackendError(
+        f"{library.name} has no kernel for a layer in this precision: {tidy(match[0])}",
+        "Keep the layer in a higher precision.",
+    )
+
+
+def _wrong_gpu(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} does not support the compute capability of this GPU",
+        "TensorRT for RTX 1.7 does not run on 9.0 (H100, H200): 1.6 and 1.5 do, without INT8 "
+        "convolutions."
+        if library.rtx
+        else "Install a TensorRT that still supports this GPU.",
+    )
+
+
+def _not_for(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} cannot build layer '{match[1]}' for {match[2]}: {match[3]}",
+        "Build for a later compute capability, or give the layer another precision.",
+    )
+
+
+def _workspace(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} has no kernel for a layer within the limit of the workspace",
+        "Raise --workspace, or drop it: the builder then takes what the GPU has.",
+    )
+
+
+def _missing_object(library: Library, match: re.Match[str]) -> QdebugError:
+    hint = "Install the complete library."
+    if "lean" in match[1]:
+        hint = "--version-compatible needs the lean runtime: install it, or drop the flag."
+        if library.rtx:
+            hint = "Drop --version-compatible: its packages hold no lean runtime, which it needs."
+    return BackendError(f"{library.name} cannot load {match[1]}", hint)
+
+
+def no_device_for_refit(library: Library) -> BackendError:
+    """The error for an engine that was to be refittable, on a machine without a GPU: TensorRT for
+    RTX compiles its products on one."""
+    return BackendError(
+        f"{library.name} compiles the kernels of a refittable engine on a GPU, and can use none "
+        "here",
+        "Build where there is one, or drop --refit.",
+    )
+
+
+def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
+    return no_device_for_refit(library)
+
+
+def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} gives no builder: {tidy(match.string.splitlines()[0])}",
+        "The Python bindings and the shared objects must be of one version, and the GPU driver "
+        "new enough for it; `qdebug doctor` shows them.",
+    )
+
+
+def _no_kernel(library: Library, match: re.Match[str]) -> QdebugError:
+    return BackendError(
+        f"{library.name} has no kernel for '{match[1]}' in the precision and types asked for",
+        "Keep it in a higher precision in the plan (layers:); with --typing implicit, try strong.",
+    )
+
+
+_KNOWN = (
+    (re.compile(r"OutOfMemory|out of memory", re.IGNORECASE), _out_of_memory),
+    (re.compile(r"does not support this compute capability"), _wrong_gpu),
+    (re.compile(r"cudaError (?:35|100)\b|no CUDA-capable device|error: (?:35|100)\b"), _no_gpu),
+    (re.compile(r"Cannot compile operation '([^']+)' for ([^:]+): (.+?)\. In "), _not_for),
+    (re.compile(r"within workspace limit|due to insufficient workspace"), _workspace),
+    (
+        re.compile(r"Could not find any implementation for node (.+?)\.\)?\s*$", re.M),
+        _no_kernel,
+    ),
+    (re.compile(r"Unable to load library: ([^:\s]+)"), _missing_object),
+    (re.compile(r"CHECK\(status == CUDA_SUCCESS\) failed"), _needs_device),
+    (re.compile(r"CHECK\(dtype == [^)]*\) failed"), _int8_convolution),
+    (re.compile(r"factory function returned nullptr|version mismatch", re.I), _mismatch),
+)
+
+
+def tidy(text: str) -> str:
+    """One line without source positions."""
+    return " ".join(_POSITION.sub("", text.strip()).split())[:400]

@@ -1,0 +1,1 @@
+"""Load and execute engines: runtime.py and session.py are where to start."""

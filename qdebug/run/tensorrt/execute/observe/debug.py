@@ -1,0 +1,108 @@
+"""Observe tensors while the engine runs: those marked by name, or those that fusion leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import onnx
+
+from qdebug.engine_info.layer_info import read_layer_info
+from qdebug.engine_info.layers import EngineLayer
+from qdebug.model.graph import Graph
+from qdebug.run.base import Session
+from qdebug.run.ort import OrtBackend
+from qdebug.run.tensorrt.execute.observe.listener import DebugListener
+from qdebug.run.tensorrt.execute.observe.shapes import Shape, shapes_for
+from qdebug.run.tensorrt.execute.observe.unfused import candidates, not_observed, place_tensors
+from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.tensorrt.execute.runtime import Contexts, Engine, failure
+from qdebug.run.tensorrt.execute.session import EngineSession, Heard
+from qdebug.run.tensorrt.execute.slot import Slot
+from qdebug.run.tensorrt.factory import EngineFactory, probe_feeds
+from qdebug.types import Array, Feeds, Skipped, Tensors
+
+
+def open_with_debug(
+    maker: EngineFactory, proto: onnx.ModelProto, wanted: Sequence[str], absent: Sequence[Skipped]
+) -> Session:
+    """A session that hears `wanted` as debug tensors; an execution on noise says which arrive."""
+    made = maker.make(proto, debug=wanted)
+    listener = _listener(made.engine, CaptureWay.DEBUG)
+    heard = _probe(made.engine, listener)
+    dtypes = {t: heard[t].dtype for t in wanted if t in heard}
+    marked = {s.tensor for s in made.skipped}
+    reason = "the library took it as a debug tensor and never reported it"
+    silent = [Skipped(t, reason) for t in wanted if t not in heard and t not in marked]
+    return EngineSession(
+        made.engine,
+        skipped=[*absent, *made.skipped, *silent],
+        heard=Heard(listener, dtypes, lambda found, _: found),
+    )
+
+
+def open_unfused(
+    maker: EngineFactory, proto: onnx.ModelProto, wanted: Sequence[str], absent: Sequence[Skipped]
+) -> Session:
+    """A session that hears the tensors between the engine's kernels, as far as they are known to
+    be `wanted` ones. An execution on noise, and its simulation, tell which is which."""
+    made = maker.make(proto, unfused=True)
+    listener = _listener(made.engine, CaptureWay.UNFUSED)
+    heard = _probe(made.engine, listener)
+    graph = Graph(onnx.shape_inference.infer_shapes(proto))
+    options = candidates(_layers(made.engine), graph)
+    feeds = probe_feeds(made.engine)
+    places = place_tensors(options, heard, _simulate(proto, options, feeds))
+    known = set(wanted).intersection(shapes_for(proto, {n: a.shape for n, a in feeds.items()}))
+    names = {inner: p for inner, p in places.items() if p.tensor in known}
+
+    @lru_cache(maxsize=8)
+    def shapes_at(key: tuple[tuple[str, Shape], ...]) -> Mapping[str, Shape]:
+        return shapes_for(proto, dict(key))
+
+    def translate(found: Mapping[str, Array], given: Feeds) -> Tensors:
+        shapes = shapes_at(tuple((n, given[n].shape) for n in feeds))
+        return {
+            p.tensor: p.restore(found[n], shapes[p.tensor]) for n, p in names.items() if n in found
+        }
+
+    return EngineSession(
+        made.engine,
+        skipped=[*absent, *not_observed(wanted, names)],
+        heard=Heard(listener, {p.tensor: heard[n].dtype for n, p in names.items()}, translate),
+    )
+
+
+def _simulate(
+    proto: onnx.ModelProto, options: Mapping[str, Sequence[str]], feeds: Feeds
+) -> Tensors:
+    wanted = list(dict.fromkeys(t for tensors in options.values() for t in tensors))
+    session = OrtBackend().open(proto, wanted)
+    try:
+        return session.run(feeds)
+    finally:
+        session.close()
+
+
+def _listener(engine: Engine, way: CaptureWay) -> DebugListener:
+    return DebugListener(engine.library.module, engine.cuda, way)
+
+
+def _probe(engine: Engine, listener: DebugListener) -> dict[str, Array]:
+    """Everything that one execution on noise gives."""
+    slot = Slot(engine, Contexts(engine), listener)
+    try:
+        return slot.run(probe_feeds(engine))
+    finally:
+        slot.close()
+
+
+def _layers(engine: Engine) -> tuple[EngineLayer, ...]:
+    trt = engine.library.module
+    with engine.cuda.current(), engine.library.logs.collecting() as messages:
+        inspector = engine.raw.create_engine_inspector()
+        text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    if not text:
+        raise failure(engine.library, "tell the engine's layers", messages)
+    return read_layer_info(json.loads(text), "the engine").layers

@@ -1,0 +1,125 @@
+"""Models made into engines on the GPU: one library, one set of settings, one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qdebug.errors import ModelError
+from qdebug.model.graph import opset_of
+from qdebug.run.tensorrt.build.build import build_engine
+from qdebug.run.tensorrt.build.cache import EngineCache
+from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.tensorrt.build.settings import BuildSettings
+from qdebug.run.tensorrt.execute.cuda import Cuda
+from qdebug.run.tensorrt.execute.runtime import Engine, load_engine
+from qdebug.run.tensorrt.library import Library
+from qdebug.types import Array, ProgressCallback, Skipped, ignore_progress
+
+
+@dataclass(frozen=True)
+class Made:
+    """A loaded engine, and the tensors that could not be marked in it."""
+
+    engine: Engine
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True)
+class EngineFactory:
+    """Builds and loads engines.
+
+    Attributes:
+        settings: `profile` must name every input with dynamic axes.
+        cache: where built engines are kept; None builds each anew.
+        compiled: the file that keeps what is compiled when engines are executed.
+        cuda: the GPU; None opens the first one.
+        progress: told of each build.
+        build: `build_engine`, or what stands in for it.
+    """
+
+    library: Library
+    settings: BuildSettings = field(default_factory=BuildSettings)
+    cache: EngineCache | None = None
+    compiled: Path | None = None
+    cuda: Cuda | None = None
+    progress: ProgressCallback = ignore_progress
+    build: Callable[..., BuiltEngine] = field(default=build_engine, repr=False)
+
+    def make(
+        self,
+        proto: onnx.ModelProto,
+        *,
+        outputs: Sequence[str] = (),
+        debug: Sequence[str] = (),
+        unfused: bool = False,
+    ) -> Made:
+        """Build `proto` with tensors marked as outputs or as debug tensors, and load it.
+
+        Raises:
+            UsageError, ModelError, BackendError: see `build_engine` and `load_engine`.
+            ModelError: also for what TensorRT would misread without a word.
+        """
+        _check(self.library, proto)
+        settings = replace(self.settings, unfused_debug_tensors=unfused)
+        built = self.build(
+            self.library,
+            proto,
+            settings,
+            outputs=outputs,
+            debug=debug,
+            cache=self.cache,
+            progress=self.progress,
+        )
+        return Made(self.load(built), built.skipped)
+
+    def load(self, built: BuiltEngine) -> Engine:
+        """Load an engine that was built with these settings.
+
+        Raises:
+            UsageError, BackendError: see `load_engine`.
+        """
+        return load_engine(
+            self.library,
+            built.engine,
+            self.cuda,
+            tf32=self.settings.tf32,
+            host_code=self.settings.version_compatible,
+            compiled=self.compiled,
+        )
+
+
+def probe_feeds(engine: Engine) -> dict[str, Array]:
+    """Noise for every input, in the largest shapes that the engine takes. Integers are 0 or 1,
+    which most models take: as a mask, a token, an index."""
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    for port in engine.inputs:
+        if port.range is not None and port.dtype is not None:
+            floating = np.issubdtype(port.dtype, np.floating)
+            shape = port.range[1]
+            noise = rng.normal(size=shape) if floating else rng.integers(0, 2, size=shape)
+            feeds[port.name] = noise.astype(port.dtype)
+    return feeds
+
+
+def _check(library: Library, proto: onnx.ModelProto) -> None:
+    """TensorRT takes any opset for one it knows, and an operator by its name alone."""
+    known = onnx.defs.onnx_opset_version()
+    if opset_of(proto) > known:
+        raise ModelError(
+            f"{library.name}: the model's opset is {opset_of(proto)}, the newest known is {known}",
+            "Convert it to an older opset, or install a newer onnx.",
+        )
+    imported = {"", "ai.onnx", *(o.domain for o in proto.opset_import)}
+    for node in proto.graph.node:
+        if node.domain not in imported:
+            raise ModelError(
+                f"{library.name}: node '{node.name}' ({node.op_type}) is of domain "
+                f"'{node.domain}', which the model does not import",
+                "Check the model with onnx.checker.",
+            )

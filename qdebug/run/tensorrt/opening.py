@@ -1,0 +1,104 @@
+"""What kind of file was given is told by its content, whatever its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from qdebug.engine_info.build_log import is_build_log, read_build_log
+from qdebug.engine_info.layer_info import is_layer_info, read_layer_info
+from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.onnx_file import info_of_graph
+from qdebug.engine_info.profile import (
+    LayerTime,
+    info_of_profile,
+    is_profile,
+    read_profile,
+)
+from qdebug.errors import UsageError
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
+from qdebug.run.tensorrt.serialized import is_engine, read_engine
+
+_CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_TAKES = (
+    "What tells of an engine: an ONNX model, the engine, the JSON of trtexec --exportLayerInfo or "
+    "--exportProfile, or a verbose build log."
+)
+
+
+def open_engine_file(path: Path) -> EngineInfo:
+    """What `path` tells of an engine.
+
+    Raises:
+        UsageError: the file cannot be read, is an engine that this machine cannot read, or is
+            none of the known kinds.
+        ModelError: an ONNX model that cannot be read.
+    """
+    data = _read(path)
+    if is_engine(data):
+        return read_engine(data, str(path))
+    if data.startswith(_HDF5_MAGIC):
+        raise UsageError(f"{path} is a run file of qdebug, not an engine", _TAKES)
+    text = _text(data)
+    if text is None:
+        return info_of_graph(prepare_model(read_model(path)).graph)
+    if not text.strip():
+        raise UsageError(f"{path} is empty", _TAKES)
+    if text.lstrip()[0] in "{[" and not is_build_log(text):
+        return _from_json(text, path)
+    if is_build_log(text):
+        return read_build_log(text, str(path))
+    raise UsageError(f"{path} is text, but no build log of TensorRT", _TAKES)
+
+
+def open_profile(path: Path) -> tuple[LayerTime, ...]:
+    """The times in a profile.
+
+    Raises:
+        UsageError: the file cannot be read or is no profile.
+    """
+    text = _text(_read(path))
+    document = _parsed(text, path) if text is not None else None
+    return read_profile(document, str(path))  # type: ignore[arg-type]
+
+
+def _from_json(text: str, path: Path) -> EngineInfo:
+    document = _parsed(text, path)
+    if is_profile(document):
+        return info_of_profile(read_profile(document, str(path)))  # type: ignore[arg-type]
+    if is_layer_info(document):
+        return read_layer_info(document, str(path))  # type: ignore[arg-type]
+    raise UsageError(f"{path} is JSON, but neither layer information nor a profile", _TAKES)
+
+
+def _parsed(text: str, path: Path) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{path}:{error.lineno}: not valid JSON: {error.msg}",
+            "Was the file written to its end? trtexec writes it when it has finished.",
+        ) from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: JSON that is nested too deep") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _text(data: bytes) -> str | None:
+    """The text of a file, None for a binary one."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # PowerShell redirects in UTF-16
+        return data.decode("utf-16", errors="replace")
+    # A small ONNX model may hold no zero byte, but the number of a field it always does.
+    if b"\0" in data or _CONTROL.search(data[:64]):
+        return None
+    text = data.decode("utf-8-sig", errors="replace")
+    return None if text.count("\ufffd") > len(text) // 100 else text

@@ -1,0 +1,68 @@
+"""Layers of a serialized engine, which only its library can read, on a GPU."""
+
+from __future__ import annotations
+
+import json
+
+from qdebug.engine_info.layer_info import read_layer_info
+from qdebug.engine_info.layers import EngineInfo
+from qdebug.errors import QdebugError, UsageError
+from qdebug.run.tensorrt.execute.device import find_device
+from qdebug.run.tensorrt.execute.engine_header import engine_header
+from qdebug.run.tensorrt.execute.runtime import load_engine
+from qdebug.run.tensorrt.library import LibraryKind, load_library
+
+_MAGICS = {
+    b"vtrt": LibraryKind.RTX,
+    b"ptrt": LibraryKind.CLASSIC,
+    b"ftrt": LibraryKind.CLASSIC,
+    b"trtp": LibraryKind.CLASSIC,
+}
+"""First bytes of serialized engines (seen)."""
+_INSTEAD = (
+    "Give the layer information that trtexec --loadEngine=FILE --exportLayerInfo=FILE.json writes "
+    "there, or the verbose log of its build."
+)
+
+
+def is_engine(data: bytes) -> bool:
+    """Whether `data` starts as a serialized engine does."""
+    return data[:4] in _MAGICS
+
+
+def read_engine(data: bytes, name: str) -> EngineInfo:
+    """What the engine's own inspector tells.
+
+    Args:
+        data: a file for which `is_engine` holds.
+        name: of the file, for errors.
+
+    Raises:
+        UsageError: this machine cannot read it; says what to give instead.
+    """
+    header = engine_header(data)
+    if header is not None and not header.whole:
+        raise UsageError(
+            f"{name} is a serialized engine of {header.builder}, and is cut off or spoilt",
+            f"Compare its size with the original. {_INSTEAD}",
+        )
+    device = find_device()
+    if isinstance(device, str):
+        who = header.builder if header is not None else "TensorRT"
+        raise UsageError(
+            f"{name} is a serialized engine: only {who}, on the GPU it was built for, can read "
+            f"it ({device})",
+            _INSTEAD,
+        )
+    try:
+        library = load_library(_MAGICS[data[:4]])
+        engine = load_engine(library, data)
+    except QdebugError as error:
+        raise UsageError(
+            f"{name} is a serialized engine that cannot be read here: {error.message}", _INSTEAD
+        ) from error
+    trt = library.module
+    with engine.cuda.current():
+        inspector = engine.raw.create_engine_inspector()
+        text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    return read_layer_info(json.loads(text), name)

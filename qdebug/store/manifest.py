@@ -1,0 +1,68 @@
+"""What a run file says about where it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from qdebug import __version__
+from qdebug.model.samples import Samples
+from qdebug.plan.pair import ModelPair
+
+PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "onnxslim", "numpy", "h5py")
+
+
+def manifest_of(
+    settings: Mapping[str, object],
+    pair: ModelPair,
+    samples: Samples,
+    key: str,
+    unsplit: Iterable[str],
+) -> dict[str, object]:
+    """Hashes of model and samples, versions, device and settings; JSON types only.
+
+    "unsplit_tensors" are those stored whole for every sample of a batch.
+    """
+    return {
+        "qdebug": __version__,
+        "versions": package_versions(),
+        "python": sys.version.split()[0],
+        "device": {"kind": "cpu", "machine": platform.machine(), "system": platform.platform()},
+        "model": {
+            "path": settings["model"],
+            "sha256": pair.model.file.sha256,
+            "digest": pair.model.file.digest,
+            "opset": pair.reference.opset,
+            "quantized": pair.model.quantized,
+        },
+        "samples": {"path": settings["inputs"], "count": samples.count, "digest": samples.digest},
+        "settings": dict(settings),
+        "reference_key": key,
+        "unsplit_tensors": sorted(unsplit),
+    }
+
+
+def reference_key(pair: ModelPair, samples: Samples) -> str:
+    """A digest of all that decides the reference's activations: equal keys, equal activations."""
+    parts = [
+        hashlib.sha256(pair.reference.proto.SerializeToString(deterministic=True)).hexdigest(),
+        samples.digest,
+        str(samples.batch_size),  # where the user chose it; a chosen one is known to be harmless
+        *(f"{name} {found}" for name, found in package_versions().items() if "runtime" in name),
+        platform.machine(),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that decide results."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,224 @@
+"""Asked against built, on real builds and on layers written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.engine_info.audit import Verdict, audit
+from qdebug.engine_info.build_log import read_build_log
+from qdebug.engine_info.flow import left_high, product_edges
+from qdebug.engine_info.layers import (
+    EngineInfo,
+    EngineLayer,
+    EngineTensor,
+    OnnxNode,
+    Source,
+)
+from qdebug.engine_info.summary import gate_values, summarize
+from qdebug.errors import UsageError
+from qdebug.model.graph import Graph
+from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
+from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq
+from qdebug.types import Precision
+
+Builds = Callable[[str, str], Any]
+INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
+
+
+@pytest.mark.parametrize("network", ["digits_cnn", "digits_encoder"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "mixed"])
+def test_real_builds_run_as_planned(inspected: Builds, network: str, precision: str) -> None:
+    build = inspected(network, precision)
+    result = audit(build.bound.precisions, build.info)
+    assert result.passed and not result.unknown
+    assert [row.node for row in result.rows] == [layer.name for layer in build.bound.layers]
+    products = [row for row in result.rows if row.op_type in QUANTIZABLE_OPS]
+    assert {row.verdict for row in products} == {Verdict.SAME}
+    gone = {row.op_type for row in result.rows if row.verdict is Verdict.GONE}
+    assert gone <= {"Flatten", "Reshape", "Transpose", "Mul"}
+
+
+def test_a_plan_that_another_engine_was_built_from_is_found_out(inspected: Builds) -> None:
+    asked = inspected("digits_cnn", "int8").bound.precisions
+    result = audit(asked, inspected("digits_cnn", "fp16").info)
+    int8 = [name for name, precision in asked.items() if precision is INT8]
+    assert {row.node for row in result.mismatches} >= set(int8)
+    assert {row.built for row in result.mismatches} == {"fp16"}
+
+
+def _upsampler() -> onnx.ModelProto:
+    """conv - relu - ConvTranspose - conv, all to be INT8."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("ConvTranspose", ["b", "w2"], ["c"], "up", strides=[2, 2], group=4),
+        helper.make_node("Conv", ["c", "w3"], ["y"], "last"),
+    ]
+    shapes = {"w1": (8, 4, 3, 3), "w2": (8, 2, 2, 2), "w3": (4, 8, 1, 1)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n)
+            for n, s in shapes.items()
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(proto)
+
+
+def test_an_int8_layer_that_tensorrt_cannot_quantize_is_found(
+    build_log: Callable[[onnx.ModelProto], str],
+) -> None:
+    graph = Graph(_upsampler())
+    layers = find_layers(graph)
+    scale = np.float32(0.05)
+    items = [
+        Int8Layer(
+            layer, dict.fromkeys(layer.quantized_inputs, scale), WeightQuantization(scale, None)
+        )
+        for layer in layers
+    ]
+    info = read_build_log(build_log(insert_qdq(graph, items)), "build.log")
+    result = audit({layer.name: INT8 for layer in layers}, info)
+    assert [(r.node, r.verdict, r.built) for r in result.rows] == [
+        ("first", Verdict.SAME, "int8"),
+        ("up", Verdict.MISMATCH, "fp32"),
+        ("last", Verdict.SAME, "int8"),
+    ]
+    summary = summarize(info)
+    # Between two INT8 convolutions it costs two changes, and its Q/DQ pairs only cost.
+    assert [layer.onnx_nodes for layer in summary.left_high] == [("up",)]
+    assert len(summary.changes) == 2
+    assert set(summary.unread) == {"b_DequantizeLinear", "w2_DequantizeLinear"}
+    values = gate_values(summary, result)
+    assert values["int8_share"] == pytest.approx(2 / 3)
+    macs = 8 * 64 * 36, 8 * 64 * 8, 4 * 256 * 8
+    assert values["int8_mac_share"] == pytest.approx(1 - macs[1] / sum(macs))
+    assert (values["mismatch_count"], values["unread_qdq"], values["left_high"]) == (1, 2, 1)
+
+
+def test_a_product_in_one_kernel_with_its_cast_is_no_mismatch(
+    build_log: Callable[[onnx.ModelProto], str],
+) -> None:
+    rng = np.random.default_rng(0)
+    half = int(TensorProto.FLOAT16)
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], "mean", axes=[1], keepdims=0),
+        helper.make_node("Cast", ["m"], ["mh"], "m_to_fp16", to=half),
+        helper.make_node("Gemm", ["mh", "w"], ["yh"], "fc"),
+        helper.make_node("Cast", ["yh"], ["y"], "y_to_fp32", to=int(TensorProto.FLOAT)),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
+        [numpy_helper.from_array(rng.normal(size=(64, 10)).astype(np.float16), "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = audit({"mean": FP32, "fc": FP16}, read_build_log(build_log(proto), "build.log"))
+    assert result.passed and not result.unknown
+
+
+def _info(*layers: EngineLayer, ops: str = "") -> EngineInfo:
+    nodes = tuple(OnnxNode(*pair.split(":")) for pair in ops.split())
+    return EngineInfo(layers, Source.LAYER_INFO, nodes=nodes)
+
+
+def _layer(name: str, kind: str, reads: str, writes: str, nodes: str = "", **rest: Any) -> Any:
+    def tensors(text: str) -> tuple[EngineTensor, ...]:
+        return tuple(EngineTensor(*part.split(":")) for part in text.split())
+
+    constants = tensors(rest.pop("constants", ""))
+    names = tuple((nodes or name).split())
+    return EngineLayer(name, kind, tensors(reads), tensors(writes), constants, "", names, **rest)
+
+
+CONV = _layer("conv", "CaskConvolution", "a:int8", "b:int8", "conv relu", constants="w:int8")
+CASTING = "__myl_CastReshMulSum_myl0_46"
+
+
+@pytest.mark.parametrize(
+    ("layer", "op_type", "asked", "verdict"),
+    [
+        (CONV, "Conv", INT8, Verdict.SAME),
+        (CONV, "Conv", FP16, Verdict.MISMATCH),
+        (_layer("n", "gemm", "a:fp16", "b:fp16", constants="w:int8"), "Gemm", INT8,
+         Verdict.MISMATCH),
+        (_layer("n", "gemm", "a:fp16", "b:fp16"), "MatMul", FP32, Verdict.MISMATCH),
+        (_layer("n", "kgen", "a:fp16", "b:fp16"), "Softmax", FP32, Verdict.MISMATCH),
+        (_layer("n", "kgen", "a:fp32", "b:fp16"), "Softmax", FP16, Verdict.FUSED),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n", constants="w:fp16"), "Gemm", FP16,
+         Verdict.FUSED),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n"), "MatMul", FP16, Verdict.FUSED),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n", constants="w:fp32"), "Gemm", FP16,
+         Verdict.MISMATCH),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp32", "n"), "MatMul", INT8, Verdict.MISMATCH),
+        (_layer("n", "CaskPooling", "a:int8", "b:int8"), "MaxPool", FP32, Verdict.FUSED),
+        (_layer("n", "CaskPooling", "a:int8", "b:int8"), "AveragePool", FP32, Verdict.MISMATCH),
+        (_layer("n", "kgen", "a:int64", "b:int64"), "Mul", FP32, Verdict.UNKNOWN),
+        (_layer("n", "kgen", "a", "b"), "Mul", FP32, Verdict.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_verdicts(layer: EngineLayer, op_type: str, asked: Precision, verdict: Verdict) -> None:
+    name = layer.onnx_nodes[0]
+    (row,) = audit({name: asked}, _info(layer, ops=f"{name}:{op_type}")).rows
+    assert row.verdict is verdict
+
+
+def test_an_activation_inside_an_int8_kernel_is_no_mismatch() -> None:
+    result = audit({"conv": INT8, "relu": FP32}, _info(CONV, ops="conv:Conv relu:Relu"))
+    assert [row.verdict for row in result.rows] == [Verdict.SAME, Verdict.FUSED]
+
+
+def test_tf32_counts_as_fp32_and_is_noted() -> None:
+    layer = replace(_layer("n", "gemm", "a:fp32", "b:fp32"), tactic="sm80_gemm_tf32f32")
+    (row,) = audit({"n": FP32}, _info(layer)).rows
+    assert (row.verdict, row.built) == (Verdict.SAME, "tf32")
+    assert "TF32 flag" in row.note
+
+
+def test_nodes_without_a_layer_are_said_not_failed() -> None:
+    info = _info(CONV, ops="conv:Conv relu:Relu shape:Reshape scale:Mul lost:Gemm")
+    asked = {"conv": INT8, "shape": FP32, "scale": FP32, "lost": INT8, "other": FP16}
+    verdicts = {row.node: row.verdict.value for row in audit(asked, info).rows}
+    assert verdicts == {
+        "conv": "as-planned", "shape": "gone", "scale": "gone", "lost": "unknown",
+        "other": "unknown",
+    }  # fmt: skip
+    old = _info(replace(CONV, named_only=True))
+    assert audit({"conv": INT8, "hidden": INT8}, old).rows[1].verdict is Verdict.UNKNOWN
+
+
+def test_names_alone_and_engines_of_other_models_cannot_be_audited() -> None:
+    with pytest.raises(UsageError, match="1 of the 1 layers") as error:
+        audit({"elsewhere": INT8}, _info(CONV))
+    assert "'elsewhere'" in str(error.value)
+    with pytest.raises(UsageError, match="profilingVerbosity"):
+        audit({"conv": INT8}, replace(_info(CONV), detailed=False))
+
+
+def test_neighbours_are_found_through_other_layers_and_shared_tensors() -> None:
+    first = replace(CONV, name="first")
+    pool = _layer("pool", "Pooling", "b:int8", "p:int8")
+    high = _layer("high", "gemm", "p:fp16", "q:fp16")
+    copy = _layer("copy", "Reformat", "q:fp16", "r:int8")
+    second = _layer("second", "gemm", "r:int8", "s:int8", constants="w:int8")
+    third = _layer("third", "gemm", "s:int8 q:fp16", "t:int8", constants="w:int8")
+    edges = product_edges(_info(first, pool, high, copy, second, third))
+    assert [(e.writer.name, e.reader.name, e.changes) for e in edges] == [
+        ("first", "high", True), ("high", "second", True), ("second", "third", False),
+        ("high", "third", True),
+    ]  # fmt: skip
+    assert [layer.name for layer in left_high(edges)] == ["high"]

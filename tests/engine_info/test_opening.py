@@ -1,0 +1,183 @@
+"""Files are known by their content: models, layer information, profiles, logs, and what is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from qdebug.engine_info.diff import diff
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, Source
+from qdebug.engine_info.profile import with_times
+from qdebug.engine_info.summary import gate_values, summarize
+from qdebug.errors import QdebugError, UsageError
+from qdebug.run.tensorrt.opening import open_engine_file, open_profile
+
+NETWORKS = Path(__file__).parents[2] / "calib_data"
+LAYERS = {
+    "Layers": [
+        {"Name": "conv", "LayerType": "CaskConvolution",
+         "Inputs": [{"Name": "a", "Dimensions": [1], "Format/Datatype": "Int8"}], "Outputs": [],
+         "Weights": {"Type": "Int8", "Count": 1}, "Metadata": "[ONNX Layer: conv]"},
+        {"Name": "fc", "LayerType": "gemm",
+         "Inputs": [{"Name": "b", "Dimensions": [1], "Format/Datatype": "Half"}], "Outputs": [],
+         "Metadata": "[ONNX Layer: fc]"},
+    ],
+    "Bindings": [],
+}  # fmt: skip
+PROFILE: list[Any] = [
+    {"count": 10},
+    {"name": "conv", "timeMs": 5.0, "averageMs": 0.5, "medianMs": 0.4, "percentage": 20.0},
+    {"name": "fc", "timeMs": 20.0, "averageMs": 2.0, "medianMs": 2.0, "percentage": 80.0},
+]
+
+
+def _write(path: Path, content: Any) -> Path:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_every_kind_is_known_whatever_its_name(
+    inspected: Callable[[str, str], Any], tmp_path: Path
+) -> None:
+    log = inspected("digits_cnn", "int8").log
+    model = (NETWORKS / "digits_cnn.onnx").read_bytes()
+    kinds = {
+        "model.txt": (model, Source.ONNX), "log.json": (log, Source.BUILD_LOG),
+        "layers.log": (LAYERS, Source.LAYER_INFO), "times.onnx": (PROFILE, Source.PROFILE),
+        "windows.log": (("\n" + log).encode("utf-16"), Source.BUILD_LOG),
+    }  # fmt: skip
+    for name, (content, source) in kinds.items():
+        assert open_engine_file(_write(tmp_path / name, content)).source is source
+
+
+def test_a_model_without_a_zero_byte_is_a_model(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], "relu")],
+        "g",
+        [value("x", TensorProto.FLOAT, [2])],
+        [value("y", TensorProto.FLOAT, [2])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto.opset_import[0].ClearField("domain")  # which is the default one
+    data = proto.SerializeToString()
+    assert b"\0" not in data
+    info = open_engine_file(_write(tmp_path / "tiny.onnx", data))
+    assert [layer.name for layer in info.layers] == ["relu"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "hint"),
+    [
+        (b"vtrt\0\0\0\0", "serialized engine", "--exportLayerInfo"),
+        (b"ptrt\0\0\0\0", "serialized engine", "--exportLayerInfo"),
+        (b"\x89HDF\r\n\x1a\n\0", "run file", "What tells of an engine"),
+        ("", "is empty", "What tells of an engine"),
+        ("hello\n", "no build log", "What tells of an engine"),
+        ('{"a": 1}', "neither layer information nor a profile", "What tells of an engine"),
+        ("[]", "neither layer information nor a profile", "What tells of an engine"),
+        ('{"Layers": [\n"a",', "file:2: not valid JSON", "written to its end"),
+        ("[" * 100_000, "nested too deep", ""),
+        ("[TRT] [V] Parsing node: a [Conv]\n", "lists the engine's layers", "--verbose"),
+        (b"\x08\x00\xff\xff", "file", ""),
+    ],
+)
+def test_what_is_none_is_refused_by_name(
+    content: Any, message: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(QdebugError, match=message) as error:
+        open_engine_file(_write(tmp_path / "file", content))
+    assert hint in str(error.value) and "file" in str(error.value)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.log cannot be read"):
+        open_engine_file(tmp_path / "gone.log")
+
+
+def test_times_are_joined_by_name_and_split_by_precision(tmp_path: Path) -> None:
+    info = open_engine_file(_write(tmp_path / "layers", LAYERS))
+    times = open_profile(_write(tmp_path / "profile", PROFILE))
+    timed = with_times(info, times, "profile")
+    assert [layer.time_ms for layer in timed.layers] == [0.5, 2.0]
+    values = gate_values(summarize(timed))
+    assert (values["total_ms"], values["int8_time_share"]) == (2.5, 0.2)
+    assert values["int8_mac_share"] is None
+    total_only = [{"count": 10}, {"name": "conv", "timeMs": 5.0}, {"name": "copy", "timeMs": 1.0}]
+    some = with_times(info, open_profile(_write(tmp_path / "p", total_only)), "p")
+    assert [layer.time_ms for layer in some.layers] == [0.5, None]
+    assert any("1 of 2 times" in note for note in some.notes)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"Layers": []}, "no profile"),
+        ([{"count": 10}], "holds no layers"),
+        ([{"count": 1}, {"name": "a"}], "layer 'a' has no time"),
+        ([{"count": 1}, {"name": "other", "averageMs": 1}], "names none"),
+    ],
+)
+def test_profiles_that_are_none_or_of_another_engine(
+    document: Any, message: str, tmp_path: Path
+) -> None:
+    info = open_engine_file(_write(tmp_path / "layers", LAYERS))
+    with pytest.raises(UsageError, match=message):
+        with_times(info, open_profile(_write(tmp_path / "profile", document)), "profile")
+
+
+def test_a_model_is_seen_in_the_precision_its_nodes_ask_for(
+    inspected: Callable[[str, str], Any], tmp_path: Path
+) -> None:
+    for kind in ("fp32", "fp16", "int8"):
+        path = tmp_path / f"{kind}.onnx"
+        onnx.save(inspected("digits_encoder", kind).graph.proto, path)
+        info = open_engine_file(path)
+        shares = summarize(info).shares
+        assert [share.precision for share in shares] == [kind]
+        assert shares[0].products == 26
+        assert shares[0].macs == _macs(inspected("digits_encoder", kind).info)
+    assert {"/layers/layers.0/Add_output_0_DequantizeLinear"} < set(summarize(info).unread)
+
+
+def _macs(info: EngineInfo) -> float | None:
+    (share,) = summarize(info).shares
+    return share.macs
+
+
+def test_two_engines_differ_by_node(inspected: Callable[[str, str], Any]) -> None:
+    plain, quantized = (inspected("digits_cnn", kind).info for kind in ("fp32", "int8"))
+    assert diff(plain, plain).changes == ()
+    result = diff(plain, quantized)
+    kinds = {change.node: change.kinds for change in result.changes}
+    assert "precision" in kinds["/stem/conv/Conv"]
+    assert "fusion" in kinds["/stem/act/Clip"]  # no longer in the convolution's kernel
+    assert not any("QuantizeLinear" in node for node in kinds)
+    assert result.compared == 31
+
+
+def test_times_tactics_and_lost_nodes_differ() -> None:
+    def engine(tactic: str, ms: float, *more: str) -> EngineInfo:
+        conv = EngineLayer(
+            "c", "gemm", (EngineTensor("x", "fp16"),), tactic=tactic, onnx_nodes=("c",), time_ms=ms
+        )
+        return EngineInfo(
+            (conv, *(EngineLayer(n, "kgen", onnx_nodes=(n,)) for n in more)), Source.LAYER_INFO
+        )
+
+    changes = diff(engine("t1", 1.0, "a"), engine("t2", 1.2, "b")).changes
+    assert [(c.node, c.kinds) for c in changes] == [
+        ("c", ("tactic", "time")), ("a", ("only-before",)), ("b", ("only-after",)),
+    ]  # fmt: skip
+    assert diff(engine("t", 1.0), engine("t", 1.05)).changes == ()
+    with pytest.raises(UsageError, match="only 0 of 1 ONNX nodes"):
+        diff(engine("t", 1.0), EngineInfo((EngineLayer("z", onnx_nodes=("z",)),), Source.BUILD_LOG))
