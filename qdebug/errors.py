@@ -4,63 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
+
+from qdebug.wording import option
 
 
 class QdebugError(Exception):
     """Base of every error qdebug raises on purpose.
 
     Args:
-        message: what is wrong, naming the file, layer, tensor or flag.
+        message: what is wrong, naming the file, layer, tensor or setting (see `wording.option`).
         hint: the next step for the user; shown after the message.
+        code: what went wrong, as a stable name such as QD-MODEL-TRUNCATED; docs/reference/errors.md
+            lists all of them with cause and cure. None takes the general code of the class.
     """
 
     exit_code = 2
+    family = "QD-ERROR"
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.code = code or self.family
+        self.setting = ""
 
     def __str__(self) -> str:
-        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+        text = f"{self.message}\n  {self.hint}" if self.hint else self.message
+        return f"{text} [{self.code}]"
+
+    def reworded(self, message: str, hint: str | None = None) -> Self:
+        """The same error, of the same class and code, in other words."""
+        return type(self)(message, self.hint if hint is None else hint, code=self.code)
 
 
 class UsageError(QdebugError):
     """A flag or a combination of flags that cannot be meant."""
 
+    family = "QD-USAGE"
+
 
 class ModelError(QdebugError):
     """The model file cannot be read, or holds what qdebug cannot handle."""
+
+    family = "QD-MODEL"
 
 
 class SampleError(QdebugError):
     """The input data cannot be read, or does not fit the model."""
 
+    family = "QD-SAMPLES"
+
 
 class PlanError(QdebugError):
     """A precision plan that is not valid, or does not fit the model."""
+
+    family = "QD-PLAN"
 
 
 class StoreError(QdebugError):
     """A run file cannot be written or read."""
 
+    family = "QD-STORE"
+
 
 class MetricError(QdebugError):
     """A metric or a condition that is unknown, raises, or yields no number."""
+
+    family = "QD-METRIC"
 
 
 class BackendError(QdebugError):
     """A runtime failed to build or to execute a model."""
 
+    family = "QD-BACKEND"
     exit_code = 3
 
 
 @contextmanager
-def given_by(flag: str) -> Iterator[None]:
-    """Errors within, of reading what the user gave with `flag`, name that flag first."""
+def given_by(setting: str) -> Iterator[None]:
+    """Errors within, of reading what the user gave as `setting`, name that setting first."""
     try:
         yield
     except QdebugError as error:
-        if error.message.startswith("--"):  # it names one already
+        if error.setting or error.message.startswith("--"):  # it names one already
             raise
-        raise type(error)(f"{flag}: {error.message}", error.hint) from error
+        named = error.reworded(f"{option(setting)}: {error.message}")
+        named.setting = setting
+        raise named from error

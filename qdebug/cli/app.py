@@ -24,6 +24,7 @@ from qdebug.cli.interrupts import noting_interrupts
 from qdebug.cli.ranges import ranges_command
 from qdebug.cli.sweep import sweep_command
 from qdebug.errors import BackendError, QdebugError, UsageError
+from qdebug.wording import spelled_by
 
 INTERRUPTED = 130
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     interrupted = threading.Event()
     try:
-        with noting_interrupts(interrupted):
+        with noting_interrupts(interrupted), spelled_by(as_flag):
             return _run(arguments)
     except (KeyboardInterrupt, typer.Abort):
         pass
@@ -94,6 +95,16 @@ def _run(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
+
+
+_FLAGS = {"model": "MODEL", "tactic_sources": "--tactic-source"}
+"""Settings whose flag is not their name."""
+
+
+def as_flag(name: str, value: str | None) -> str:
+    """A setting as the command line has it; see wording.option."""
+    flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+    return flag if value is None else f"{flag} {value}"
 
 
 def entry() -> None:

@@ -67,7 +67,7 @@ def planned_model(settings: Mapping[str, object]) -> dict[str, object]:
     plans = [given] if isinstance(given, str) else list(given) if isinstance(given, tuple) else []
     if settings.get("model") or not plans:
         return {}
-    with given_by("--plan"):
+    with given_by("plan"):
         named = {plan: named_model(plan) for plan in plans}
         plan = next((plan for plan, model in named.items() if model), plans[0])
         return {"model": model_for(plan, named[plan], hint="Give MODEL.")}

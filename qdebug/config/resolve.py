@@ -80,7 +80,7 @@ def resolve(
     """
     values: dict[str, Any] = {}
     if file is not None:
-        with given_by("--config"):
+        with given_by("config"):
             read = read_yaml(file, file_schema(kind, command), UsageError)
         values = {k: v for k, v in read.model_dump().items() if v is not None and k != "command"}
     values |= {k: v for k, v in flags.items() if v is not None and v != ()}

@@ -58,7 +58,7 @@ def export_plan(
     inputs = {"the model": model_path, "the plan": source}
     check_distinct({"-o": str(path)}, inputs)
     check_writable(str(path), "-o")
-    with given_by("--model") if model else nullcontext():
+    with given_by("model") if model else nullcontext():
         file = read_model(model_path)
     bound, prepared, notes = _bind(source, ranges, file, missing)
     rendered = TARGETS[target].render(Source(prepared, bound, Path(source).name), path)

@@ -55,7 +55,7 @@ def inspect(settings: InspectSettings) -> Inspection:
     conditions = [parse_value_condition(text, GATE_NAMES) for text in settings.fail_on]
     info = open_engine_file(Path(settings.path))
     if settings.profile:
-        with given_by("--profile"):
+        with given_by("profile"):
             times = open_profile(Path(settings.profile))
         info = with_times(info, times, settings.profile)
     audit = None
@@ -64,7 +64,7 @@ def inspect(settings: InspectSettings) -> Inspection:
         info = with_nodes(info, planned_pair(model, bound).candidate)
         audit = audit_bound(model, bound, info)
     elif settings.model:
-        with given_by("--model"):
+        with given_by("model"):
             info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
     other = _compared(settings.other, info) if settings.other else None
     return judge(
@@ -89,10 +89,10 @@ def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> PlanAudit:
 
 
 def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
-    with given_by("--expect"):
+    with given_by("expect"):
         plan = read_plan(plan_file)
         path = model_for(plan_file, named_model(plan_file), model_file)
-    with given_by("--model" if model_file else "--expect"):
+    with given_by("model" if model_file else "expect"):
         model = prepare_model(read_model(path), required_opset(plan))
     if model.quantized:
         raise PlanError(
@@ -105,6 +105,6 @@ def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
 
 
 def _compared(path: str, info: EngineInfo) -> Compared:
-    with given_by("--diff"):
+    with given_by("diff"):
         other = open_engine_file(Path(path))
     return Compared(path, gate_values(summarize(other)), diff(info, other))

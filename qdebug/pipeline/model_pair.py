@@ -56,7 +56,7 @@ def plan_from(settings: CandidateSettings) -> PrecisionPlan:
     """The plan the settings ask for: that of the file, with the flags given on top."""
     plan = PrecisionPlan(Precision.INT8)
     if settings.plan:
-        with given_by("--plan"):
+        with given_by("plan"):
             plan = read_plan(settings.plan)
     if settings.precision:
         plan = replace(plan, precision=Precision(settings.precision))
@@ -88,7 +88,7 @@ def build_pair(
         _refuse_for_quantized(settings, model)
         reference = None
         if names_model(settings.reference):
-            with given_by("--reference"):
+            with given_by("reference"):
                 reference = prepare_model(read_model(settings.reference)).graph
         return Built(quantized_pair(model, reference, settings.reference))
     if names_model(settings.reference):
@@ -151,7 +151,7 @@ def plan_ranges(
     if data is None and not is_whole(compared):  # the others are held out
         calibration = first(compared, settings.calib_samples)
     elif data is not None or settings.calib_samples is not None:
-        with given_by("--calib-data" if data else "--inputs"):
+        with given_by("calib_data" if data else "inputs"):
             calibration = whole(
                 open_samples(
                     data or settings.inputs, model.graph.inputs, limit=settings.calib_samples
@@ -195,7 +195,7 @@ def _with_calibration(
     Raises:
         PlanError: the file is not valid, for another model, or has no tensor of the model.
     """
-    with given_by("--calibration"):
+    with given_by("calibration"):
         tensors = ranges_for(path, model)
     needed = _bind(plan, model).needed_ranges()
     notes = []
@@ -251,7 +251,7 @@ def _of_file(path: str | None, flag: str = "") -> Iterator[None]:
         if path is None:
             raise
         where = f"{flag}: {path}" if flag else path
-        raise PlanError(f"{where}: {error.message}", error.hint) from error
+        raise error.reworded(f"{where}: {error.message}") from error
 
 
 def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:

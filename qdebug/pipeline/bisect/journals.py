@@ -28,7 +28,7 @@ def open_journal(
     """
     if settings.journal:
         path = Path(f"{settings.journal}.{again}" if again else settings.journal)
-        with given_by("--journal"):
+        with given_by("journal"):
             try:
                 return Journal(path, key)
             except StoreError:

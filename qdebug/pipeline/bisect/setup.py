@@ -115,15 +115,15 @@ def _profiled(settings: BisectSettings, model: Model) -> tuple[KernelTime, ...] 
 def _portions(settings: BisectSettings, model: Model) -> tuple[SampleSubset, SampleSubset]:
     """The samples to search on, and those held out."""
 
-    def opened(flag: str, data: str, limit: int | None = None) -> Samples:
+    def opened(setting: str, data: str, limit: int | None = None) -> Samples:
         inputs, batch_size = model.graph.inputs, settings.batch_size
-        with given_by(flag):
+        with given_by(setting):
             return open_samples(data, inputs, limit=limit, batch_size=batch_size)
 
-    samples = opened("--inputs", settings.inputs, settings.samples)
+    samples = opened("inputs", settings.inputs, settings.samples)
     if settings.holdout is None:
         return split(samples, settings.holdout_share)
-    held_out = opened("--holdout", settings.holdout)
+    held_out = opened("holdout", settings.holdout)
     if held_out.digest == samples.digest:
         raise UsageError(
             f"--holdout: {settings.holdout} holds the same samples as --inputs",

@@ -106,7 +106,7 @@ class _Given:
 
     @classmethod
     def read(cls, path: str, model: Model) -> _Given:
-        with given_by("--from-cache"):
+        with given_by("from_cache"):
             return cls(read_ranges(path), ranges_for(path, model))
 
 
@@ -123,13 +123,13 @@ def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
 def _portions(settings: CalibrateSettings, model: Model) -> tuple[SampleSubset, SampleSubset]:
     inputs = model.graph.inputs
     executions = _EXECUTIONS_FOR_MIX if settings.mix else _EXECUTIONS
-    with given_by("--calib-data"):
+    with given_by("calib_data"):
         samples = open_samples(
             settings.calib_data, inputs, limit=settings.samples, batch_size=settings.batch_size
         )
     if settings.holdout is None:
         return split(finely(samples, executions), settings.holdout_share)
-    with given_by("--holdout"):
+    with given_by("holdout"):
         held_out = open_samples(settings.holdout, inputs, batch_size=settings.batch_size)
     return whole(samples), whole(finely(held_out, executions) if settings.mix else held_out)
 

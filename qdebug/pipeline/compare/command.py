@@ -120,7 +120,7 @@ def compare(
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
-    with given_by("--inputs"):
+    with given_by("inputs"):
         samples = open_samples(
             settings.inputs,
             model.graph.inputs,
@@ -153,7 +153,7 @@ def _with_file(failure: MetricError, run_file: Path | None) -> MetricError:
     if run_file is None:
         return failure
     hint = f"{failure.hint}\n  " if failure.hint else ""
-    return MetricError(failure.message, f"{hint}Everything else is in {run_file}.")
+    return failure.reworded(failure.message, f"{hint}Everything else is in {run_file}.")
 
 
 def _open_writer(

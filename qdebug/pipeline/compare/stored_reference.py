@@ -48,7 +48,7 @@ def open_stored(stack: ExitStack, settings: CompareSettings) -> RunReader | None
     """The run file whose reference may be reused: the one named, or the one to be replaced."""
     named = settings.reference
     if named and not names_model(named):
-        with given_by("--reference"):
+        with given_by("reference"):
             return stack.enter_context(RunReader(named))
     if settings.output and settings.force and Path(settings.output).exists():
         try:

@@ -41,13 +41,13 @@ def read_kernels(
                 f"--profile-layers: the run {profile} tells itself what its layers are",
                 "Leave it out.",
             )
-        with given_by("--profile"):
+        with given_by("profile"):
             return kernels_of_run(profile, model)
-    with given_by("--profile"):
+    with given_by("profile"):
         times = open_profile(profile)
     if not layers_file:
         return _kernels(info_of_profile(times))
-    with given_by("--profile-layers"):
+    with given_by("profile_layers"):
         info = open_engine_file(Path(layers_file))
     return _kernels(with_times(info, times, str(profile)))
 

@@ -98,13 +98,13 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
             "Give the FP32 model.",
         )
     inputs, batch_size = model.graph.inputs, settings.batch_size
-    with given_by("--calib-data"):
+    with given_by("calib_data"):
         subset = whole(
             open_samples(settings.calib_data, inputs, limit=settings.samples, batch_size=batch_size)
         )
     held_out: SampleSubset | None = None
     if settings.holdout is not None:
-        with given_by("--holdout"):
+        with given_by("holdout"):
             held_out = whole(open_samples(settings.holdout, inputs, batch_size=batch_size))
     parallel = parallelism()
     context = ort_context(parallel, progress, batch_size)

@@ -131,13 +131,13 @@ def _samples(settings: SweepSettings, model: Model) -> Samples:
     """The samples to run; that those to calibrate on are there is found out too."""
     inputs = model.graph.inputs
     if settings.calib_data:
-        with given_by("--calib-data"):
+        with given_by("calib_data"):
             open_samples(settings.calib_data, inputs, limit=settings.calib_samples)
     if settings.calibration and not model.quantized:
-        with given_by("--calibration"):
+        with given_by("calibration"):
             ranges_for(settings.calibration, model)
     parse_method(settings.method)
-    with given_by("--inputs"):
+    with given_by("inputs"):
         return open_samples(
             settings.inputs, inputs, limit=settings.samples, batch_size=settings.batch_size
         )

@@ -1,0 +1,38 @@
+"""How a setting is called in a message: a Python keyword, or a flag where the command line asks.
+
+A message that names a setting does so with `option`, so that `calib_data` reads `--calib-data` on
+the command line and stays a keyword for who calls qdebug from Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Spelling = Callable[[str, str | None], str]
+"""Takes the name of a setting, and a value to set it to or None."""
+
+
+def as_keyword(name: str, value: str | None) -> str:
+    """`name`, or `name='value'`: as a Python caller writes it."""
+    return name if value is None else f"{name}={value!r}"
+
+
+_spelling: Spelling = as_keyword
+
+
+def option(name: str, value: str | None = None) -> str:
+    """The setting `name` as the user knows it, such as `weights` or `--weights`; with a value as
+    the user would set it, such as `weights='per-channel'` or `--weights per-channel`."""
+    return _spelling(name, value)
+
+
+@contextmanager
+def spelled_by(spelling: Spelling) -> Iterator[None]:
+    """Within, `option` spells settings this way, in every thread. For the command line."""
+    global _spelling
+    before, _spelling = _spelling, spelling
+    try:
+        yield
+    finally:
+        _spelling = before
