@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdebug.run.tensorrt import cache as cache_module
+from qdebug.run.tensorrt.build import cache as cache_module
 from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
 from qdebug.run.tensorrt.build.cache import EngineCache, library_file
 from qdebug.run.tensorrt.build.engine import BuiltEngine

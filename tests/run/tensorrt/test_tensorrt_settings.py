@@ -13,7 +13,8 @@ import onnx
 import pytest
 
 from qdebug.errors import UsageError
-from qdebug.run.tensorrt.build.build import build_engine, builder_config
+from qdebug.run.tensorrt.build import builder_config
+from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.builder_config import check_settings
 from qdebug.run.tensorrt.build.settings import (
     BuildSettings,

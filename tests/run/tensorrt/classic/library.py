@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from recording import Fake, Memory, Recorder
 
-from qdebug.run.tensorrt import build, builder_config
+from qdebug.run.tensorrt.build import build, builder_config
 from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.library import Library, load_library
 

@@ -21,12 +21,14 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.pipeline import engine, sweep
+from qdebug.pipeline.engine import build as engine
+from qdebug.pipeline.sweep import command as sweep
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.trtcache import read_cache
-from qdebug.run.tensorrt import cache, runtime
+from qdebug.run.tensorrt.build import cache
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
+from qdebug.run.tensorrt.execute import runtime
 from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.fake import fake_build, fake_library
 from qdebug.run.tensorrt.fake_cuda import FakeCuda

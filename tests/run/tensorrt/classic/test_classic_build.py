@@ -254,7 +254,7 @@ def test_a_library_that_gives_no_builder(classic: Run) -> None:
     """What happens with an old driver: the entry point returns null."""
     code = """
 from qdebug.run.tensorrt.library import load_library
-from qdebug.run.tensorrt import builder_config, build
+from qdebug.run.tensorrt.build import build, builder_config
 from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.errors import QdebugError

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from qdebug.plan import parsed_network
-from qdebug.run.tensorrt.build.build import calibrator
+from qdebug.run.tensorrt.build import calibrator
 from qdebug.run.tensorrt.library import Library
 
 PACKAGE = Path(calibrator.__file__).parent

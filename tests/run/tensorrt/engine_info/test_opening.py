@@ -18,7 +18,7 @@ from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import QdebugError, UsageError
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 
-NETWORKS = Path(__file__).parents[2] / "calib_data"
+NETWORKS = Path(__file__).parents[4] / "calib_data"
 LAYERS = {
     "Layers": [
         {"Name": "conv", "LayerType": "CaskConvolution",
