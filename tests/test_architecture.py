@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("wording",), ("errors",), ("yamlfile",), ("userfile",), ("config",),
-    ("model",), ("calibrate",), ("plan",),
+    ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
     ("pipeline",), ("cli",), ("__main__",),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qdebug.calibrate.coverage import Excess, Growth, Stretch
+from qdebug.calibrators.coverage import Excess, Growth, Stretch
 from qdebug.measure.metrics import Metrics
 from qdebug.plan.plan import TensorRange
 from qdebug.types import Array

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.mse import squared_error
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.mse import squared_error
 from qdebug.measure.calibration import Mix
 from qdebug.plan.plan import TensorRange
 

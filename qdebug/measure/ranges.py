@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate import layout
-from qdebug.calibrate.coverage import share_above
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import parse_method
+from qdebug.calibrators import layout
+from qdebug.calibrators.coverage import share_above
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.methods import parse_method
 from qdebug.measure.calibration import Coverage
 from qdebug.types import Array
 

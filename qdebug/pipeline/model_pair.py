@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import parse_method
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.methods import parse_method
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import PlanError, UsageError, given_by

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.calibrate import gather
-from qdebug.calibrate.accumulate import Accumulator, histogram_of
-from qdebug.calibrate.methods import METHODS, parse_method
+from qdebug.calibrators import gather
+from qdebug.calibrators.accumulate import Accumulator, histogram_of
+from qdebug.calibrators.methods import METHODS, parse_method
 from qdebug.types import Array
 
 ROUNDS = 5

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.calibrate.accumulate import histogram_of
+from qdebug.calibrators.accumulate import histogram_of
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import SORTS, TensorDynamics, even_bins, octaves

@@ -14,8 +14,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from qdebug.calibrate.accumulate import histogram_of
-from qdebug.calibrate.coverage import Excess, growth, stretches
+from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.coverage import Excess, growth, stretches
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.ranges import RangesResult, TensorDynamics
 from qdebug.report.plots import overview_figure, save_figure, tensor_figure

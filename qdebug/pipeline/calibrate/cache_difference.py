@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import Calibrator, parse_method
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.methods import Calibrator, parse_method
 from qdebug.errors import UsageError
 from qdebug.measure.calibration import FACTOR, CacheDifference, RangeDifference
 from qdebug.model.prepare import Model

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.calibrate.coverage import excesses, growth, share_above, stretches
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import METHODS, Calibrator, parse_method
-from qdebug.calibrate.user import load_calibrator
+from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.methods import METHODS, Calibrator, parse_method
+from qdebug.calibrators.user import load_calibrator
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import given_by
 from qdebug.measure.calibration import CalibrateResult, Coverage, MethodResult

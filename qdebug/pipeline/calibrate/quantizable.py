@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.calibrate.weights import mse_weight_amax
+from qdebug.calibrators.weights import mse_weight_amax
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
 from qdebug.model.layers import Layers, find_layers

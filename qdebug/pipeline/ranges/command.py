@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.calibrate.coverage import excesses, growth, stretches
-from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrators.coverage import excesses, growth, stretches
+from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.errors import QdebugError, StoreError, UsageError, given_by
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.ranges import SORTS, Planned, RangesResult, TensorDynamics, sorted_by

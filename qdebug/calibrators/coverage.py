@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.types import Array
 
 Float64 = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate import layout
+from qdebug.calibrators import layout
 
 
 def _no_bins() -> npt.NDArray[np.int64]:

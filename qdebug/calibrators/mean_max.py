@@ -5,7 +5,7 @@ Half of the samples clip a little, and a single extreme sample counts for its sh
 
 from __future__ import annotations
 
-from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrators.histogram import TensorHistogram
 
 
 def mean_max_amax(histogram: TensorHistogram) -> float:

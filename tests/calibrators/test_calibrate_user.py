@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdebug.calibrate.accumulate import histogram_of
-from qdebug.calibrate.user import load_calibrator
+from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.user import load_calibrator
 from qdebug.errors import UsageError
 
 HISTOGRAM = histogram_of(np.array([0.5, -4.0, 1.0], np.float32))

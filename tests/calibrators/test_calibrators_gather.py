@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrate import accumulate, gather, layout
-from qdebug.calibrate.accumulate import Accumulator, histogram_of
-from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrators import accumulate, gather, layout
+from qdebug.calibrators.accumulate import Accumulator, histogram_of
+from qdebug.calibrators.histogram import TensorHistogram
 
 ANY = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32))
 ORDINARY = hnp.arrays(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.layout import (
+from qdebug.calibrators.layout import (
     LOW_BITS,
     MANTISSA_BITS,
     TOP_BITS,
@@ -21,7 +21,7 @@ from qdebug.calibrate.layout import (
 )
 
 try:
-    from qdebug.calibrate import _native as native
+    from qdebug.calibrators import _native as native
 except ImportError:  # there was no C compiler when qdebug was installed
     native = None  # type: ignore[assignment]
 

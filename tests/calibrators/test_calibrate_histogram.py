@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrate.accumulate import histogram_of
-from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.histogram import TensorHistogram
 
 BIN = 2.0**-7 * 1.001
 ANY = hnp.arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))

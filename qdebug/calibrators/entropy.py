@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.layout import Float64
-from qdebug.calibrate.spread import magnitudes
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.layout import Float64
+from qdebug.calibrators.spread import magnitudes
 
 BINS = 2048
 LEVELS = 128

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import Calibrator
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.methods import Calibrator
 from qdebug.errors import UsageError
 from qdebug.userfile import function_of, last_line, load_file, raising_line
 

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import qdebug.calibrate
-from qdebug.calibrate.accumulate import histogram_of
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.mean_max import mean_max_amax
-from qdebug.calibrate.methods import METHODS, parse_method
+import qdebug.calibrators
+from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.mean_max import mean_max_amax
+from qdebug.calibrators.methods import METHODS, parse_method
 
 
 def test_every_file_of_a_method_is_registered_and_the_reverse() -> None:
     files = set()
-    for module in pkgutil.iter_modules(qdebug.calibrate.__path__):
-        loaded = importlib.import_module(f"qdebug.calibrate.{module.name}")
+    for module in pkgutil.iter_modules(qdebug.calibrators.__path__):
+        loaded = importlib.import_module(f"qdebug.calibrators.{module.name}")
         if hasattr(loaded, f"{module.name}_amax"):
             files.add(module.name.replace("_", "-"))
     assert files == set(METHODS)

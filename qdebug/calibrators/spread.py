@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.layout import (
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.layout import (
     Float64,
     Int64,
     bin_numbers,

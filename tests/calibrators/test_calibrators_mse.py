@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrate.accumulate import histogram_of
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import parse_method
-from qdebug.calibrate.mse import mse_amax, squared_error
+from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.methods import parse_method
+from qdebug.calibrators.mse import mse_amax, squared_error
 from qdebug.plan.quantize import fake_quantize, scale_of
 
 N = 100_000

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrate.accumulate import histogram_of
-from qdebug.calibrate.layout import Float64
-from qdebug.calibrate.mse import QMAX, QMIN, mse_amax
+from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.layout import Float64
+from qdebug.calibrators.mse import QMAX, QMIN, mse_amax
 
 Weight = npt.NDArray[np.floating[Any]]
 Float32 = npt.NDArray[np.float32]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdebug.calibrate.histogram import TensorHistogram
+from qdebug.calibrators.histogram import TensorHistogram
 
 
 def percentile_amax(histogram: TensorHistogram, percentile: float) -> float:

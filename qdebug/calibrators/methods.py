@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from qdebug.calibrate.entropy import entropy_amax
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.mean_max import mean_max_amax
-from qdebug.calibrate.minmax import minmax_amax
-from qdebug.calibrate.mse import mse_amax
-from qdebug.calibrate.percentile import percentile_amax
+from qdebug.calibrators.entropy import entropy_amax
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.mean_max import mean_max_amax
+from qdebug.calibrators.minmax import minmax_amax
+from qdebug.calibrators.mse import mse_amax
+from qdebug.calibrators.percentile import percentile_amax
 from qdebug.errors import UsageError
 
 _PLAIN: dict[str, Callable[[TensorHistogram], float]] = {

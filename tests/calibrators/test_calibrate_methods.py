@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdebug.calibrate.accumulate import histogram_of
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.methods import METHODS, parse_method
+from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.methods import METHODS, parse_method
 from qdebug.errors import UsageError
 
 GAUSS = np.random.default_rng(0).normal(size=200_000).astype(np.float32)

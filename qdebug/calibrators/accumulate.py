@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qdebug.calibrate import layout
-from qdebug.calibrate.gather import (
+from qdebug.calibrators import layout
+from qdebug.calibrators.gather import (
     NOTHING,
     ROOM,
     Float32,
@@ -16,8 +16,8 @@ from qdebug.calibrate.gather import (
     gather,
     new_counters,
 )
-from qdebug.calibrate.histogram import TensorHistogram
-from qdebug.calibrate.layout import Int64
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.layout import Int64
 from qdebug.types import Array
 
 _SLACK = 512

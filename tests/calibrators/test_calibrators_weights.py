@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.calibrate.weights import WEIGHT_METHODS, max_weight_amax, mse_weight_amax
+from qdebug.calibrators.weights import WEIGHT_METHODS, max_weight_amax, mse_weight_amax
 from qdebug.plan.quantize import fake_quantize, scale_of, weight_amax
 
 SHAPES = [
