@@ -97,7 +97,7 @@ def _run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-_FLAGS = {"model": "MODEL", "tactic_sources": "--tactic-source"}
+_FLAGS = {"tactic_sources": "--tactic-source"}
 """Settings whose flag is not their name."""
 
 

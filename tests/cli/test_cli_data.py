@@ -34,7 +34,7 @@ def close(a: Any, b: Any, rel: float = 1e-6) -> None:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tensors each pass over the samples compared."""
-    from qdebug.pipeline.compare.command import command as compare
+    from qdebug.pipeline.compare import command as compare
 
     seen: list[int] = []
     run_pass = compare.run_pass
