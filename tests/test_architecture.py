@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("wording",), ("errors",), ("yamlfile",), ("userfile",), ("config",),
+    ("types",), ("native",), ("wording",), ("errors",), ("yamlfile",), ("userfile",), ("config",),
     ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
     ("pipeline",), ("cli",), ("__main__",),

@@ -39,7 +39,6 @@ WITHOUT_CODES = (
     "report/",
     "run/",
     "search/",
-    "store/",
     "userfile.py",
     "yamlfile.py",
 )

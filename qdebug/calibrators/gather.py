@@ -19,11 +19,7 @@ from qdebug.calibrators.layout import (
     Int32,
     Int64,
 )
-
-try:
-    from qdebug.calibrators import _native as native
-except ImportError:  # there was no C compiler when qdebug was installed
-    native = None  # type: ignore[assignment]
+from qdebug.native import compiled as native
 
 Float32 = npt.NDArray[np.float32]
 Counters = npt.NDArray[np.uint64]
@@ -31,7 +27,7 @@ Counters = npt.NDArray[np.uint64]
 ROOM = 1 << 23
 """Values that counters can take before they must be emptied: 2^23 · 2^16 < 2^40."""
 
-_SPARE = 64  # as in _native.c
+_SPARE = 64  # as in native/histograms.c
 _COUNT_SHIFT = np.uint64(40)
 _DROPPED = np.uint64((1 << 40) - 1)
 _ABS_BITS = np.int32(0x7FFFFFFF)

@@ -14,14 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import blas
 
+from qdebug.native import compiled as native
 from qdebug.types import Array
-
-try:
-    from qdebug.measure._native import channel_sums as native_channel_sums
-    from qdebug.measure._native import row_sums as native_row_sums
-except ImportError:  # there was no C compiler when qdebug was installed
-    native_row_sums = None  # type: ignore[assignment]
-    native_channel_sums = None  # type: ignore[assignment]
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -68,9 +62,9 @@ class Parts:
 def fast_parts(ref: Float32, cand: Array, clip_limit: float | None) -> Parts:
     """Sums of contiguous [rows, width]; `cand` may be float16. Within 1e-5 of exact; check
     `is_safe`."""
-    if native_row_sums is not None:
+    if native is not None:
         limit = math.inf if clip_limit is None else clip_limit
-        found = [native_row_sums(r, c, limit) for r, c in zip(ref, cand, strict=True)]
+        found = [native.row_sums(r, c, limit) for r, c in zip(ref, cand, strict=True)]
     else:
         values = cand.astype(np.float32, copy=False)
         if ref.shape[1] < _LONG:
@@ -94,8 +88,8 @@ def exact_parts(ref: Float64, cand: Float64, clip_limit: float | None) -> Parts:
 
 def difference_energy(ref: Float32, other: Array) -> float:
     """Σ(ref − other)² of two flat arrays, as exact as fast_parts; NaN or Inf if they hold any."""
-    if native_row_sums is not None:
-        return native_row_sums(ref, other, math.inf)[1]
+    if native is not None:
+        return native.row_sums(ref, other, math.inf)[1]
     total = 0.0
     buffer = np.empty(min(_BLOCK, ref.size), np.float32)
     for start in range(0, ref.size, _BLOCK):
@@ -111,11 +105,11 @@ def channel_energies(ref: Array, cand: Array, axis: int) -> tuple[Float64, Float
     axis %= ref.ndim
     channels = ref.shape[axis]
     inner = int(np.prod(ref.shape[axis + 1 :]))
-    if native_channel_sums is not None and ref.dtype == np.float32:
+    if native is not None and ref.dtype == np.float32:
         error, signal = np.zeros(channels), np.zeros(channels)
         values = cand if cand.dtype == np.float16 else cand.astype(np.float32, copy=False)
         pair = np.ascontiguousarray(ref), np.ascontiguousarray(values)
-        native_channel_sums(*pair, channels, inner, error, signal)
+        native.channel_sums(*pair, channels, inner, error, signal)
         return error, signal
     shape = (-1, channels, inner)
     r, difference = ref.reshape(shape), (ref - cand).reshape(shape)

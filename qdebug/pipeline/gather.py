@@ -23,7 +23,7 @@ from qdebug.pipeline.context import Context
 from qdebug.run.base import Session
 from qdebug.run.sizing import probe
 from qdebug.run.stream import map_in_order
-from qdebug.store.calibration import load_calibration, save_calibration
+from qdebug.store.cache import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
 from qdebug.types import Progress
 

@@ -20,7 +20,6 @@ REQUIRED = (
     "numpy",
     "scipy",
     "h5py",
-    "hdf5plugin",
     "polygraphy",
     "pydantic",
     "pyyaml",

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from qdebug.errors import StoreError
+from qdebug.wording import option
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BUSY = {errno.EAGAIN, errno.EACCES}
@@ -20,8 +21,8 @@ _BUSY = {errno.EAGAIN, errno.EACCES}
 class PartialFile:
     """Owns `.NAME.partial` beside the target, from construction to publish() or discard().
 
-    The lock on it ends with the process, so what a killed run left is taken over, and a second
-    run to the same target is refused. HDF5's own locking must be off: it would lock against this.
+    The lock on it ends with the process, so what a killed run left behind is taken over, and a
+    second run to the same target is refused. HDF5's own locking must be off: it would conflict.
     """
 
     def __init__(self, target: Path, *, overwrite: bool) -> None:
@@ -41,7 +42,8 @@ class PartialFile:
         except OSError as error:
             raise StoreError(
                 f"{target}: cannot be written ({error.strerror}).",
-                "Give another path with `-o`.",
+                _elsewhere(),
+                code="QD-STORE-TARGET",
             ) from error
         self._lock()
 
@@ -50,7 +52,8 @@ class PartialFile:
         if not parent.is_dir():
             raise StoreError(
                 f"{self.target}: there is no directory {parent}.",
-                f"Run `mkdir -p {parent}`, or give another path with `-o`.",
+                f"Run `mkdir -p {parent}`, or choose another path with {option('output')}.",
+                code="QD-STORE-TARGET",
             )
         try:
             mode = self._final.stat().st_mode
@@ -58,12 +61,16 @@ class PartialFile:
             return
         if not stat.S_ISREG(mode):
             raise StoreError(
-                f"{self.target}: exists and is not a regular file.", "Give another path with `-o`."
+                f"{self.target}: exists and is not a regular file.",
+                _elsewhere(),
+                code="QD-STORE-TARGET",
             )
         if not overwrite:
             raise StoreError(
-                f"{self.target}: exists already.",
-                "Add `--force` to replace it, or give another path with `-o`.",
+                f"{self.target}: already exists.",
+                f"Replace it with {option('force')}, or choose another path with"
+                f" {option('output')}.",
+                code="QD-STORE-EXISTS",
             )
 
     def _lock(self) -> None:
@@ -75,7 +82,8 @@ class PartialFile:
                 os.close(self._fd)
                 raise StoreError(
                     f"{self.target}: another run is writing it now.",
-                    "Wait for it to end, or give another path with `-o`.",
+                    f"Wait for it to end, or choose another path with {option('output')}.",
+                    code="QD-STORE-BUSY",
                 ) from error
 
     def size_bytes(self) -> int:
@@ -161,25 +169,35 @@ def write_error(target: Path, error: BaseException, needed: int, free: int) -> S
         return disk_full(target, needed, free)
     if number == errno.EFBIG:
         return StoreError(
-            f"{target}: the run file outgrew the largest file allowed here"
+            f"{target}: the run file exceeds the largest file allowed here"
             f" (it needs {_about(needed)}).",
-            "Raise `ulimit -f`, keep less (`--keep worst:8`, `--keep none`),"
-            " or give another path with `-o`.",
+            f"Raise `ulimit -f`, or {_keep_less()}.",
+            code="QD-STORE-FILE-LIMIT",
         )
     reason = os.strerror(number) if number else str(error).splitlines()[0]
     return StoreError(
         f"{target}: writing the run file failed ({reason}).",
-        "Check the disk, or give another path with `-o`.",
+        f"Check the disk, or choose another path with {option('output')}.",
+        code="QD-STORE-WRITE",
     )
 
 
 def disk_full(target: Path, needed: int, free: int) -> StoreError:
     """The message for a disk that cannot hold the run file; sizes in bytes."""
     return StoreError(
-        f"{target}: the disk is full: the run file needs {_about(needed)},"
-        f" {_readable(free)} is free for it.",
-        "Keep less (`--keep worst:8`, `--keep none`), or give a path on another disk with `-o`.",
+        f"{target}: the disk is full: the run file needs {_about(needed)};"
+        f" {_readable(free)} available.",
+        f"Choose a path on another disk with {option('output')}, or {_keep_less()}.",
+        code="QD-STORE-DISK-FULL",
     )
+
+
+def _elsewhere() -> str:
+    return f"Choose another path with {option('output')}."
+
+
+def _keep_less() -> str:
+    return f"keep less ({option('keep', 'worst:8')}, {option('keep', 'none')})"
 
 
 def _about(needed: int) -> str:

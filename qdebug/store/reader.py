@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from qdebug.errors import StoreError
 from qdebug.store import schema
-from qdebug.store.opening import damage, open_run
-from qdebug.store.ranges import numbered_groups, read_ranges
-from qdebug.store.schema import RangeRecord, Role
+from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_ranges
 from qdebug.types import Array
+from qdebug.wording import option
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,12 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
 
         Raises:
             StoreError: no such file, not an HDF5 file, not a run file of this version, or one
-                that was never finished; or its filter is not installed.
+                that was never finished.
         """
         self.path = Path(path)
-        self._file = open_run(self.path)
+        self._file = _open_run(self.path)
         try:
-            with damage(self.path, "the list of samples"):
+            with _damage(self.path, "the list of samples"):
                 kept = self._file[schema.SAMPLES][()].tolist()
         except StoreError:
             self._file.close()
@@ -76,7 +77,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     @cached_property
     def manifest(self) -> Mapping[str, object]:
         """Hashes, versions, device, flags and seed of the run."""
-        with damage(self.path, "the manifest"):
+        with _damage(self.path, "the manifest"):
             manifest: Mapping[str, object] = json.loads(self._file.attrs[schema.ATTR_MANIFEST])
             return manifest
 
@@ -88,14 +89,14 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     @cached_property
     def results(self) -> dict[str, Any]:
         """The result of the comparison."""
-        with damage(self.path, "the results"):
+        with _damage(self.path, "the results"):
             results: dict[str, Any] = json.loads(self._text(schema.RESULTS))
             return results
 
     def tensors(self, role: Role) -> tuple[str, ...]:
         """The names of the tensors that were captured in a role, in the order of capture."""
         _check_role(role)
-        with damage(self.path, "the tensors"):
+        with _damage(self.path, "the tensors"):
             return tuple(name for name in self._groups if self._find(role, name) is not None)
 
     def read(self, role: Role, tensor: str, sample: int) -> Array:
@@ -122,12 +123,12 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         Raises:
             StoreError: the file is damaged.
         """
-        with damage(self.path, "the ranges"):
+        with _damage(self.path, "the ranges"):
             return read_ranges(self._file)
 
     @cached_property
     def _groups(self) -> dict[str, Any]:
-        with damage(self.path, "the tensor names"):
+        with _damage(self.path, "the tensor names"):
             groups = numbered_groups(self._file, schema.TENSORS)
             return {group.attrs[schema.ATTR_NAME]: group for group in groups}
 
@@ -143,20 +144,22 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         row = self._row_of.get(sample)
         if row is None and not self._row_of:
             raise StoreError(
-                f"{self.path}: keeps no activations.",
-                "Run `qdebug compare` again with `--keep all` or `--keep worst:8`.",
+                f"{self.path}: holds no activations.",
+                f"Compare again with `{option('keep', 'all')}` or `{option('keep', 'worst:8')}`.",
+                code="QD-STORE-NOT-KEPT",
             )
         if row is None:
             near = min(self._row_of, key=lambda kept: (abs(kept - sample), kept))
             raise StoreError(
                 f"{self.path}: the activations of sample {sample} were not kept;"
                 f" the nearest kept sample is {near}.",
-                "Run `qdebug compare` again with `--keep all` to have every sample.",
+                f"Compare again with `{option('keep', 'all')}` to keep every sample.",
+                code="QD-STORE-NOT-KEPT",
             )
         return row
 
     def _read(self, role: Role, tensor: str, sample: int, row: int) -> Array:
-        with damage(self.path, f"tensor '{tensor}'"):
+        with _damage(self.path, f"tensor '{tensor}'"):
             stored = self._find(role, tensor)
             if stored is None:
                 raise self._unknown(role, tensor)
@@ -164,6 +167,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
                 raise StoreError(
                     f"{self.path}: the {role} has no tensor '{tensor}' for sample {sample}.",
                     "It was not captured for this sample; see `skipped` in the results.",
+                    code="QD-STORE-NO-TENSOR",
                 )
             if row in stored.ragged:
                 return np.asarray(self._groups[tensor][schema.ragged_group(role)][str(row)][()])
@@ -174,10 +178,11 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         return StoreError(
             f"{self.path}: the {role} has no tensor '{tensor}'.",
             f"Did you mean '{near[0]}'?" if near else "The run kept no activations of this role.",
+            code="QD-STORE-NO-TENSOR",
         )
 
     def _text(self, name: str) -> str:
-        with damage(self.path, f"'{name}'"):
+        with _damage(self.path, f"'{name}'"):
             text: str = self._file[name].asstr()[()]
             return text
 
@@ -188,6 +193,109 @@ def _check_role(role: Role) -> None:
 
 
 def _describe(dataset: Any) -> _Stored:
+    _need_filters(dataset)
     ragged = dataset.attrs.get(schema.ATTR_RAGGED, ())
     missing = dataset.attrs.get(schema.ATTR_MISSING, ())
     return _Stored(dataset, frozenset(map(int, ragged)), frozenset(map(int, missing)))
+
+
+def _need_filters(dataset: Any) -> None:
+    """Register the filters of a dataset that another tool compressed, such as h5repack.
+
+    Raises:
+        StoreError: a filter that neither HDF5 nor hdf5plugin has.
+    """
+    properties = dataset.id.get_create_plist()
+    used = [properties.get_filter(i) for i in range(properties.get_nfilters())]
+    if all(h5py.h5z.filter_avail(code) for code, *_ in used):
+        return
+    with contextlib.suppress(ImportError):
+        importlib.import_module("hdf5plugin")  # registers its filters with HDF5
+    for code, _, _, name in used:
+        if not h5py.h5z.filter_avail(code):
+            raise StoreError(
+                f"{dataset.file.filename}: compressed with the HDF5 filter"
+                f" '{name.decode(errors='replace') or code}', which is not installed.",
+                "Run `pip install hdf5plugin`, or decompress the file with `h5repack -f NONE`.",
+                code="QD-STORE-FILTER",
+            )
+
+
+def _open_run(path: Path) -> Any:
+    """The h5py file of a complete run, open for reading.
+
+    Raises:
+        StoreError: no such file, not an HDF5 file, not a run file of this version, or one that
+            was never finished.
+    """
+    file = _open_hdf5(path)
+    try:
+        with _damage(path, "the head of the file"):
+            _check_head(path, file.attrs)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+@contextlib.contextmanager
+def _damage(path: Path, what: str) -> Iterator[None]:
+    """Turn what h5py and json raise over a damaged file into a StoreError naming `what`."""
+    try:
+        yield
+    # Damaged JSON and damaged text are both kinds of ValueError.
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreError(
+            f"{path}: {what} cannot be read: the file is damaged ({reason}).",
+            "Copy the file again, or repeat the comparison.",
+            code="QD-STORE-DAMAGED",
+        ) from error
+
+
+def _open_hdf5(path: Path) -> Any:
+    if not path.exists():
+        raise StoreError(
+            f"{path}: no such file.",
+            f"`qdebug compare` writes a run file where `{option('output')}` says.",
+            code="QD-STORE-NOT-FOUND",
+        )
+    if path.is_dir():
+        raise StoreError(
+            f"{path}: is a directory.", "Give the run file itself.", code="QD-STORE-NOT-A-RUN"
+        )
+    try:
+        # Whole rows are read, each once: a chunk cache would only copy them.
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
+    except PermissionError as error:
+        raise StoreError(
+            f"{path}: permission denied.", f"Run `chmod +r {path}`.", code="QD-STORE-PERMISSION"
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"{path}: not a qdebug run: not an HDF5 file, or truncated.",
+            "Give the run file that `qdebug compare` wrote, or copy it again.",
+            code="QD-STORE-NOT-A-RUN",
+        ) from error
+
+
+def _check_head(path: Path, attrs: Any) -> None:
+    found = attrs.get(schema.ATTR_SCHEMA)
+    if found is None:
+        raise StoreError(
+            f"{path}: an HDF5 file, but not a qdebug run.",
+            "Give the run file that `qdebug compare` wrote.",
+            code="QD-STORE-NOT-A-RUN",
+        )
+    if found != schema.SCHEMA:
+        raise StoreError(
+            f"{path}: has the schema {found!r}; this qdebug reads {schema.SCHEMA!r}.",
+            "Use the version of qdebug that wrote it, or repeat the comparison.",
+            code="QD-STORE-VERSION",
+        )
+    if not attrs.get(schema.ATTR_COMPLETE, False):
+        raise StoreError(
+            f"{path}: incomplete: the run that wrote it did not finish.",
+            "Repeat the comparison.",
+            code="QD-STORE-INCOMPLETE",
+        )

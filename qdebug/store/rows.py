@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,16 @@ from qdebug.errors import StoreError
 from qdebug.store.schema import ATTR_MISSING, ATTR_RAGGED, FloatStorage, Role, ragged_group
 from qdebug.types import Array
 
-try:
-    from qdebug.store._native import narrow as native_narrow
-except ImportError:  # there was no C compiler when qdebug was installed
-    native_narrow = None  # type: ignore[assignment]
-
 MAX_CHUNK_BYTES = 1 << 30
 """HDF5 allows chunks below 4 GiB. One chunk per row was the fastest at any size measured."""
 
-_FILTER_WORTHWHILE_BYTES = 4096
 _STORABLE_KINDS = "fiub"
 
 
 class TensorRows:
-    """Writes rows in any order, over each other; remembers which sample each row is of."""
+    """Writes rows in any order, also over each other; remembers which sample each row holds."""
 
-    def __init__(
-        self, group: Any, role: Role, first: Array, rows: int, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, group: Any, role: Role, first: Array, rows: int) -> None:
         """Create the dataset.
 
         Args:
@@ -37,7 +29,6 @@ class TensorRows:
             role: becomes the dataset's name.
             first: a storable() row; sets the shape and dtype of the dataset.
             rows: how many rows to declare; more are added as needed.
-            options: create_dataset() arguments of the filter, empty for none.
         """
         self._group = group
         self._role: Role = role
@@ -47,8 +38,7 @@ class TensorRows:
         self._sample_of: dict[int, int] = {}
         self._ragged: set[int] = set()
         chunk = (1, *chunk_shape(first.shape, first.itemsize, MAX_CHUNK_BYTES))
-        filtered = bool(options) and first.nbytes >= _FILTER_WORTHWHILE_BYTES
-        self._direct = not filtered and chunk[1:] == first.shape
+        self._direct = chunk[1:] == first.shape
         self._origin = (0,) * first.ndim
         self._rows = max(1, rows)
         self._dataset = group.create_dataset(
@@ -59,7 +49,6 @@ class TensorRows:
             maxshape=(None, *(size or None for size in first.shape)),
             chunks=chunk,
             fillvalue=self._fill,
-            **(options if filtered else {}),
         )
 
     def put(self, row: int, sample: int, array: Array) -> None:
@@ -82,11 +71,11 @@ class TensorRows:
         self._sample_of[row] = sample
 
     def finish(self, samples: Sequence[int]) -> None:
-        """Record which rows are ragged or missing, and cut the dataset to the rows in use.
+        """Record which rows are ragged or missing, and trim the dataset to the rows in use.
 
         Args:
-            samples: the sample each row belongs to in the end. A row that was last put for
-                another one is cleared, and missing.
+            samples: the sample each row belongs to in the end. A row that was last written for
+                another sample is cleared, and counts as missing.
         """
         for row in range(len(samples)):
             if row in self._sample_of and self._sample_of[row] != samples[row]:
@@ -119,7 +108,7 @@ class TensorRows:
 
     def _grow(self, row: int) -> None:
         if row >= self._rows:
-            # By doubling, to change the file's index rarely; finish() cuts the rest off.
+            # By doubling, to change the file's index rarely; finish() trims the rest.
             self._rows = max(row + 1, 2 * self._rows)
             self._dataset.resize(self._rows, axis=0)
 
@@ -131,12 +120,13 @@ def storable(name: str, array: Array, storage: FloatStorage) -> Array:
     "float32" leaves every dtype as it was captured.
 
     Raises:
-        StoreError: text, complex numbers and other dtypes that no run file holds.
+        StoreError: text, complex numbers or another dtype that run files cannot hold.
     """
     if array.dtype.kind not in _STORABLE_KINDS:
         raise StoreError(
             f"Tensor '{name}': arrays of {array.dtype} cannot be stored.",
             "Leave this tensor out of the comparison.",
+            code="QD-STORE-DTYPE",
         )
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
     if storage == "float16" and array.dtype.kind == "f" and array.itemsize > 2:
@@ -146,12 +136,9 @@ def storable(name: str, array: Array, storage: FloatStorage) -> Array:
 
 def _narrowed(array: Array) -> Array:
     """As float16; as it is if a finite value would become infinite."""
-    if native_narrow is not None and array.dtype == np.float32:
-        narrow = np.empty(array.shape, np.float16)
-        return array if native_narrow(array, narrow) else narrow
     with np.errstate(over="ignore", under="ignore"):
         narrow = array.astype(np.float16)
-    # isinf() on float16 takes longer than the narrowing itself; the bits tell as much.
+    # isinf() on float16 takes longer than the narrowing itself; the bits say as much.
     infinite = (narrow.view(np.uint16) & 0x7FFF) == 0x7C00
     return narrow if np.isinf(array[infinite]).all() else array
 

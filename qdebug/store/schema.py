@@ -9,7 +9,6 @@ It can be read with plain h5py (1.10 file format or newer)::
                             manifest  JSON text: hashes of model, samples and plan, versions, seed
                             keep      "all", "none" or "worst:N"
                             dtype     "float32" (floats as captured) or "float16" (floats narrowed)
-                            filter    "raw", "lz4" or "zstd"; the last two need `import hdf5plugin`
     /plan                 scalar text: the precision plan, YAML; empty when there was none
     /results              scalar text: the result of the comparison, JSON
     /samples              int64 [rows]: which sample each row of every activation dataset belongs
@@ -35,10 +34,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from qdebug.errors import UsageError
 from qdebug.types import Array
+from qdebug.wording import option
 
 SCHEMA = "qdebug.run/1"
 
@@ -48,7 +50,6 @@ ATTR_CREATED = "created"
 ATTR_MANIFEST = "manifest"
 ATTR_KEEP = "keep"
 ATTR_DTYPE = "dtype"
-ATTR_FILTER = "filter"
 ATTR_NAME = "name"
 ATTR_RAGGED = "ragged"
 ATTR_MISSING = "missing"
@@ -64,7 +65,6 @@ NO_SAMPLE = -1
 Role = Literal["reference", "candidate", "engine"]
 ROLES: tuple[Role, ...] = ("reference", "candidate", "engine")
 FloatStorage = Literal["float32", "float16"]
-FilterName = Literal["raw", "lz4", "zstd"]
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,9 @@ class Keep:
         if word == "worst" and number.isascii() and number.isdigit() and int(number) >= 1:
             return cls("worst", int(number))
         raise UsageError(
-            f"--keep {text}: not a choice of what to keep.",
+            f"{option('keep', text)}: not a valid choice of samples to keep.",
             "Use `all`, `none` or `worst:N` with N at least 1, such as `worst:8`.",
+            code="QD-USAGE-KEEP",
         )
 
     def __str__(self) -> str:
@@ -120,3 +121,48 @@ def numbered(group: str, index: int) -> str:
 def ragged_group(role: Role) -> str:
     """The group, beside a tensor's dataset, that holds the rows which do not fit it."""
     return f"ragged_{role}"
+
+
+def write_ranges(file: Any, ranges: Mapping[str, RangeRecord]) -> None:
+    """Replace the calibration records of an open h5py file.
+
+    Args:
+        file: an h5py file open for writing.
+        ranges: the records by tensor name.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    if RANGES in file:
+        del file[RANGES]
+    for index, (name, record) in enumerate(ranges.items()):
+        group = file.create_group(numbered(RANGES, index))
+        for key, value in record.scalars.items():
+            group.attrs[key] = value
+        group.attrs[ATTR_NAME] = name
+        for key, array in record.arrays.items():
+            group[key] = array
+
+
+def read_ranges(file: Any) -> dict[str, RangeRecord]:
+    """The calibration records of an open h5py file, by tensor name; empty when there are none.
+
+    Raises:
+        OSError, KeyError: the file is damaged.
+    """
+    records: dict[str, RangeRecord] = {}
+    for group in numbered_groups(file, RANGES):
+        attrs = dict(group.attrs)
+        name = attrs.pop(ATTR_NAME)
+        scalars = {key: value.item() for key, value in attrs.items()}
+        arrays = {key: np.asarray(item[()]) for key, item in group.items()}
+        records[name] = RangeRecord(scalars, arrays)
+    return records
+
+
+def numbered_groups(file: Any, parent: str) -> list[Any]:
+    """The groups of an open h5py file below `parent`, in the order they were written."""
+    if parent not in file:
+        return []
+    # HDF5 lists by text, which puts 100000 before 99999.
+    return [file[parent][key] for key in sorted(file[parent], key=int)]

@@ -7,21 +7,25 @@ rows does not hold up one that runs a model. One writer is for one thread at a t
 from __future__ import annotations
 
 import contextlib
+import datetime
+import errno
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import h5py
 import numpy as np
 
-from qdebug.store import filters, schema
-from qdebug.store.opening import create_run
+from qdebug.store import schema
 from qdebug.store.partial import PartialFile, disk_full, write_error
-from qdebug.store.ranges import write_ranges
 from qdebug.store.rows import TensorRows, storable
-from qdebug.store.schema import FilterName, FloatStorage, Keep, RangeRecord, Role
+from qdebug.store.schema import FloatStorage, Keep, RangeRecord, Role, write_ranges
 from qdebug.types import Array, Tensors
 
+# Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
+_FORMAT = ("v110", "v110")
+_HEAD_BYTES = 1 << 16
 _RELEASE_BYTES = 32 << 20
 """How much is written between two calls to release_memory()."""
 
@@ -36,7 +40,6 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         overwrite: bool,
         keep: Keep,
         dtype: FloatStorage = "float32",
-        filter: FilterName | Literal["auto"] = "auto",
         expected_rows: int = 0,
     ) -> None:
         """Check the target and create the temporary file beside it.
@@ -47,8 +50,6 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             keep: with "none", put_rows() does nothing; with "worst:N", rows are the N slots.
             dtype: "float32" stores what was captured; "float16" narrows floats, except tensors
                 with finite values beyond its range.
-            filter: "auto" measures on the first rows. Always "raw" with "worst:N", since rows
-                compressed over each other leave holes.
             expected_rows: how many rows are coming, 0 when unknown; lets a full disk be seen
                 before the work is done.
 
@@ -59,8 +60,6 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         self._target = Path(path)
         self._keep = keep
         self._dtype: FloatStorage = dtype
-        self._filter = "raw" if keep.kind == "worst" else filter
-        self._options: Mapping[str, Any] | None = None
         self._expected = keep.count if keep.kind == "worst" else expected_rows
         self._samples: dict[int, int] = {}
         self._groups: dict[str, Any] = {}
@@ -71,7 +70,7 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         self._file: Any = None
         self._partial = PartialFile(self._target, overwrite=overwrite)
         with self._guard():
-            self._file = create_run(self._partial.path, keep, dtype)
+            self._file = _create_run(self._partial.path, keep, dtype)
 
     def __exit__(self, *_: object) -> None:
         self._abort()
@@ -118,13 +117,14 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             return
         self._check(role, row, sample)
         with self._guard():
+            stored = {name: storable(name, a, self._dtype) for name, a in tensors.items()}
             if role not in self._row_bytes:
-                self._prepare(role, tensors)
+                self._row_bytes[role] = sum(a.nbytes for a in stored.values())
+                self._check_space()
             self._samples[row] = sample
-            for name, array in tensors.items():
-                stored = storable(name, array, self._dtype)
-                self._rows_of(role, name, stored, row).put(row, sample, stored)
-                self._count(stored.nbytes)
+            for name, array in stored.items():
+                self._rows_of(role, name, array, row).put(row, sample, array)
+                self._count(array.nbytes)
 
     def finish(self, results_json: str) -> Path:
         """Complete the file and put it in the target's place, in one step.
@@ -159,24 +159,9 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         if role not in schema.ROLES:
             raise ValueError(f"no role {role!r}")
         if row < 0 or (self._keep.kind == "worst" and row >= self._keep.count):
-            raise ValueError(f"no row {row} with --keep {self._keep}")
+            raise ValueError(f"no row {row} with keep {self._keep}")
         if sample < 0:
             raise ValueError(f"no sample {sample}")
-
-    def _prepare(self, role: Role, tensors: Tensors) -> None:
-        """Look at the first row of a role: choose the filter, and see whether the disk will do."""
-        stored = [storable(name, array, self._dtype) for name, array in tensors.items()]
-        if self._options is None:
-            self._set_filter(stored)
-        self._row_bytes[role] = sum(array.nbytes for array in stored)
-        self._check_space()
-
-    def _set_filter(self, tensors: Sequence[Array]) -> None:
-        name = self._filter
-        if name == "auto":
-            name = filters.choose(tensors, self._partial.path.parent)
-        self._options = filters.dataset_options(name)
-        self._file.attrs[schema.ATTR_FILTER] = name
 
     def _rows_of(self, role: Role, name: str, first: Array, row: int) -> TensorRows:
         found = self._rows.get((role, name))
@@ -187,7 +172,7 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
                 group = self._groups[name] = self._file.create_group(path)
                 group.attrs[schema.ATTR_NAME] = name
             declared = max(self._expected, row + 1)
-            found = TensorRows(group, role, first, declared, self._options or {})
+            found = TensorRows(group, role, first, declared)
             self._rows[role, name] = found
         return found
 
@@ -198,14 +183,13 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             self._partial.release_memory()
 
     def _needed_bytes(self) -> int:
-        """What the activations need as far as known; compression is not counted."""
+        """What the activations need, as far as is known."""
         return sum(self._row_bytes.values()) * max(self._expected, len(self._samples))
 
     def _check_space(self) -> None:
         needed = self._needed_bytes()
         available = self._partial.free_bytes() + self._partial.size_bytes()
-        # A filter may make it fit.
-        if not self._options and self._expected and needed > available:
+        if self._expected and needed > available:
             raise disk_full(self._target, needed, available)
 
     @contextlib.contextmanager
@@ -242,3 +226,28 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         # HDF5 keeps a file open as long as one of its datasets is.
         self._rows.clear()
         self._groups.clear()
+
+
+def _create_run(path: Path, keep: Keep, dtype: FloatStorage) -> Any:
+    """A new h5py file with the head of an incomplete run, replacing what was there.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    # HDF5 crashes the process when not even the head of a new file can be written, so a disk that
+    # is that full must be noticed without it.
+    with path.open("wb", buffering=0) as probe:
+        if probe.write(bytes(_HEAD_BYTES)) != _HEAD_BYTES:
+            raise OSError(errno.ENOSPC, "No space left on device")
+    # No HDF5 lock: PartialFile holds one. No chunk cache: it would keep up to 8 MiB per tensor
+    # until the end, and a row is written as a whole.
+    file = h5py.File(path, "w", libver=_FORMAT, locking=False, rdcc_nbytes=0)
+    file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
+    file.attrs[schema.ATTR_COMPLETE] = False
+    now = datetime.datetime.now(datetime.UTC)
+    file.attrs[schema.ATTR_CREATED] = now.isoformat(timespec="seconds")
+    file.attrs[schema.ATTR_KEEP] = str(keep)
+    file.attrs[schema.ATTR_DTYPE] = dtype
+    file.attrs[schema.ATTR_MANIFEST] = "{}"
+    file[schema.PLAN] = ""
+    return file

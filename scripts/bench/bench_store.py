@@ -1,4 +1,4 @@
-"""Write and read rates of the run file on real activations: chunk layouts, filters, the GIL.
+"""Write and read rates of the run file on real activations: chunk layouts, dtypes, the GIL.
 
     python scripts/bench/bench_store.py MODEL.onnx INPUTS.npz [--samples 4] [--directory DIR]
 
@@ -24,7 +24,7 @@ import onnxruntime as ort
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from qdebug.store import filters, rows
+from qdebug.store import rows
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
@@ -70,14 +70,13 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def write(path: Path, captured: list[Row], filter_name: str, dtype: str) -> None:
+def write(path: Path, captured: list[Row], dtype: str) -> None:
     """One run file of the reference role."""
     with RunWriter(
         path,
         overwrite=True,
         keep=Keep("all"),
         dtype=dtype,  # type: ignore[arg-type]
-        filter=filter_name,  # type: ignore[arg-type]
         expected_rows=len(captured),
     ) as writer:
         for i, tensors in enumerate(captured):
@@ -93,26 +92,19 @@ def read(path: Path, captured: list[Row]) -> None:
             run.read_rows("reference", i, names)
 
 
-def bench_filters(path: Path, captured: list[Row]) -> None:
+def bench_dtypes(path: Path, captured: list[Row]) -> None:
     size = sum(array.nbytes for tensors in captured for array in tensors.values())
     for dtype in ("float32", "float16"):
-        for name in ("raw", "lz4", "zstd", "auto"):
-            seconds = best(lambda n=name, d=dtype: timed(lambda: write(path, captured, n, d)))
-            back = best(lambda: timed(lambda: read(path, captured)))
-            with h5py.File(path) as file:
-                chosen = f"-> {file.attrs['filter']}" if name == "auto" else ""
-            print(
-                f"{dtype} {name:5} write {size / seconds / 1e9:5.2f} GB/s"
-                f"  read {size / back / 1e9:5.2f} GB/s"
-                f"  {size / path.stat().st_size:5.2f} times smaller {chosen}"
-            )
+        seconds = best(lambda d=dtype: timed(lambda: write(path, captured, d)))
+        back = best(lambda: timed(lambda: read(path, captured)))
+        print(f"{dtype} write {size / seconds / 1e9:5.2f} GB/s  read {size / back / 1e9:5.2f} GB/s")
 
 
 def bench_chunks(path: Path, captured: list[Row]) -> None:
     size = sum(array.nbytes for tensors in captured for array in tensors.values())
     for limit in (64 << 10, 256 << 10, 1 << 20, 4 << 20, 1 << 30):
         rows.MAX_CHUNK_BYTES = limit
-        seconds = best(lambda: timed(lambda: write(path, captured, "raw", "float32")))
+        seconds = best(lambda: timed(lambda: write(path, captured, "float32")))
         print(
             f"chunks up to {limit >> 10:8} KiB: write {size / seconds / 1e9:.2f} GB/s,"
             f" file {path.stat().st_size / size:.2f} of the data"
@@ -125,12 +117,10 @@ def bench_threads(path: Path) -> None:
     with h5py.File(path, "w", rdcc_nbytes=0) as file:
         options = {"shape": (4, *row.shape), "dtype": "f4", "chunks": (1, *row.shape)}
         raw = file.create_dataset("raw", **options)
-        lz4 = file.create_dataset("lz4", **options, **filters.dataset_options("lz4"))
         work: dict[str, Callable[[int], object]] = {
             "idle": lambda _: time.sleep(0.01),
             "pure Python loop (holds the lock)": lambda _: sum(range(300_000)),
             "write_direct_chunk": lambda i: raw.id.write_direct_chunk((i, 0, 0, 0, 0), row),
-            "bitshuffle-lz4 write": lambda i: lz4.__setitem__(i, row),
             "read": lambda i: raw[i],
         }
         rates = {name: max(_ticks(action) for _ in range(REPEATS)) for name, action in work.items()}
@@ -177,7 +167,7 @@ def main() -> int:
     )
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         path = Path(folder) / "run.h5"
-        bench_filters(path, captured)
+        bench_dtypes(path, captured)
         bench_chunks(path, captured)
         bench_threads(path.with_name("threads.h5"))
     return 0

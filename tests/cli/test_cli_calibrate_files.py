@@ -13,7 +13,7 @@ import pytest
 import yaml
 from onnx import helper
 
-from qdebug.store.calibration import load_calibration, save_calibration
+from qdebug.store.cache import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
 
 CALIBRATE = ("calibrate", "net.onnx", "--calib-data", "calib.npz", "--holdout", "data.npz")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import hdf5plugin  # noqa: F401 (registers the filters a run file may use)
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import hdf5plugin  # noqa: F401 (registers the filters a run file may use)
 import numpy as np
 import pytest
 

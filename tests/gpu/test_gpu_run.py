@@ -196,7 +196,7 @@ def test_copies_overlap_with_the_stores_writes(
 
         def seconds(stream: Callable[[], Iterator[Tensors]], written: bool) -> float:
             path = tmp_path / "run.h5"
-            with RunWriter(path, overwrite=True, keep=Keep.parse("all"), filter="raw") as writer:
+            with RunWriter(path, overwrite=True, keep=Keep.parse("all")) as writer:
                 start = time.perf_counter()
                 for row, found in enumerate(stream()):
                     if written:

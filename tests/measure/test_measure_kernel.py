@@ -12,9 +12,7 @@ from qdebug.measure import kernel
 HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE = HALVES[np.isfinite(HALVES)]
 
-needs_native = pytest.mark.skipif(
-    kernel.native_row_sums is None, reason="the C module was not built"
-)
+needs_native = pytest.mark.skipif(kernel.native is None, reason="the C module was not built")
 
 
 @needs_native
@@ -22,8 +20,8 @@ needs_native = pytest.mark.skipif(
 def test_every_float16_is_widened_exactly(width: int) -> None:
     ones = np.ones(width, np.float32)
     for values in HALVES.reshape(-1, width):
-        found = kernel.native_row_sums(ones, values, 1.0)
-        expected = kernel.native_row_sums(ones, values.astype(np.float32), 1.0)
+        found = kernel.native.row_sums(ones, values, 1.0)
+        expected = kernel.native.row_sums(ones, values.astype(np.float32), 1.0)
         assert str(found) == str(expected)  # equal, or NaN in both
 
 
@@ -60,6 +58,6 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     row = np.zeros(8, np.float32)
     for other in (row[:7], row.astype(np.float64)):
         with pytest.raises(ValueError, match="two arrays of floats of one size"):
-            kernel.native_row_sums(row, other, 1.0)
+            kernel.native.row_sums(row, other, 1.0)
     with pytest.raises(ValueError, match="two float64"):
-        kernel.native_channel_sums(row, row, 3, 1, np.zeros(3), np.zeros(3))
+        kernel.native.channel_sums(row, row, 3, 1, np.zeros(3), np.zeros(3))

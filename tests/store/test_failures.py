@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from qdebug.errors import StoreError
-from qdebug.store import filters
 from qdebug.store.partial import PartialFile
 from qdebug.store.reader import RunReader
 from qdebug.store.rows import TensorRows
@@ -49,7 +48,7 @@ with RunWriter(sys.argv[1], overwrite=True, keep=Keep("all")) as writer:
 LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 20, 20 << 20))"
 FILL = """
 try:
-    with RunWriter(sys.argv[1], overwrite=False, keep=Keep("all"), filter=sys.argv[2]) as run:
+    with RunWriter(sys.argv[1], overwrite=False, keep=Keep("all")) as run:
         for i in range(20):
             run.put_rows("reference", i, i, row)
         run.finish("{}")
@@ -120,7 +119,7 @@ def test_an_interrupt_just_after_publishing_keeps_the_run(
 def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     path.write_text("before")
-    with pytest.raises(StoreError, match=r"run\.h5: exists already(?s:.*)--force"):
+    with pytest.raises(StoreError, match="QD-STORE-EXISTS"):
         RunWriter(path, overwrite=False, keep=ALL)
     assert names_in(tmp_path) == ["run.h5"]
     write_run(path, overwrite=True)
@@ -138,7 +137,7 @@ def test_a_link_keeps_leading_to_the_run(tmp_path: Path) -> None:
 
 def test_targets_that_cannot_be(tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "run.h5", tmp_path, Path("/dev/null"), tmp_path / ("x" * 250)):
-        with pytest.raises(StoreError, match="-o"):
+        with pytest.raises(StoreError, match="QD-STORE-TARGET"):
             RunWriter(path, overwrite=True, keep=ALL)
     assert names_in(tmp_path) == []
 
@@ -146,7 +145,7 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="QD-STORE-TARGET"):
         RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
 
 
@@ -154,7 +153,7 @@ def test_a_second_run_to_the_same_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     with RunWriter(path, overwrite=False, keep=ALL) as writer:
         writer.put_rows("reference", 0, 3, ROW)
-        with pytest.raises(StoreError, match="another run"):
+        with pytest.raises(StoreError, match="QD-STORE-BUSY"):
             RunWriter(path, overwrite=False, keep=ALL)
         writer.finish("{}")
     with RunReader(path) as run:
@@ -179,11 +178,10 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["raw", "lz4"])
-def test_a_write_that_the_system_refuses(name: str, tmp_path: Path) -> None:
-    done = python(LIMIT + FILL, tmp_path / "run.h5", name)
+def test_a_write_that_the_system_refuses(tmp_path: Path) -> None:
+    done = python(LIMIT + FILL, tmp_path / "run.h5")
     assert done.returncode == 7, done.stderr
-    assert "run.h5: the run file outgrew" in done.stdout
+    assert "QD-STORE-FILE-LIMIT" in done.stdout
     assert done.stdout.endswith("\n\n")  # nothing is left in the directory
     assert done.stderr == ""
 
@@ -193,12 +191,11 @@ def test_a_full_disk(tmp_path: Path) -> None:
     if not shutil.which("unshare") or execute("unshare", "-m", "sh", "-c", mount).returncode:
         pytest.skip("needs the right to mount a small tmpfs")
     command = f'{mount} && exec "$@"'
-    fill = (sys.executable, "-c", HEAD + FILL, tmp_path / "r.h5", "raw")
+    fill = (sys.executable, "-c", HEAD + FILL, tmp_path / "r.h5")
     done = execute("unshare", "-m", "sh", "-c", command, "sh", *fill)
     assert done.returncode == 7, done.stderr
-    assert "r.h5: the disk is full" in done.stdout
-    assert "21 MB is free" in done.stdout
-    assert "--keep none" in done.stdout
+    assert "QD-STORE-DISK-FULL" in done.stdout
+    assert "21 MB available" in done.stdout
     assert done.stdout.endswith("\n\n")
 
 
@@ -210,7 +207,7 @@ def test_a_full_disk_is_mapped_and_cleaned_up(
 
     monkeypatch.setattr(TensorRows, "put", full)
     writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
-    with pytest.raises(StoreError, match=r"run\.h5: the disk is full.*free(?s:.*)--keep none"):
+    with pytest.raises(StoreError, match="QD-STORE-DISK-FULL"):
         writer.put_rows("reference", 0, 0, ROW)
     assert names_in(tmp_path) == []
     with pytest.raises(ValueError, match="closed"):
@@ -222,7 +219,7 @@ def test_a_disk_that_will_not_hold_the_run_is_seen_at_the_first_row(
 ) -> None:
     monkeypatch.setattr(PartialFile, "free_bytes", lambda _: 1000)
     writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL, expected_rows=10**9)
-    with pytest.raises(StoreError, match=r"needs about 32 GB"):
+    with pytest.raises(StoreError, match=r"(?s)32 GB.*QD-STORE-DISK-FULL"):
         writer.put_rows("reference", 0, 0, ROW)
 
 
@@ -231,7 +228,7 @@ def test_a_close_that_fails_is_mapped(tmp_path: Path, monkeypatch: pytest.Monkey
         raise RuntimeError("Can't decrement id ref count (..., errno = 28, error message = 'No')")
 
     monkeypatch.setattr(PartialFile, "publish", refuse)
-    with pytest.raises(StoreError, match="the disk is full"):
+    with pytest.raises(StoreError, match="QD-STORE-DISK-FULL"):
         write_run(tmp_path / "run.h5")
     assert names_in(tmp_path) == []
 
@@ -239,22 +236,7 @@ def test_a_close_that_fails_is_mapped(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_text_is_refused_by_name(tmp_path: Path) -> None:
     with (
         RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL) as writer,
-        pytest.raises(StoreError, match="Tensor 'words'"),
+        pytest.raises(StoreError, match=r"(?s)'words'.*QD-STORE-DTYPE"),
     ):
         writer.put_rows("reference", 0, 0, {"words": np.array(["a"], object)})
-    assert names_in(tmp_path) == []
-
-
-def test_the_filter_is_the_one_with_the_least_time() -> None:
-    costs = {"lz4": filters.Cost(0.02, 800), "zstd": filters.Cost(0.05, 500)}
-    assert filters.fastest(costs, 1000, raw_seconds=0.05) == "raw"  # type: ignore[arg-type]
-    assert filters.fastest(costs, 1000, raw_seconds=0.11) == "zstd"  # type: ignore[arg-type]
-    light = {"lz4": filters.Cost(0.01, 800), "zstd": filters.Cost(0.05, 790)}
-    assert filters.fastest(light, 1000, raw_seconds=0.10) == "lz4"  # type: ignore[arg-type]
-
-
-def test_the_choice_of_filter_measures_and_leaves_nothing(tmp_path: Path) -> None:
-    zeros = np.zeros((4, 1 << 20), np.float32)
-    assert filters.choose([zeros], tmp_path) in ("raw", "lz4", "zstd")
-    assert filters.choose([zeros[0, :100]], tmp_path) == "raw"
     assert names_in(tmp_path) == []

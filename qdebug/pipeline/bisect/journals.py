@@ -10,7 +10,7 @@ from pathlib import Path
 from qdebug.config.bisect import BisectSettings
 from qdebug.errors import StoreError, given_by
 from qdebug.search.journal import SCHEMA, Journal
-from qdebug.store.calibration import cache_folder
+from qdebug.store.cache import cache_folder
 
 _FOLDER = "searches"
 

@@ -32,7 +32,7 @@ from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library, LibraryKind, load_library
 from qdebug.run.tensorrt.probe import abilities
-from qdebug.store.calibration import cache_folder
+from qdebug.store.cache import cache_folder
 from qdebug.types import ProgressCallback
 
 DEFAULT_CAPABILITY = (8, 9)

@@ -21,7 +21,7 @@ from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
 from qdebug.run.tensorrt.build.engine import BuiltEngine
 from qdebug.run.tensorrt.execute.cuda import Cuda
 from qdebug.run.tensorrt.execute.session import EngineSession
-from qdebug.store.kept import load_kept, save_kept
+from qdebug.store.cache import load_result, save_result
 from qdebug.types import ProgressCallback
 
 _KIND = "sweep"
@@ -51,7 +51,7 @@ def facts_of(
     """
     try:
         key = _key(target, pair, "engine", json.dumps(pair.precisions))
-        kept = load_kept(_KIND, key) if target.cache else None
+        kept = load_result(_KIND, key) if target.cache else None
         facts = kept and _from_json(kept)
         if facts:
             return Found(replace(facts, cached=True))
@@ -60,7 +60,7 @@ def facts_of(
         return Failure(error.message, error.hint, tuple(getattr(error, "__notes__", ())))
     facts = _facts(engine)
     if target.cache:
-        save_kept(_KIND, key, asdict(facts))
+        save_result(_KIND, key, asdict(facts))
     return Found(facts, engine.built)
 
 
@@ -96,7 +96,7 @@ def executed(
     """
     key = _key(target, pair, "execution", judge.key(pair), repr(target.device))
     keep = target.cache is not None and judge.keeps
-    kept = load_kept(_KIND, key) if keep else None
+    kept = load_result(_KIND, key) if keep else None
     execution = kept and _execution_from_json(kept)
     if execution:
         return execution
@@ -109,7 +109,7 @@ def executed(
     except (BackendError, ModelError) as error:
         return Execution(OutputErrors({}, None, None, error.message), None)
     if keep:
-        save_kept(_KIND, key, asdict(execution))
+        save_result(_KIND, key, asdict(execution))
     return execution
 
 

@@ -22,7 +22,7 @@ from qdebug.pipeline.scoring import TensorScore
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
-from qdebug.store.kept import load_kept, save_kept
+from qdebug.store.cache import load_result, save_result
 from qdebug.store.manifest import reference_key
 from qdebug.types import Feeds, Progress, Tensors
 
@@ -55,7 +55,7 @@ class OutputJudge:
             QdebugError: the reference does not run, samples cannot be read, or the metric raised.
         """
         key = self.key(pair)
-        found = load_kept(_KIND, key) if self.keeps else None
+        found = load_result(_KIND, key) if self.keeps else None
         errors = found and errors_from_json(found)
         if errors:
             return errors
@@ -68,7 +68,7 @@ class OutputJudge:
             except (BackendError, ModelError) as error:
                 return OutputErrors({}, None, None, error.message)
         if self.keeps:
-            save_kept(_KIND, key, asdict(errors))
+            save_result(_KIND, key, asdict(errors))
         return errors
 
     def of(self, session: Session, pair: ModelPair) -> OutputErrors:

@@ -1,7 +1,7 @@
-/* The inner loops of the histograms, compiled: see gather.py, which does the same with numpy where
- * no C compiler was at hand at installation, and layout.py for the bins.
+/* The inner loops of the histograms, compiled: see calibrators/gather.py, which does the same with numpy where
+ * no C compiler was at hand at installation, and calibrators/layout.py for the bins.
  */
-#include "../native.h"
+#include "native.h"
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -289,7 +289,7 @@ static Gathered gather_rows(const float *x, Py_ssize_t rows, Py_ssize_t width, P
     return g;
 }
 
-static PyObject *gather(PyObject *self, PyObject *args) {
+PyObject *gather(PyObject *self, PyObject *args) {
     PyObject *arrays[3], *result = NULL;
     Py_buffer b[3]; /* the values, the counters and each row's peak */
     Py_ssize_t rows, room;
@@ -317,7 +317,7 @@ static PyObject *gather(PyObject *self, PyObject *args) {
     return result;
 }
 
-static PyObject *count(PyObject *self, PyObject *args) {
+PyObject *count(PyObject *self, PyObject *args) {
     PyObject *arrays[2];
     Py_buffer b[2];
     int top, first, fits;
@@ -336,20 +336,8 @@ static PyObject *count(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *portable(PyObject *self, PyObject *args) {
+PyObject *portable(PyObject *self, PyObject *args) {
     (void)self;
     if (!PyArg_ParseTuple(args, "p", &portable_only)) return NULL;
     Py_RETURN_NONE;
 }
-
-static PyMethodDef methods[] = {
-    {"portable", portable, METH_VARARGS,
-     "portable(only): whether to do without what only some CPUs have, for tests; at first not."},
-    {"gather", gather, METH_VARARGS,
-     "gather(values, rows, room, top, first, counters, peaks): see gather.gather."},
-    {"count", count, METH_VARARGS,
-     "count(values, top, first, counters): see gather.count; the counters must hold every value."},
-    {NULL, NULL, 0, NULL},
-};
-
-MODULE(methods)

@@ -29,10 +29,12 @@ static inline int take(PyObject **arrays, Py_buffer *views, int count, int outpu
     return 1;
 }
 
-/* The module `_native` of a package. */
-#define MODULE(methods)                                                                            \
-    static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods,        \
-                                        NULL, NULL, NULL, NULL};                                   \
-    PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
+/* What the module offers: histograms.c */
+PyObject *count(PyObject *self, PyObject *args);
+PyObject *gather(PyObject *self, PyObject *args);
+PyObject *portable(PyObject *self, PyObject *args);
+/* sums.c */
+PyObject *channel_sums(PyObject *self, PyObject *args);
+PyObject *row_sums(PyObject *self, PyObject *args);
 
 #endif

@@ -1,10 +1,10 @@
 /* The inner loop of the metrics, compiled: one pass over two arrays of floats.
  *
- * Optional: where no C compiler was at hand at installation, kernel.py does the same with BLAS, at
+ * Optional: where no C compiler was at hand at installation, measure/kernel.py does the same with BLAS, at
  * about a third of the speed. No -ffast-math: loading a library built with it changes how the
  * whole process treats denormal numbers. Sixteen explicit lanes vectorise without it.
  */
-#include "../native.h"
+#include "native.h"
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -105,7 +105,7 @@ static int fit(const Py_buffer *ref, const Py_buffer *cand) {
            ref->len / ref->itemsize == cand->len / cand->itemsize;
 }
 
-static PyObject *row_sums(PyObject *self, PyObject *args) {
+PyObject *row_sums(PyObject *self, PyObject *args) {
     PyObject *arrays[2], *result = NULL;
     Py_buffer b[2];
     double limit;
@@ -160,7 +160,7 @@ static void add_channels(double *err, double *sig, const Py_buffer *ref, const P
         }
 }
 
-static PyObject *channel_sums(PyObject *self, PyObject *args) {
+PyObject *channel_sums(PyObject *self, PyObject *args) {
     PyObject *arrays[4];
     Py_buffer b[4];
     Py_ssize_t channels, inner;
@@ -183,16 +183,3 @@ static PyObject *channel_sums(PyObject *self, PyObject *args) {
     if (!fits) return NULL;
     Py_RETURN_NONE;
 }
-
-static PyMethodDef methods[] = {
-    {"channel_sums", channel_sums, METH_VARARGS,
-     "channel_sums(ref, cand, channels, inner, err, sig): adds (ref - cand)² and ref² of contiguous "
-     "arrays [outer, channels, inner], float32 or float16, to the float64 arrays err and sig, "
-     "[channels]."},
-    {"row_sums", row_sums, METH_VARARGS,
-     "row_sums(ref, cand, limit): sums |e|, e², ref², cand², ref·cand, max |e|, |ref|, |cand|, and "
-     "the count of |cand| > limit, of two contiguous arrays, float32 or float16."},
-    {NULL, NULL, 0, NULL},
-};
-
-MODULE(methods)

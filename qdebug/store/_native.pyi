@@ -1,3 +1,0 @@
-from qdebug.types import Array
-
-def narrow(values: Array, into: Array) -> bool: ...

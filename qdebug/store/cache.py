@@ -1,0 +1,112 @@
+"""Results kept in the user's cache folder, so that no command computes again what another did.
+
+Two kinds: what a calibration pass gathered (HDF5, one file per model and data) and small results
+of other commands (JSON). It is a cache: any file may be deleted at any time, a damaged file counts
+as absent, and a disk that refuses a write is not an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdebug.store.schema import RangeRecord, read_ranges, write_ranges
+
+CALIBRATION_SCHEMA = "qdebug.calibration/2"
+_DIGEST = "digest"
+
+
+def cache_folder() -> Path:
+    """`$QDEBUG_CACHE_DIR`, or `qdebug` in the user's cache folder."""
+    own = os.environ.get("QDEBUG_CACHE_DIR")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "qdebug"
+
+
+def load_calibration(key: str) -> dict[str, RangeRecord] | None:
+    """The calibration records kept under `key`, by tensor name, or None."""
+    import h5py
+
+    path = cache_folder() / f"{key}.h5"
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            if file.attrs.get("schema") != CALIBRATION_SCHEMA:
+                return None
+            records = read_ranges(file)
+            return records if file.attrs.get(_DIGEST) == _digest(records) else None
+    except Exception:  # h5py raises many types over a damaged file; all of them mean "no file"
+        return None
+
+
+def save_calibration(key: str, records: Mapping[str, RangeRecord]) -> None:
+    """Keep `records` under `key`, completely or not at all."""
+    import h5py
+
+    with (
+        _replacing(cache_folder() / f"{key}.h5") as partial,
+        h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file,
+    ):
+        file.attrs["schema"] = CALIBRATION_SCHEMA
+        file.attrs[_DIGEST] = _digest(records)
+        write_ranges(file, records)
+
+
+def load_result(kind: str, key: str) -> dict[str, Any] | None:
+    """The result of a kind that is kept under `key`, or None."""
+    try:
+        found = json.loads(_result_path(kind, key).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def save_result(kind: str, key: str, result: dict[str, Any]) -> None:
+    """Keep a result, completely or not at all.
+
+    Args:
+        kind: the name of a folder within the cache folder.
+        key: the name of the file within it.
+        result: JSON types; NaN and Inf are allowed.
+    """
+    with _replacing(_result_path(kind, key)) as partial:
+        partial.write_text(json.dumps(result), encoding="utf-8")
+
+
+def _result_path(kind: str, key: str) -> Path:
+    return cache_folder() / kind / f"{key}.json"
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary path to write to, which takes the place of `path` at the end."""
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        partial.replace(path)
+    except (OSError, RuntimeError):  # h5py raises RuntimeError where a file cannot be flushed
+        pass
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _digest(records: Mapping[str, RangeRecord]) -> str:
+    """SHA-256 of everything the records hold: a single flipped bit would make a wrong range."""
+    found = hashlib.sha256()
+    for name, record in sorted(records.items()):
+        scalars = {key: np.asarray(value).item() for key, value in sorted(record.scalars.items())}
+        found.update(repr((name, scalars)).encode())
+        for key, array in sorted(record.arrays.items()):
+            found.update(repr((key, array.dtype.str, array.shape)).encode())
+            found.update(array.tobytes())
+    return found.hexdigest()
