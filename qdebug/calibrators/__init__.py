@@ -1,0 +1,1 @@
+"""Calibration: arrays in, ranges (amax) out; one file per method."""

@@ -1,0 +1,1 @@
+"""Streaming metrics, local error, effects at the output, causes."""

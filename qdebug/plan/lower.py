@@ -57,7 +57,11 @@ def lower(bound: BoundPlan) -> Lowered:
 
 
 def _apply(bound: BoundPlan, graph: Graph) -> Graph:
-    """The two rewrites, in turn."""
+    """The two rewrites, in turn.
+
+    Raises:
+        PlanError: as `lower`.
+    """
     half = {n for layer in bound.layers_in(Precision.FP16) for n in layer.nodes}
     items = [int8_layer(bound, layer) for layer in bound.layers_in(Precision.INT8)]
     if items:

@@ -1,0 +1,1 @@
+"""Runtimes: what builds and executes a model."""

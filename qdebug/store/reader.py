@@ -240,7 +240,11 @@ def _open_run(path: Path) -> Any:
 
 @contextlib.contextmanager
 def _damage(path: Path, what: str) -> Iterator[None]:
-    """Turn what h5py and json raise over a damaged file into a StoreError naming `what`."""
+    """Guard the reading of `what`.
+
+    Raises:
+        StoreError: in place of what h5py and json raise over a damaged file.
+    """
     try:
         yield
     # Damaged JSON and damaged text are both kinds of ValueError.

@@ -194,7 +194,12 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
-        """Map what a write can raise, and leave no temporary file behind a failed one."""
+        """Leave no temporary file behind a write that failed.
+
+        Raises:
+            StoreError: in place of what h5py raises.
+            ValueError: the file is closed: a mistake of the caller.
+        """
         if self._closed:
             raise ValueError("the run file is closed")
         try:
@@ -203,7 +208,8 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         except (OSError, RuntimeError) as error:
             needed = max(self._needed_bytes(), self._partial.size_bytes())
             self._abort()
-            raise write_error(self._target, error, needed, self._partial.free_bytes()) from error
+            failed = write_error(self._target, error, needed, self._partial.free_bytes())
+            raise failed from error
         except BaseException:
             self._abort()
             raise

@@ -53,7 +53,7 @@ def beside(path: Path, suffix: str, replaced: str) -> Path:
 
 
 def counted(items: Sized, what: str) -> str:
-    """ "1 layer", "2 layers"."""
+    """The number of items with a noun, such as "1 layer" or "2 layers"."""
     return f"{len(items)} {what}{'' if len(items) == 1 else 's'}"
 
 

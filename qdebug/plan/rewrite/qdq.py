@@ -98,7 +98,11 @@ class _Pairs:
         self._zero: str | None = None
 
     def activation(self, tensor: str, scale: FloatArray) -> str:
-        """The dequantized form of a computed tensor."""
+        """The dequantized form of a computed tensor.
+
+        Raises:
+            PlanError: the tensor is not FP32.
+        """
         if tensor not in self._activations:
             edit = self.editor
             kind = self.graph.types.get(tensor, onnx.TensorProto.FLOAT)
