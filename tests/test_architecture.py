@@ -14,10 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("native",), ("wording",), ("errors",), ("yamlfile",), ("userfile",), ("config",),
+    ("types",), ("native",), ("wording",), ("errors",), ("yamlfile",), ("userfile",),
     ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
-    ("pipeline",), ("cli",), ("__main__",),
+    ("config",), ("pipeline",), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}
 ONLY_IN = {

@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.layout import Float64
-from qdebug.calibrators.spread import magnitudes
+from qdebug.calibrators.histogram import Float64, TensorHistogram, magnitudes
 
 BINS = 2048
 LEVELS = 128

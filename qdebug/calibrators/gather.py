@@ -1,4 +1,4 @@
-"""The pass over a tensor's values that fills its histogram: extremes, sums and the bins' counters.
+"""The pass over a tensor's values that fills its histogram, array after array.
 
 Compiled, it reads 4 GB/s on one core, without the interpreter's lock. Where the compiled module
 could not be built, numpy does the same with the same bins.
@@ -11,17 +11,24 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrators.layout import (
+from qdebug.calibrators.histogram import (
     LOW_BITS,
     MANTISSA_BITS,
+    SMALLEST_TOP,
     TOP_BITS,
+    Float32,
     Float64,
     Int32,
     Int64,
+    TensorHistogram,
+    bin_number,
+    coarsen,
+    end_of,
+    top_of,
 )
 from qdebug.native import compiled as native
+from qdebug.types import Array
 
-Float32 = npt.NDArray[np.float32]
 Counters = npt.NDArray[np.uint64]
 
 ROOM = 1 << 23
@@ -36,6 +43,129 @@ _BLOCK = 1 << 15  # values that numpy handles together: what they need stays in 
 _ADDED = 1 << 18  # values whose counts a float64 adds up exactly: 2^18 · (2^34 + 2^16) < 2^53
 _ADDED_SHIFT = np.uint64(34)
 _PIECE = 512
+_SLACK = 512
+"""Bins to spare at the lower end, four octaves, when smaller magnitudes than all before come: more
+values bring smaller ones, and every new layout costs as much as counting a small tensor."""
+
+
+class Added(NamedTuple):
+    """What one array brought: Σx², and the sum of its samples' largest finite magnitudes, which
+    `peaks` holds one by one, float32 [samples]."""
+
+    total_sq: float
+    peak_total: float
+    peaks: Float32
+
+
+class Accumulator:
+    """Adds arrays up to the histogram that all of them together have: bin by bin the same in
+    whatever order and parts they come; the last digits of the sums do depend on it.
+
+    Memory for the bins between the smallest and the largest magnitude. For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._seen = NOTHING
+        self._top, self._first = SMALLEST_TOP, 0
+        self._table = np.zeros((4, 0), np.int64)
+        self._counters = new_counters(0)  # of bins like the table's, not yet in it
+        self._pending = 0  # values in the counters
+
+    def add(self, values: Array, samples: int = 1) -> Added:
+        """Add an array of any floating type and shape; float64 is rounded to float32, in which INT8
+        scales are kept, so that what lies beyond its range counts as Inf.
+
+        `samples` says how many samples the leading axis holds, one after the other. An axis that
+        does not split into so many belongs to a tensor without a batch axis: it counts as one
+        sample, and its largest magnitude as that of each.
+        """
+        flat = _flat(values)
+        splits = samples > 0 and values.ndim > 0 and values.shape[0] % samples == 0
+        peaks = np.zeros(samples if splits else 1, np.float32)
+        scan = NOTHING
+        if flat.size:
+            room = ROOM - self._pending
+            scan = gather(flat, peaks, room, self._top, self._first, self._counters)
+            self._pending += scan.tallied
+            self._size += flat.size
+            self._seen = self._seen.join(scan)
+            if scan.tallied < flat.size and self._seen.amax_bits:
+                self._cover()
+                self._count(flat[scan.tallied :])
+        if not splits:
+            peaks = np.full(samples, peaks)
+        return Added(scan.total_sq, scan.peak_total, peaks)
+
+    def histogram(self) -> TensorHistogram:
+        """That of everything added so far."""
+        seen = self._seen
+        top, first, table = (
+            self._trimmed() if seen.amax_bits else (0, 0, np.zeros((4, 0), np.int64))
+        )
+        count = self._size - seen.nan_count - seen.inf_count
+        return TensorHistogram(
+            low=seen.low + 0.0,  # -0 becomes 0
+            high=seen.high + 0.0,
+            count=count,
+            zeros=count - int(table[:2].sum()),
+            nan_count=seen.nan_count,
+            inf_count=seen.inf_count,
+            total_sq=seen.total_sq,
+            samples=seen.samples,
+            sample_amax_total=seen.peak_total,
+            top=top,
+            first=first,
+            table=table,
+        )
+
+    def _trimmed(self) -> tuple[int, int, Int64]:
+        self._empty()
+        first = bin_number(self._seen.smallest_bits, self._top)
+        end = bin_number(self._seen.amax_bits, self._top) + 1
+        return self._top, first, self._table[:, first - self._first : end - self._first].copy()
+
+    def _cover(self) -> None:
+        """Lay the bins out anew, where they do not hold every magnitude seen."""
+        top = top_of(self._seen.amax_bits)
+        smallest = bin_number(self._seen.smallest_bits, top)
+        bins = self._table.shape[1]
+        if bins and top == self._top and smallest >= self._first:
+            return
+        self._empty()
+        table, start = coarsen(self._table, self._first, self._top, top)
+        first = max(0, smallest - _SLACK)
+        first = min(first, start) if bins else first
+        wider = np.zeros((4, end_of(top) - first), np.int64)
+        wider[:, start - first : start - first + table.shape[1]] = table
+        self._top, self._first, self._table = top, first, wider
+        self._counters = new_counters(wider.shape[1])
+
+    def _count(self, flat: Float32) -> None:
+        for part in np.split(flat, range(ROOM, flat.size, ROOM)):
+            if self._pending + part.size > ROOM:
+                self._empty()
+            count(part, self._top, self._first, self._counters)
+            self._pending += part.size
+
+    def _empty(self) -> None:
+        if self._pending:
+            self._table += emptied(self._counters)
+            self._pending = 0
+
+
+def histogram_of(values: Array, samples: int = 1) -> TensorHistogram:
+    """The histogram of one array; see Accumulator.add."""
+    accumulator = Accumulator()
+    accumulator.add(values, samples)
+    return accumulator.histogram()
+
+
+def _flat(values: Array) -> Float32:
+    if values.dtype == np.float32 and values.flags.c_contiguous:
+        return values.reshape(-1)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, np.float32).reshape(-1)
 
 
 class Scan(NamedTuple):
@@ -190,7 +320,7 @@ def _places(flat: Float32, top: int, first: int, size: int) -> tuple[Int32, Floa
     """Where each value is counted, and what is added there: 2^34 and the bits that its bin drops.
 
     There is a place for what lies below the bins, one for each bin and one for what lies beyond
-    them, and the same for negative values. As layout.bin_numbers, without its temporary arrays:
+    them, and the same for negative values. As histogram.bin_numbers, without its temporary arrays:
     memory that is not in a core's cache is what numpy's time goes to.
     """
     signed = flat.view(np.int32)

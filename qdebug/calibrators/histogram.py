@@ -1,14 +1,45 @@
-"""What one pass gathers about a tensor, and from which every calibrator starts."""
+"""A tensor's histogram: what one pass gathers, and all that every calibrator starts from.
+
+A magnitude's bin comes from its float32 bit pattern, so that its width is relative everywhere, and
+absolute near the top. `top` is the exponent field of the largest magnitude. In its octave a bin
+keeps 11 bits of the mantissa, in each octave below one bit less, down to 7, which then holds for
+all smaller magnitudes:
+
+    [2^t, 2^(t+1)) 2048 bins, below 1024, 512, 256, then 128 in every octave
+
+So the upper five octaves have bins of one absolute width, 1/2048 to 1/4096 of amax and a sixteenth
+to a thirty-second of an INT8 step; and no bin is wider than 1/128 of its values. A larger `top`
+only merges bins (16 into 1 at most), so histograms of different ranges add up exactly, whatever
+the order.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrators import layout
+TOP_BITS = 11
+LOW_BITS = 7
+MANTISSA_BITS = 23
+SMALLEST_TOP = 5  # below, the whole histogram is 7-bit: those tensors are denormal or nearly so
+LARGEST_BITS = 0x7F7FFFFF
+
+_STEPS = TOP_BITS - LOW_BITS
+
+_FIT = 0.05  # how far off its centre, in widths, the mean of an evenly filled bin may be
+_SIGMAS = 3.0  # … or in standard deviations of the mean of that many
+_FEW = 4
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
+
+_POINT = 1e-9  # relative width of what is "at" a value
 
 
 def _no_bins() -> npt.NDArray[np.int64]:
@@ -27,7 +58,7 @@ class TensorHistogram:
         total_sq: Σx².
         samples: samples with a finite value.
         sample_amax_total: Σ over samples of their largest magnitude.
-        top: exponent field of amax, which sets the bins' widths (see layout.py); 0 without any.
+        top: exponent field of amax, which sets the bins' widths (see py); 0 without any.
         first: number of the table's first bin.
         table: int64 [4, bins]: counts of positive values, of negative values, and for both the
             sums of the mantissa bits that their bin drops, which give each bin's exact mean.
@@ -56,9 +87,7 @@ class TensorHistogram:
     def total(self) -> float:
         """Σx, from what the bins hold: exact but for float64 rounding."""
         counts, dropped = self.table[:2], self.table[2:]
-        rows = [
-            counts[i] * layout.means(self.first, counts[i], dropped[i], self.top) for i in (0, 1)
-        ]
+        rows = [counts[i] * means(self.first, counts[i], dropped[i], self.top) for i in (0, 1)]
         return float(rows[0].sum() - rows[1].sum())
 
     @property
@@ -79,8 +108,8 @@ class TensorHistogram:
 
     def edges(self) -> npt.NDArray[np.float64]:
         """Lower edges of `bins` and the upper edge of the last one, float64 [bins + 1]."""
-        top = self.top or layout.SMALLEST_TOP
-        return layout.edges(self.first_bin, len(self.bins), top)
+        top = self.top or SMALLEST_TOP
+        return edges(self.first_bin, len(self.bins), top)
 
     def merge(self, other: TensorHistogram) -> TensorHistogram:
         """The histogram of both: the same whatever is merged in whatever order, but for the last
@@ -125,11 +154,11 @@ class TensorHistogram:
         index = int(np.searchsorted(cumulative, rank, side="right"))
         count = int(counts[index])
         before = int(cumulative[index]) - count
-        low, high = layout.edges(self.first + index, 1, self.top)
+        low, high = edges(self.first + index, 1, self.top)
         high = min(high, self.amax)
         dropped = self.table[2, index : index + 1] + self.table[3, index : index + 1]
-        mean = layout.means(self.first + index, counts[index : index + 1], dropped, self.top)
-        if not layout.is_even(counts[index], mean, low, high)[0]:
+        mean = means(self.first + index, counts[index : index + 1], dropped, self.top)
+        if not is_even(counts[index], mean, low, high)[0]:
             return float(mean[0])
         return float(low + (high - low) * (rank - before + 0.5) / count)
 
@@ -143,11 +172,190 @@ def _merged_bins(a: TensorHistogram, b: TensorHistogram) -> _Bins:
         full = b if a.table.shape[1] == 0 else a
         return full.top, full.first, full.table
     top = max(a.top, b.top)
-    starts = [layout.renumbered(h.first, h.top, top) for h in (a, b)]
-    ends = [layout.renumbered(h.first + h.table.shape[1] - 1, h.top, top) for h in (a, b)]
+    starts = [renumbered(h.first, h.top, top) for h in (a, b)]
+    ends = [renumbered(h.first + h.table.shape[1] - 1, h.top, top) for h in (a, b)]
     first = min(starts)
     merged = np.zeros((4, max(ends) - first + 1), np.int64)
     for histogram in (a, b):
-        table, start = layout.coarsen(histogram.table, histogram.first, histogram.top, top)
+        table, start = coarsen(histogram.table, histogram.first, histogram.top, top)
         merged[:, start - first : start - first + table.shape[1]] += table
     return top, first, merged
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where values lie within their bins: a distribution that calibrators can cut anywhere.
+
+    A bin knows its count and the exact mean of its values. Where these fit evenly spread values,
+    and a bin beside it has values too, those are assumed; otherwise (one value, or discrete data)
+    all of it is taken to be at the mean. So discrete data are exact as long as no two distinct
+    values share a bin or lie in bins side by side.
+
+    Magnitudes other than 0 are spread evenly over intervals [low, high), one for each bin; every
+    array, float64 [bins + 2], has an empty bin more at either end. `counts_after[i]` and
+    `sums_after[i]` are those of the bins above i.
+    """
+
+    first: int
+    top: int
+    low: Float64
+    high: Float64
+    density: Float64
+    counts_after: Float64
+    sums_after: Float64
+
+    @property
+    def square_sum(self) -> float:
+        """Σx²."""
+        return float(np.dot(self.density, self.high**3 - self.low**3)) / 3
+
+    def above(self, cut: Float64) -> tuple[Float64, Float64]:
+        """How many values are at `cut` or above, and their sum; of `cut`'s shape."""
+        index = bin_numbers(magnitude_bits(cut), self.top)
+        index -= self.first - 1
+        np.clip(index, 0, len(self.low) - 1, out=index)
+        low, high = self.low[index], self.high[index]
+        inside = np.minimum(np.maximum(cut, low), high)
+        part = self.density[index] * (high - inside)
+        inside += high
+        inside *= 0.5 * part
+        return self.counts_after[index] + part, self.sums_after[index] + inside
+
+
+def one_side(histogram: TensorHistogram, negative: bool) -> Spread | None:
+    """The positive or the negative values; None where there are none."""
+    counts, dropped = histogram.table[negative::2]
+    return _spread(histogram, counts, dropped) if counts.any() else None
+
+
+def magnitudes(histogram: TensorHistogram) -> Spread:
+    """Positive and negative values together."""
+    table = histogram.table
+    return _spread(histogram, table[0] + table[1], table[2] + table[3])
+
+
+def _spread(histogram: TensorHistogram, counts: Int64, dropped: Int64) -> Spread:
+    start, size, top = histogram.first, len(counts), histogram.top
+    edge = edges(start, size, top)
+    low, high = edge[:-1], np.minimum(edge[1:], histogram.amax)
+    mean = means(start, counts, dropped, top)
+    even = is_even(counts, mean, low, high) & _beside_another(counts)
+    low, high = np.where(even, low, mean), np.where(even, high, mean * (1 + _POINT))
+    width = np.maximum(high - low, np.finfo(np.float64).tiny)
+    return Spread(
+        first=start,
+        top=top,
+        low=_padded(low),
+        high=_padded(high),
+        density=_padded(counts / width),
+        counts_after=_sums_after(counts.astype(np.float64)),
+        sums_after=_sums_after(counts * ((low + high) / 2)),
+    )
+
+
+def _beside_another(counts: Int64) -> npt.NDArray[np.bool_]:
+    """Whether the bin before or after has values: many in a bin between empty ones are equal."""
+    full = np.zeros(len(counts) + 2, np.bool_)
+    full[1:-1] = counts > 0
+    return np.logical_or(full[:-2], full[2:])
+
+
+def _padded(values: Float64) -> Float64:
+    return np.concatenate([[0.0], values, [0.0]])
+
+
+def _sums_after(values: Float64) -> Float64:
+    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0, 0.0]])
+
+
+def top_of(amax_bits: int) -> int:
+    """The `top` of a histogram whose largest magnitude has these float32 bits."""
+    return max(amax_bits >> MANTISSA_BITS, SMALLEST_TOP)
+
+
+def magnitude_bits(magnitude: npt.NDArray[np.floating[Any]]) -> Int32:
+    """float32 bit patterns of magnitudes, at most the largest finite one."""
+    with np.errstate(over="ignore"):
+        bits = magnitude.astype(np.float32).view(np.int32)
+    return np.minimum(bits, LARGEST_BITS)
+
+
+def bin_numbers(bits: Int32, top: int) -> Int32:
+    """The number of the bin of each bit pattern; the pattern's order is the numbers' order."""
+    step = np.clip(top - (bits >> MANTISSA_BITS), 0, _STEPS)
+    above = bits - ((top - 1 - step) << MANTISSA_BITS)
+    start = np.int32((top - _STEPS - 1) * 128)
+    numbers: Int32 = (above >> (step + (MANTISSA_BITS - TOP_BITS))) + start
+    return numbers
+
+
+def bin_number(bits: int, top: int) -> int:
+    """`bin_numbers` of one pattern."""
+    step = min(max(top - (bits >> MANTISSA_BITS), 0), _STEPS)
+    above = bits - ((top - 1 - step) << MANTISSA_BITS)
+    return (above >> (step + (MANTISSA_BITS - TOP_BITS))) + (top - _STEPS - 1) * 128
+
+
+def end_of(top: int) -> int:
+    """The number after that of the last bin in `top`'s octave."""
+    return (top - _STEPS - 1) * 128 + (2 << TOP_BITS)
+
+
+def lower_bits(first: int, count: int, top: int) -> Int32:
+    """The smallest bit pattern of each of `count` bins from number `first`."""
+    numbers = np.arange(first, first + count, dtype=np.int32)
+    linear = numbers - np.int32((top - _STEPS - 1) * 128)  # 128 … 4095 in the upper octaves
+    position = np.maximum(linear, 128).astype(np.float32)
+    exponent = top - _STEPS << MANTISSA_BITS
+    upper = position.view(np.int32) + np.int32(exponent - (127 + LOW_BITS << MANTISSA_BITS))
+    return np.where(linear < 128, numbers << (MANTISSA_BITS - LOW_BITS), upper)
+
+
+def renumbered(number: int, top: int, new_top: int) -> int:
+    """The number of a bin of the layout for `top`, in that for the larger `new_top`."""
+    if top == new_top:
+        return number
+    return bin_number(int(lower_bits(number, 1, top)[0]), new_top)
+
+
+def edges(first: int, count: int, top: int) -> Float64:
+    """Lower edges of `count` bins from number `first`, and the upper edge of the last."""
+    bits = lower_bits(first, count + 1, top)
+    values = bits.view(np.float32).astype(np.float64)
+    values[bits > LARGEST_BITS] = 2.0**128
+    return values
+
+
+def means(first: int, counts: Int64, dropped: Int64, top: int) -> Float64:
+    """The exact mean of each bin's values, from their count and the sum of their dropped bits; the
+    lower edge of an empty bin."""
+    bits = lower_bits(first, len(counts), top)
+    ulp = np.ldexp(1.0, np.maximum(bits >> MANTISSA_BITS, 1) - (127 + MANTISSA_BITS))
+    low = bits.view(np.float32).astype(np.float64)
+    found: Float64 = low + dropped / np.maximum(counts, 1) * ulp
+    return found
+
+
+def is_even(counts: Int64, mean: Float64, low: Float64, high: Float64) -> npt.NDArray[np.bool_]:
+    """Whether values spread evenly over [low, high) could have that mean; not for a few, which are
+    better taken to be at their mean."""
+    allowed = np.maximum(_FIT, _SIGMAS / np.sqrt(12.0 * np.maximum(counts, 1))) * (high - low)
+    return (counts > _FEW) & (high > low) & (np.abs(mean - (low + high) / 2) <= allowed)
+
+
+def coarsen(table: Int64, first: int, top: int, new_top: int) -> tuple[Int64, int]:
+    """A table (see TensorHistogram) laid out for `top`, for the larger `new_top`, and its first
+    bin's new number."""
+    if top == new_top or table.shape[1] == 0:
+        return table, first
+    bits = lower_bits(first, table.shape[1], top)
+    numbers = bin_numbers(bits, new_top)
+    new_first, new_count = int(numbers[0]), int(numbers[-1] - numbers[0]) + 1
+    offsets = bits - lower_bits(new_first, new_count, new_top)[numbers - new_first]
+    sums = np.empty((len(table), table.shape[1] + 1), np.int64)
+    sums[:, 0] = 0
+    sums[:, 1:] = table
+    sums[2:, 1:] += table[:2] * offsets
+    np.cumsum(sums, axis=1, out=sums)
+    ends = np.searchsorted(numbers, np.arange(new_first, new_first + new_count + 1))
+    return np.diff(sums[:, ends], axis=1), new_first

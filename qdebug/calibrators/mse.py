@@ -23,9 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.layout import Float64
-from qdebug.calibrators.spread import Spread, one_side
+from qdebug.calibrators.histogram import Float64, Spread, TensorHistogram, one_side
 
 QMAX = 127
 QMIN = -128

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.methods import Calibrator
+from qdebug.calibrators.registry import Calibrator
 from qdebug.errors import UsageError
 from qdebug.userfile import function_of, last_line, load_file, raising_line
 

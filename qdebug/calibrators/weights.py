@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrators.accumulate import histogram_of
-from qdebug.calibrators.layout import Float64
+from qdebug.calibrators.gather import histogram_of
+from qdebug.calibrators.histogram import Float64
 from qdebug.calibrators.mse import QMAX, QMIN, mse_amax
 
 Weight = npt.NDArray[np.floating[Any]]

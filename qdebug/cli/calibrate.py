@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdebug.calibrators.registry import method_usage
 from qdebug.cli.options import (
     GATE,
     WHAT,
@@ -47,8 +48,7 @@ def calibrate_command(
     method: Annotated[
         str | None,
         typer.Option(
-            help="Calibrators, separated by commas: minmax, percentile[:P], entropy, mse, "
-            "mean-max. All of them when not given.",
+            help=f"Calibrators, separated by commas: {method_usage()}. All of them when not given.",
             metavar="NAMES",
             rich_help_panel=WHAT,
         ),

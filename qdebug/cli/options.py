@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
+
 WHAT, GATE, WRITE, ENGINE = "What to run", "Verdict", "What to write", "TensorRT engine"
 
 ModelOrPlan = Annotated[
@@ -59,7 +61,7 @@ CalibData = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="Calibrator: minmax (default), percentile[:P], entropy, mse or mean-max.",
+        help=f"Calibrator: {method_usage()}. Default: {DEFAULT_METHOD}.",
         rich_help_panel=WHAT,
     ),
 ]

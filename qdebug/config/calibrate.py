@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
+from qdebug.calibrators.registry import METHODS
 from qdebug.config.candidate import RestName, WeightsName
 from qdebug.config.resolve import Positive, Share, values_of
 from qdebug.errors import UsageError
-
-_ALL = ("minmax", "percentile", "entropy", "mse", "mean-max")
 
 
 def _methods(given: object) -> tuple[str, ...]:
@@ -47,7 +46,7 @@ class CalibrateSettings:
 
     model: str
     calib_data: str
-    method: Annotated[tuple[str, ...], BeforeValidator(_methods)] = _ALL
+    method: Annotated[tuple[str, ...], BeforeValidator(_methods)] = METHODS
     calibrator: tuple[str, ...] = ()
     holdout: str | None = None
     holdout_share: Share = 0.2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.engine import EngineSettings
 from qdebug.config.resolve import Positive
 
@@ -43,7 +44,7 @@ class CandidateSettings(EngineSettings):
     plan: str | None = None
     calibration: str | None = None
     calib_data: str | None = None
-    method: str = "minmax"
+    method: str = DEFAULT_METHOD
     samples: Positive | None = None
     calib_samples: Positive | None = None
     batch_size: Positive | None = None

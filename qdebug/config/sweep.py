@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
+from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.candidate import WeightsName
 from qdebug.config.engine import BackendName, TypingName
 from qdebug.config.resolve import Positive, Workspace, values_of
@@ -72,7 +73,7 @@ class SweepSettings:
     reference: str | None = None
     calibration: str | None = None
     calib_data: str | None = None
-    method: str = "minmax"
+    method: str = DEFAULT_METHOD
     samples: Positive | None = None
     calib_samples: Positive | None = None
     batch_size: Positive | None = None

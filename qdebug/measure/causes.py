@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.measure.result import Cause
 
 LEAST_SHARE = 0.1
@@ -160,11 +161,11 @@ def _clipping(part: OperandPart, share: float) -> Cause:
         f"'{part.tensor}' is clipped at {part.amax:.3g}: {100 * part.clipped:.2g}% of its values "
         f"are beyond, up to {part.largest:.3g}"
     )
-    if part.method == "minmax":
+    if part.method in NEVER_CLIPPING:
         return Cause(
             "unrepresentative-calibration",
             share,
-            f"{evidence}; minmax took in all that the calibration samples held",
+            f"{evidence}; {part.method} took in all that the calibration samples held",
             "Calibrate on samples that are like these.",
         )
     return Cause(

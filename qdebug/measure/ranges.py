@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrators import layout
 from qdebug.calibrators.coverage import share_above
-from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.methods import parse_method
+from qdebug.calibrators.histogram import SMALLEST_TOP, TensorHistogram, edges, means
+from qdebug.calibrators.registry import default_calibrators
 from qdebug.measure.calibration import Coverage
 from qdebug.types import Array
 
 PERCENTILES = (50.0, 99.0, 99.9, 99.99)
 """Of |x|."""
-MARK_METHODS = ("minmax", "percentile", "entropy", "mse")
 PLAN = "plan"
 _LEVELS = 127
 
@@ -143,11 +141,12 @@ class TensorDynamics:
         return self.histogram.magnitude_percentile(percent)
 
     def computed_marks(self) -> tuple[Mark, ...]:
-        """amax by MARK_METHODS, and that of the plan; none for a tensor that is all 0."""
+        """amax by every calibrator, and that of the plan; none for a tensor that is all 0."""
         if self.amax == 0:
             return ()
-        calibrators = [parse_method(name) for name in MARK_METHODS]
-        found = [_mark(self.histogram, c.name, c.amax(self.histogram)) for c in calibrators]
+        found = [
+            _mark(self.histogram, c.name, c.amax(self.histogram)) for c in default_calibrators()
+        ]
         if self.planned:
             found.append(_mark(self.histogram, PLAN, self.planned.amax))
         return tuple(found)
@@ -211,7 +210,7 @@ def octaves(histogram: TensorHistogram) -> Octaves:
     counts = histogram.table[:2]
     if counts.shape[1] == 0:
         return Octaves((), (), (), histogram.zeros)
-    lower = layout.edges(histogram.first, counts.shape[1], histogram.top)[:-1]
+    lower = edges(histogram.first, counts.shape[1], histogram.top)[:-1]
     exponents = np.frexp(np.maximum(lower, 2.0**-126))[1] - 1
     top, bottom = int(exponents[-1]), int(exponents[0])
     size = top - bottom + 1
@@ -242,11 +241,11 @@ def even_bins(histogram: TensorHistogram, bins: int) -> EvenBins:
     if low == high:
         low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
     edges = np.linspace(low, high, bins + 1)
-    top = histogram.top or layout.SMALLEST_TOP
+    top = histogram.top or SMALLEST_TOP
     values, weights = [np.zeros(1)], [np.array([histogram.zeros])]
     for sign, row in ((1.0, 0), (-1.0, 1)):
         counts, dropped = histogram.table[row], histogram.table[row + 2]
-        values.append(sign * layout.means(histogram.first, counts, dropped, top))
+        values.append(sign * means(histogram.first, counts, dropped, top))
         weights.append(counts)
     where, count = np.concatenate(values), np.concatenate(weights)
     inside = np.clip(where[count > 0], low, high)

@@ -13,9 +13,9 @@ from importlib.metadata import version
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.calibrators.accumulate import Accumulator, Added
+from qdebug.calibrators.gather import Accumulator, Added
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.methods import Calibrator
+from qdebug.calibrators.registry import Calibrator
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.methods import parse_method
+from qdebug.calibrators.registry import parse_method
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import PlanError, UsageError, given_by

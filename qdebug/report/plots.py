@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _BINS = 161
 _DPI = 140
-_COLOURS = ("#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#111111")
+_COLOURS = ("#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#111111")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _FILL, _LINE = "#4c78a8", "#1f3b5c"
 _BANDS = ((50.0, 99.0, 0.65), (99.0, 99.9, 0.4), (99.9, 99.99, 0.2))
@@ -179,7 +180,8 @@ def _titles(axes: Axes, title: str, facts: str) -> None:
 
 def _draw_marks(axes: Axes, tensor: TensorDynamics) -> None:
     signs = [s for s, there in ((-1, tensor.low < 0), (1, tensor.high > 0)) if there]
-    for mark, colour, dash in zip(tensor.marks or (), _COLOURS, _DASHES, strict=False):
+    styles = zip(cycle(_COLOURS), cycle(_DASHES), strict=False)
+    for mark, (colour, dash) in zip(tensor.marks or (), styles, strict=False):
         label = f"{mark.method}: {number(mark.amax, 3)}"
         for sign in signs:
             axes.axvline(sign * mark.amax, color=colour, linestyle=dash, linewidth=1.4, label=label)

@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 from nets import NETS
 
-from qdebug.calibrators.methods import METHODS, parse_method
+from qdebug.calibrators.registry import METHODS, parse_method
 from qdebug.model.graph import Graph
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from qdebug.calibrators import gather
-from qdebug.calibrators.accumulate import Accumulator, histogram_of
-from qdebug.calibrators.methods import METHODS, parse_method
+from qdebug.calibrators.gather import Accumulator, histogram_of
+from qdebug.calibrators.registry import METHODS, parse_method
 from qdebug.types import Array
 
 ROUNDS = 5

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdebug.calibrators.accumulate import histogram_of
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
+from qdebug.calibrators.gather import histogram_of
 
 
 def test_growth_follows_the_running_maximum() -> None:

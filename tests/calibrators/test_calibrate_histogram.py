@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.histogram import TensorHistogram
 
 BIN = 2.0**-7 * 1.001

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.user import load_calibrator
 from qdebug.errors import UsageError
 

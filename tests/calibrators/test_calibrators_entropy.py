@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.calibrators.accumulate import histogram_of
 from qdebug.calibrators.entropy import divergences, entropy_amax, linear_bins
+from qdebug.calibrators.gather import histogram_of
 
 N = 60_000
 DATA: dict[str, Any] = {

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrators import accumulate, gather, layout
-from qdebug.calibrators.accumulate import Accumulator, histogram_of
+from qdebug.calibrators import gather
+from qdebug.calibrators import histogram as layout
+from qdebug.calibrators.gather import Accumulator, histogram_of
 from qdebug.calibrators.histogram import TensorHistogram
 
 ANY = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32))
@@ -119,7 +120,7 @@ def test_an_accumulator_holds_what_its_arrays_hold_merged(
     arrays: Any, compiled: bool, room: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accumulate, "ROOM", room)  # the counters are emptied on the way
+        patch.setattr(gather, "ROOM", room)  # the counters are emptied on the way
         if not compiled:
             patch.setattr(gather, "native", None)
         scaled = [np.ldexp(values, shift) for values, shift in arrays]

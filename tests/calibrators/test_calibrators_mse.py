@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdebug.calibrators.accumulate import histogram_of
+from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.methods import parse_method
 from qdebug.calibrators.mse import mse_amax, squared_error
+from qdebug.calibrators.registry import parse_method
 from qdebug.plan.quantize import fake_quantize, scale_of
 
 N = 100_000

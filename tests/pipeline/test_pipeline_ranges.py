@@ -16,7 +16,7 @@ from onnxruntime.quantization.calibrate import (
     create_calibrator,
 )
 
-from qdebug.calibrators.methods import parse_method
+from qdebug.calibrators.registry import parse_method
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples

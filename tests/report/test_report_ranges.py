@@ -14,8 +14,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from qdebug.calibrators.accumulate import histogram_of
 from qdebug.calibrators.coverage import Excess, growth, stretches
+from qdebug.calibrators.gather import histogram_of
+from qdebug.calibrators.registry import METHODS
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.ranges import RangesResult, TensorDynamics
 from qdebug.report.plots import overview_figure, save_figure, tensor_figure
@@ -105,7 +106,7 @@ def test_histogram_rows(plain: Callable[[str], str]) -> None:
     (top,) = (line.split() for line in lines if line.startswith("       2 "))
     assert top[:3] == ["2", "█" * 6, "12%"] and top[3:5] == ["<", "minmax"]
     (one,) = (line.split() for line in lines if line.startswith("       1 "))
-    assert one[:1] + one[-1:] == ["1", "25%"]
+    assert one[:1] + one[2:] == ["1", "25%", "<", "mean-max"]
     assert any(line.split() == ["zero", "50%"] for line in lines)
     minmax = next(line for line in lines if line.startswith("minmax")).split()
     assert minmax == ["minmax", "3", "0.0236", "0", "0"]
@@ -149,7 +150,7 @@ def test_the_figure_shows_the_numbers() -> None:
     legend = axes.get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
-    assert [label.split(":")[0] for label in labels] == ["minmax", "percentile", "entropy", "mse"]
+    assert [label.split(":")[0] for label in labels] == list(METHODS)
     at = sorted({round(float(line.get_xdata()[0]), 6) for line in axes.lines})  # type: ignore[index]
     assert at == sorted({round(s * m.amax, 6) for m in tensor.marks or () for s in (-1, 1)})
     assert axes.get_yscale() == "log" and axes.get_xlabel() and axes.get_ylabel()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.methods import Calibrator, parse_method
+from qdebug.calibrators.registry import Calibrator, parse_method
 from qdebug.errors import UsageError
 from qdebug.measure.calibration import FACTOR, CacheDifference, RangeDifference
 from qdebug.model.prepare import Model

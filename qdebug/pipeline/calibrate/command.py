@@ -10,7 +10,7 @@ import numpy as np
 
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.methods import METHODS, Calibrator, parse_method
+from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
 from qdebug.calibrators.user import load_calibrator
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import given_by

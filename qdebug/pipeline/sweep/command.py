@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from qdebug.calibrators.methods import parse_method
+from qdebug.calibrators.registry import parse_method
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import QdebugError, given_by
 from qdebug.measure.conditions import Condition
