@@ -24,13 +24,13 @@ from rich.text import Text
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
 
-from documents import copy_bundled, documents, run_qdebug, selected  # noqa: E402
+from documents import documents, prepare_files, run_qdebug, selected  # noqa: E402
 
 OUTPUT = re.compile(
     r"(?P<head><!-- output: (?P<note>qdebug .*?) -->\n```text\n)(?P<body>.*?)(?P<tail>^```$)",
     re.MULTILINE | re.DOTALL,
 )
-PICTURE_COLUMNS = 104
+PICTURE_COLUMNS = 118
 
 
 def update_page(page: Path) -> bool:
@@ -80,8 +80,9 @@ def draw_demo(target: Path) -> None:
 
 def main() -> None:
     """Rewrite every page and the picture."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy_bundled(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        os.environ["QDEBUG_CACHE_DIR"] = cache
+        prepare_files(Path(folder))
         with contextlib.chdir(folder):
             for page in documents():
                 if update_page(page):

@@ -5,7 +5,8 @@ A comment on the line before a block says what is special about it:
 - ``<!-- needs: gpu -->`` (or ``network``, ``minutes``): not run, only held to the command line;
 - ``<!-- exits: 1 -->``: its last command ends with this code;
 - ``<!-- output: qdebug … -->``: the block is what this command prints, written by
-  ``scripts/update_docs.py``; ``| from: … | to: …`` selects lines by the text that they start with.
+  ``scripts/update_docs.py``; ``| from: … | to: …`` selects lines by the text that they start with,
+  ``| varies: …`` names figures that differ from one run to the next.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from qdebug.cli.app import main
 
@@ -196,7 +198,40 @@ def prepare_files(folder: Path) -> None:
             f"compare {data} --inputs samples.npz --backend tensorrt-rtx --samples 8"
             " --save-log build.log",
         ):
-            code, _, said = run_qdebug(shlex.split(command))
-            if code:
-                raise AssertionError(f"qdebug {command}: exit code {code}\n{said}")
+            _must(command)
         shutil.copy("build.log", "other.log")
+        _prepare_upscaler()
+
+
+def _prepare_upscaler() -> None:
+    """A network whose ConvTranspose has no INT8 kernel in TensorRT for RTX, and its build log."""
+    node, rng = onnx.helper.make_node, np.random.default_rng(0)
+    shapes = {"w1": (16, 3, 3, 3), "w2": (16, 16, 2, 2), "w3": (3, 16, 3, 3)}
+    graph = onnx.helper.make_graph(
+        [
+            node("Conv", ["x", "w1"], ["a"], "in", pads=[1] * 4),
+            node("ConvTranspose", ["a", "w2"], ["b"], "up", strides=[2, 2]),
+            node("Conv", ["b", "w3"], ["y"], "out", pads=[1] * 4),
+        ],
+        "upscaler",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3, 16, 16])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 3, 32, 32])],
+        [
+            onnx.numpy_helper.from_array(rng.normal(0, 0.1, shape).astype(np.float32), name)
+            for name, shape in shapes.items()
+        ],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), "upscaler.onnx")
+    np.savez("pictures.npz", x=rng.normal(size=(8, 3, 16, 16)).astype(np.float32))
+    _must(
+        "compare upscaler.onnx --inputs pictures.npz --backend tensorrt-rtx"
+        " --save-plan upscaler.yaml --save-log upscaler.log",
+        exits=1,
+    )
+
+
+def _must(command: str, exits: int = 0) -> None:
+    code, _, said = run_qdebug(shlex.split(command))
+    if code != exits:
+        raise AssertionError(f"qdebug {command}: exit code {code}\n{said}")
