@@ -104,7 +104,7 @@ def test_no_sizes(text: str) -> None:
     ("name", "value"),
     [
         ("precision", "foo"),
-        ("rest", "int8"),
+        ("fallback_precision", "int8"),
         ("weights", "x"),
         ("backend", "x"),
         ("keep_dtype", "x"),

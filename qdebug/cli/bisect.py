@@ -20,6 +20,7 @@ from qdebug.cli.options import (
     Capture,
     ComputeCapability,
     Config,
+    FallbackPrecision,
     Force,
     Fp16KernelsOption,
     Inputs,
@@ -36,7 +37,6 @@ from qdebug.cli.options import (
     Plan,
     Plugin,
     Refit,
-    Rest,
     SaveEngine,
     SaveLog,
     Sparsity,
@@ -63,7 +63,7 @@ def bisect_command(
     model: ModelOrPlan = None,
     inputs: Inputs = None,
     precision: CandidatePrecision = None,
-    rest: Rest = None,
+    fallback_precision: FallbackPrecision = None,
     fp16_kernels: Fp16KernelsOption = None,
     weights: Weights = None,
     calib_data: CalibData = None,
@@ -174,10 +174,10 @@ def bisect_command(
             rich_help_panel=_SEARCH,
         ),
     ] = None,
-    literal: Annotated[
+    no_int8_kernels: Annotated[
         bool,
         typer.Option(
-            "--literal",
+            "--no-int8-kernels",
             help="Search on literal Q/DQ too, not on ONNX Runtime's INT8 kernels.",
             rich_help_panel=_SEARCH,
         ),
@@ -196,7 +196,7 @@ def bisect_command(
     capture: Capture = None,
     save_engine: SaveEngine = None,
     save_log: SaveLog = None,
-    take: Annotated[
+    select_point: Annotated[
         str | None,
         typer.Option(
             help="Take this point of the list of error against cost: its number, or knee.",

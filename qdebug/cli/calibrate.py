@@ -15,13 +15,13 @@ from qdebug.cli.options import (
     WRITE,
     BatchSize,
     Config,
+    FallbackPrecision,
     Force,
     Json,
     Metric,
     NoCache,
     NoProgress,
     NumSamples,
-    Rest,
     Verbose,
     Weights,
     setting_flags,
@@ -74,7 +74,7 @@ def calibrate_command(
         ),
     ] = None,
     weights: Weights = None,
-    rest: Rest = None,
+    fallback_precision: FallbackPrecision = None,
     weight_method: Annotated[
         str | None,
         typer.Option(

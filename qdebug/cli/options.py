@@ -28,7 +28,7 @@ Inputs = Annotated[
 CandidatePrecision = Annotated[
     str | None, typer.Option(help="int8 (default), fp16 or fp32.", rich_help_panel=WHAT)
 ]
-Rest = Annotated[
+FallbackPrecision = Annotated[
     str | None,
     typer.Option(
         help="Precision of layers without an INT8 form: fp32 (default) or fp16.",
@@ -245,7 +245,7 @@ MaxRise = Annotated[
     ),
 ]
 
-_NO_SETTINGS = ("config", "json", "no_cache", "no_progress", "top", "verbose")
+_NO_SETTINGS = ("config", "json", "no_cache", "no_int8_kernels", "no_progress", "top", "verbose")
 _RENAMED = {"tactic_source": "tactic_sources"}
 
 
@@ -256,6 +256,8 @@ def setting_flags(given: Mapping[str, object]) -> dict[str, object]:
         given: every parameter of the command: its `locals()` before anything else is done.
     """
     flags: dict[str, object] = {"cache": False if given["no_cache"] else None}
+    if given.get("no_int8_kernels"):
+        flags["int8_kernels"] = False
     for name, value in given.items():
         if name not in _NO_SETTINGS:
             value = tuple(value) if isinstance(value, list) else value

@@ -57,9 +57,9 @@ class BisectSettings(CandidateSettings):
         max_evaluations, time_limit: when to stop with the best found; seconds.
         journal: the file that remembers evaluations; None keeps one in the cache folder.
         memory_budget: bytes that activations may take which candidates start from.
-        literal: never use ONNX Runtime's INT8 kernels while searching.
-        take: in place of the answer, this point of the list of error against cost: its number, or
-            "knee".
+        int8_kernels: search on ONNX Runtime's INT8 kernels where they agree with the simulation.
+        select_point: in place of the answer, this point of the list of error against cost: its
+            number, or "knee".
         output: the plan to write; None writes none.
         force: replace existing files.
     """
@@ -79,7 +79,7 @@ class BisectSettings(CandidateSettings):
     time_limit: Annotated[float, Field(gt=0)] | None = None
     journal: str | None = None
     memory_budget: MemoryBudget = STORED_BYTES
-    literal: bool = False
-    take: Annotated[str, BeforeValidator(str)] | None = None
+    int8_kernels: bool = True
+    select_point: Annotated[str, BeforeValidator(str)] | None = None
     output: str | None = None
     force: bool = False

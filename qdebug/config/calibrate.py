@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from qdebug.calibrators.registry import METHODS
-from qdebug.config.candidate import RestName, WeightsName
+from qdebug.config.candidate import FallbackName, WeightsName
 from qdebug.config.resolve import Positive, Share, values_of
 from qdebug.errors import UsageError
 
@@ -36,7 +36,7 @@ class CalibrateSettings:
         metric: end-to-end accuracy on the held-out samples.
         mix: also try the best method of each tensor.
         from_cache: a file with ranges to judge beside the methods.
-        weights, rest: as of `compare`.
+        weights, fallback_precision: as of `compare`.
         weight_method: how weights get their ranges: the largest magnitude, or least squared error.
         samples, batch_size: as of `compare`.
         cache: reuse what an earlier pass over the same model and data gathered.
@@ -55,7 +55,7 @@ class CalibrateSettings:
     from_cache: str | None = None
     weights: WeightsName = "per-channel"
     weight_method: Literal["max", "mse"] = "max"
-    rest: RestName = "fp32"
+    fallback_precision: FallbackName = "fp32"
     samples: Positive | None = None
     batch_size: Positive | None = None
     cache: bool = True

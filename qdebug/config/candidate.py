@@ -10,7 +10,7 @@ from qdebug.config.engine import EngineSettings
 from qdebug.config.resolve import Positive
 
 PrecisionName = Literal["int8", "fp16", "fp32"]
-RestName = Literal["fp16", "fp32"]
+FallbackName = Literal["fp16", "fp32"]
 Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
@@ -23,7 +23,7 @@ class CandidateSettings(EngineSettings):
         model: the ONNX file.
         inputs: DATA to run.
         precision: None takes the plan's, or int8.
-        rest: precision of layers without an INT8 form; None takes the plan's, or fp32.
+        fallback_precision: of layers without an INT8 form; None takes the plan's, or fp32.
         weights: None takes the plan's, or per-channel.
         plan: a plan file; layers and ranges that it names are kept.
         calibration: a file with ranges.
@@ -39,7 +39,7 @@ class CandidateSettings(EngineSettings):
     model: str
     inputs: str
     precision: PrecisionName | None = None
-    rest: RestName | None = None
+    fallback_precision: FallbackName | None = None
     weights: WeightsName | None = None
     plan: str | None = None
     calibration: str | None = None

@@ -44,7 +44,7 @@ def explain_mismatch(
     note = f"the library folded the casts around it: it reads and writes {built}{shared}"
     feeder = _feeder(node, info)
     pin = f"Pin '{feeder}', which feeds it, to {want} too, or use" if feeder else "Use"
-    return note, f"{pin} --rest {want}: then no cast can be folded."
+    return note, f"{pin} --fallback-precision {want}: then no cast can be folded."
 
 
 def summed_in_fp32(

@@ -90,10 +90,10 @@ def _bind(
         return bound, prepared, ()
     if missing == "refuse":
         raise _missing_ranges(source, bound, lacking)
-    kept = {**plan.layers, **dict.fromkeys(lacking, plan.rest)}
+    kept = {**plan.layers, **dict.fromkeys(lacking, plan.fallback_precision)}
     note = (
-        f"{len(lacking)} layers stay in {plan.rest}, first '{lacking[0]}': their inputs have no "
-        "range."
+        f"{len(lacking)} layers stay in {plan.fallback_precision}, first '{lacking[0]}': their "
+        "inputs have no range."
     )
     return bind_plan(replace(plan, layers=kept), prepared, bound.layers), prepared, (note,)
 
@@ -106,7 +106,7 @@ def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanEr
     return PlanError(
         f"{source}: {count} no amax, but INT8 layers read {'it' if not named else 'them'}{named}",
         "Calibrate (qdebug calibrate MODEL --calib-data DATA -o scales.yaml), or leave "
-        f"{len(lacking)} layers in {bound.plan.rest} with --missing float.",
+        f"{len(lacking)} layers in {bound.plan.fallback_precision} with --missing float.",
     )
 
 

@@ -60,8 +60,8 @@ def plan_from(settings: CandidateSettings) -> PrecisionPlan:
             plan = read_plan(settings.plan)
     if settings.precision:
         plan = replace(plan, precision=Precision(settings.precision))
-    if settings.rest:
-        plan = replace(plan, rest=Precision(settings.rest))
+    if settings.fallback_precision:
+        plan = replace(plan, fallback_precision=Precision(settings.fallback_precision))
     if settings.weights:
         plan = replace(plan, weights=Granularity(settings.weights))
     return plan
@@ -110,7 +110,7 @@ def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
             ("--calib-data", settings.calib_data),
             ("--calib-samples", settings.calib_samples),
             ("--weights", settings.weights),
-            ("--rest", settings.rest),
+            ("--fallback-precision", settings.fallback_precision),
             ("--save-plan", settings.save_plan),
             ("--precision", settings.precision if settings.precision != "int8" else None),
         )

@@ -113,7 +113,7 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
         elif asked is not Precision.INT8:
             stored[layer.output] = asked
         elif not bound.only_quantized(layer.output):
-            stored[layer.output] = bound.plan.rest
+            stored[layer.output] = bound.plan.fallback_precision
     ranges = {t: _amax(bound, t) for t in bound.needed_ranges()}
     int8 = bound.layers_in(Precision.INT8)
     weights = {x.name: _largest(bound.layers.graph, x.weight) for x in int8 if x.weight}
@@ -125,7 +125,7 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
         others |= dict.fromkeys(layer.nodes, other)
         if layer.output not in stored:
             free += _written(bound, layer) if cut else [layer.output]
-    rest = bound.plan.rest
+    rest = bound.plan.fallback_precision
     return Constraints(precisions, stored, rest, tuple(free), ranges, others, weights, by_cache)
 
 

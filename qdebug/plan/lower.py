@@ -40,7 +40,7 @@ class Lowered:
 def required_opset(plan: PrecisionPlan) -> int:
     """The opset a model must have for `plan` to be lowered."""
     int8 = plan.precision is Precision.INT8 or Precision.INT8 in plan.layers.values()
-    return HALF_QDQ_OPSET if int8 and plan.rest is Precision.FP16 else 13
+    return HALF_QDQ_OPSET if int8 and plan.fallback_precision is Precision.FP16 else 13
 
 
 def lower(bound: BoundPlan) -> Lowered:
@@ -66,7 +66,7 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
     items = [int8_layer(bound, layer) for layer in bound.layers_in(Precision.INT8)]
     if items:
         graph = _typed(insert_qdq(graph, items))
-    mixed = bound.plan.rest is Precision.FP16 and bool(items)
+    mixed = bound.plan.fallback_precision is Precision.FP16 and bool(items)
     if mixed:
         if graph.opset < HALF_QDQ_OPSET:
             raise PlanError(
@@ -149,7 +149,7 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
 
 def _rounded(bound: BoundPlan, scale: FloatArray) -> FloatArray:
     """Scales that FP16 Q/DQ will carry are rounded before anything is quantized by them."""
-    if bound.plan.rest is not Precision.FP16:
+    if bound.plan.fallback_precision is not Precision.FP16:
         return scale
     half = half_scale(scale)
     return scale if half is None else half

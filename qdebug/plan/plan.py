@@ -39,7 +39,7 @@ class PrecisionPlan:
 
     Attributes:
         precision: of every layer that `layers` does not name.
-        rest: of layers that have no INT8 form, where `precision` is INT8.
+        fallback_precision: of layers that have no INT8 form, where `precision` is INT8.
         layers: layer (or node) name -> precision, for layers that differ from the default.
         tensors: tensor name -> range. INT8 layers need one for each activation they read; a
             weight's is taken from its values unless it is named here.
@@ -49,7 +49,7 @@ class PrecisionPlan:
     """
 
     precision: Precision
-    rest: Precision = Precision.FP32
+    fallback_precision: Precision = Precision.FP32
     layers: Mapping[str, Precision] = field(default_factory=dict)
     tensors: Mapping[str, TensorRange] = field(default_factory=dict)
     weights: Granularity = Granularity.PER_CHANNEL
@@ -129,7 +129,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
     if plan.precision is Precision.INT8 and not layer.quantizable:
-        return plan.rest
+        return plan.fallback_precision
     return plan.precision
 
 

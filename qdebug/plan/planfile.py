@@ -55,7 +55,7 @@ class _PlanFile(Strict):
     schema_: Literal["qdebug.plan/1"] = Field(alias="schema")
     model: ModelKey = ModelKey()
     precision: Precision = Precision.INT8
-    rest: Literal["fp16", "fp32"] = "fp32"
+    fallback_precision: Literal["fp16", "fp32"] = "fp32"
     weights: Granularity = Granularity.PER_CHANNEL
     calibration: str = ""
     layers: dict[str, Precision] = {}
@@ -75,7 +75,7 @@ def read_plan(path: str | Path) -> PrecisionPlan:
     file = read_yaml(Path(path), _PlanFile, PlanError)
     return PrecisionPlan(
         precision=file.precision,
-        rest=Precision(file.rest),
+        fallback_precision=Precision(file.fallback_precision),
         layers=file.layers,
         tensors={name: tensor_range(entry) for name, entry in file.tensors.items()},
         weights=file.weights,
@@ -136,7 +136,7 @@ def plan_to_yaml(
     if plan.model_sha256:
         data["model"] = {"path": model_path, "sha256": plan.model_sha256}
     data["precision"] = str(plan.precision)
-    data["rest"] = str(plan.rest)
+    data["fallback_precision"] = str(plan.fallback_precision)
     data["weights"] = str(plan.weights)
     if plan.calibration:
         data["calibration"] = plan.calibration

@@ -101,7 +101,7 @@ def print_points(console: Console, result: BisectResult) -> None:
     some = f", {shown} of {len(points)} points" if shown < len(points) else ""
     console.print(Text(f"Error against cost, of all that was evaluated{some}", style="bold"))
     print_table(console, table)
-    how = "The same command with --take N, or --take knee, takes another point."
+    how = "The same command with --select-point N, or --select-point knee, takes another point."
     if result.figure != "metric":
         scope = result.figure.partition(".")[0]
         how = f"{result.figure} is that of the worst {scope}, as the target asks. {how}"

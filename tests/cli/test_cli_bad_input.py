@@ -139,7 +139,7 @@ def test_script_that_ends_the_program(desk: Any) -> None:
     [
         (["--precision", "foo"], ["--precision", "'foo'", "int8, fp16, fp32"]),
         (["--precision", "fp61"], ["--precision", "Did you mean 'fp16'?"]),
-        (["--rest", "int8"], ["--rest", "'int8'", "fp16, fp32"]),
+        (["--fallback-precision", "int8"], ["--fallback-precision", "'int8'", "fp16, fp32"]),
         (["--weights", "per-row"], ["--weights", "'per-row'", "per-channel, per-tensor"]),
         (["--backend", "openvino"], ["--backend", "'openvino'", "ort"]),
         (["--method", "magic"], ["--method", "'magic'", "minmax"]),

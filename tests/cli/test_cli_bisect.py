@@ -161,8 +161,8 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
         ([*TARGET, "--holdout", "data.npz"], ["data.npz", "same samples as --inputs"]),
         ([*TARGET, "-o", "data.npz", "--force"], ["data.npz", "--inputs"]),
         ([*TARGET, "--metric", "nothing.py:f"], ["nothing.py"]),
-        ([*TARGET, "--take", "knees"], ["--take", "'knees'", "knee"]),
-        ([*TARGET, "--take", "0"], ["--take", "'0'"]),
+        ([*TARGET, "--select-point", "knees"], ["--select-point", "'knees'", "knee"]),
+        ([*TARGET, "--select-point", "0"], ["--select-point", "'0'"]),
     ],
 )
 def test_bad_input(desk: Any, flags: list[str], says: list[str]) -> None:
@@ -203,7 +203,7 @@ def test_a_metric_that_fails_keeps_what_was_evaluated(desk: Any, body: str, says
         "calls = 0\ndef metric(outputs):\n    global calls\n    calls += 1\n"
         f"    if calls > 2:\n        {body}\n    return 0.5\n",
     )
-    flags = ["--metric", "mine.py:metric", "--target", "metric>=0.9", "--literal",
+    flags = ["--metric", "mine.py:metric", "--target", "metric>=0.9", "--no-int8-kernels",
              "--journal", "j.jsonl"]  # fmt: skip
     done = desk.run("bisect", *SMALL, *flags)
     assert done.code == 2

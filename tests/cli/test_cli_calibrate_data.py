@@ -63,7 +63,17 @@ def test_a_kept_calibration_is_that_of_its_samples_and_model(desk: Any, cnn: Any
 
 @pytest.mark.parametrize("rest", ["fp32", "fp16"])
 def test_methods_are_judged_in_the_precisions_of_the_comparison(desk: Any, rest: str) -> None:
-    flags = ("--rest", rest, "--calib-data", "calib.npz", "--method", "minmax", "--no-cache")
+    flags = (
+        "--fallback-precision",
+        rest,
+        "--calib-data",
+        "calib.npz",
+        "--method",
+        "minmax",
+        "--no-cache",
+    )
     compared = desk.result(*flags)["outputs"][0]["sqnr_db"]
-    found = result(desk, "--holdout", "data.npz", "--rest", rest)["methods"]["minmax"]["sqnr_db"]
+    found = result(desk, "--holdout", "data.npz", "--fallback-precision", rest)["methods"][
+        "minmax"
+    ]["sqnr_db"]
     assert found == pytest.approx(compared, abs=0.01)

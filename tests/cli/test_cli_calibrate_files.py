@@ -209,6 +209,6 @@ def test_a_configuration_file_and_flags_over_it(desk: Any) -> None:
     desk.refused(*again, says=["scales.yaml", "--force"])
     desk.refused(*again, "-o", "run.yaml", "--force", says=["--output", "--config"])
     desk.refused(*again, "--method", ",", says=["--method names no calibrator"])
-    desk.write("run.yaml", "\n".join([*lines, "take: 3"]))
-    desk.refused(*again, says=["--config: run.yaml:8: take: unknown key"])
+    desk.write("run.yaml", "\n".join([*lines, "select-point: 3"]))
+    desk.refused(*again, says=["--config: run.yaml:8: select-point: unknown key"])
     desk.refused("compare", *again[1:], says=["qdebug calibrate --config FILE"])

@@ -190,7 +190,9 @@ def test_a_pinned_product_whose_casts_are_folded_gets_advice_that_helps(desk: An
 
     def compared(pins: list[str]) -> Any:
         layers = "".join(f"  {name}: fp32\n" for name in pins)
-        text = f"schema: qdebug.plan/1\nprecision: int8\nrest: fp16\nlayers:\n{layers}"
+        text = (
+            f"schema: qdebug.plan/1\nprecision: int8\nfallback_precision: fp16\nlayers:\n{layers}"
+        )
         desk.write("plan.yaml", text)
         return desk.run(
             *("compare", BUNDLED / "digits_encoder.onnx", "--plan", "plan.yaml", *RTX),
@@ -199,7 +201,11 @@ def test_a_pinned_product_whose_casts_are_folded_gets_advice_that_helps(desk: An
         )
 
     done = compared(products)
-    assert done.code == 1 and "folded the casts" in done.out and "--rest fp32" in done.out
+    assert (
+        done.code == 1
+        and "folded the casts" in done.out
+        and "--fallback-precision fp32" in done.out
+    )
     audit = json.loads(Path("found.json").read_text())["engine"]["audit"]
     assert audit["mismatches"] == products
     advice = [row["advice"] for row in audit["layers"] if row["verdict"] == "mismatch"]

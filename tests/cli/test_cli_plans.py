@@ -19,7 +19,7 @@ def numbers(result: Any, *, but: tuple[str, ...] = ()) -> Any:
     [
         ["--calib-data", "calib.npz"],
         ["--weights", "per-tensor", "--method", "percentile:99"],
-        ["--rest", "fp16"],
+        ["--fallback-precision", "fp16"],
         ["--precision", "fp16"],
     ],
     ids=" ".join,
@@ -118,7 +118,7 @@ def test_a_quantized_model_against_its_fp32_model_equals_the_plans_own_run(
         ["--calib-data", "calib.npz"],
         ["--calib-samples", "3"],
         ["--weights", "per-tensor"],
-        ["--rest", "fp16"],
+        ["--fallback-precision", "fp16"],
         ["--precision", "fp16"],
         ["--save-plan", "new.yaml"],
     ],

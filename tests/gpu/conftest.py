@@ -40,7 +40,7 @@ PLANS = {
     "fp32": PrecisionPlan(Precision.FP32),
     "fp16": PrecisionPlan(Precision.FP16),
     "int8": PrecisionPlan(Precision.INT8),
-    "mixed": PrecisionPlan(Precision.INT8, rest=Precision.FP16),
+    "mixed": PrecisionPlan(Precision.INT8, fallback_precision=Precision.FP16),
 }
 
 

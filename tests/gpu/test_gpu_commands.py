@@ -101,7 +101,7 @@ def test_int8_with_fp16_around_it(
 ) -> None:
     """TensorRT for RTX 1.6.1 gives NaN there on compute capability 9.0, and the simulation does
     not: its kernels are at fault, and named where it begins."""
-    flags = ["--rest", "fp16", "--json", "-"]
+    flags = ["--fallback-precision", "fp16", "--json", "-"]
     main(["compare", ENCODER, *SAMPLES, *CALIB, *flags])
     found = json.loads(capsys.readouterr().out)
     finite = found["outputs"][0]["sqnr_db"] is not None

@@ -23,7 +23,7 @@ def test_defaults(kit: SimpleNamespace, residual_net: Any) -> None:
     assert _precisions(kit, model, kit.int8()) == {
         "conv1": "int8", "conv2": "int8", "pool": "fp32", "flatten": "fp32", "fc": "int8",
     }  # fmt: skip
-    assert _precisions(kit, model, kit.int8(rest=Precision.FP16))["pool"] == "fp16"
+    assert _precisions(kit, model, kit.int8(fallback_precision=Precision.FP16))["pool"] == "fp16"
     half = _precisions(kit, model, kit.int8(precision=Precision.FP16))
     assert set(half.values()) == {"fp16"}
 

@@ -113,7 +113,7 @@ def test_fp16_layers(kit: SimpleNamespace, residual_net: Any, images: Any) -> No
 
 
 def test_int8_with_fp16(kit: SimpleNamespace, residual_net: Any, images: Any) -> None:
-    plan = kit.int8({"r1": 20, "f": 5}, {"conv1": "fp16"}, rest=Precision.FP16)
+    plan = kit.int8({"r1": 20, "f": 5}, {"conv1": "fp16"}, fallback_precision=Precision.FP16)
     reference, cut = _cut(kit, residual_net(21), plan)
     assert cut is not None
     local = _local(kit, reference, cut, {"x": images})
@@ -189,7 +189,7 @@ def test_names_that_the_cut_would_use_itself(kit: SimpleNamespace) -> None:
     for plan in (
         kit.int8({"y:local": 1, "y": 1}),
         PrecisionPlan(Precision.FP16),
-        kit.int8({"y:local": 1, "y": 1}, rest=Precision.FP16),
+        kit.int8({"y:local": 1, "y": 1}, fallback_precision=Precision.FP16),
     ):
         reference, cut = _cut(kit, proto, plan)
         assert cut is not None

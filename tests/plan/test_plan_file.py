@@ -20,7 +20,7 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=300)
 PLANS = st.builds(
     PrecisionPlan,
     precision=st.sampled_from(Precision),
-    rest=st.sampled_from([Precision.FP16, Precision.FP32]),
+    fallback_precision=st.sampled_from([Precision.FP16, Precision.FP32]),
     layers=st.dictionaries(NAMES, st.sampled_from(Precision), max_size=4),
     tensors=st.dictionaries(
         NAMES,
@@ -98,7 +98,11 @@ def test_numbers_may_be_written_in_short(tmp_path: Path) -> None:
         (HEAD + "\nlayrs: {}\n", 3, "layrs: unknown key"),
         (HEAD + "model:\n  path: m\n  sha: x\n", 4, "model.sha: unknown key"),
         (HEAD + "precision: int4\n", 2, "precision: input should be 'int8', 'fp16' or 'fp32'"),
-        (HEAD + "rest: int8\n", 2, "rest: input should be 'fp16' or 'fp32'"),
+        (
+            HEAD + "fallback_precision: int8\n",
+            2,
+            "fallback_precision: input should be 'fp16' or 'fp32'",
+        ),
         (HEAD + "weights: per-row\n", 2, "weights: "),
         (HEAD + "layers:\n  a: fp16\n  b: half\n", 4, "layers.b: input should be"),
         (HEAD + "layers:\n  a: fp16\n  a: fp32\n", 4, "'a' is given twice"),

@@ -281,7 +281,7 @@ def test_the_newest_opset_that_onnx_runtime_takes(kit: SimpleNamespace) -> None:
     for opset in range(25, onnx.defs.onnx_opset_version() + 1):
         proto, c = _chain(kit, opset)
         low = kit.lowered(proto, HALF)
-        mixed = kit.lowered(proto, kit.int8({"r": 4.0}, rest=Precision.FP16))
+        mixed = kit.lowered(proto, kit.int8({"r": 4.0}, fallback_precision=Precision.FP16))
         x = np.ones((2, 4), F32)
         try:
             kit.run(proto, {"x": x})

@@ -25,15 +25,15 @@ def _types(graph: Any) -> dict[str, str]:
 
 def test_required_opset(kit: SimpleNamespace) -> None:
     assert required_opset(kit.int8()) == 13
-    assert required_opset(kit.int8(rest=Precision.FP16)) == 19
-    half = PrecisionPlan(Precision.FP16, rest=Precision.FP16)
+    assert required_opset(kit.int8(fallback_precision=Precision.FP16)) == 19
+    half = PrecisionPlan(Precision.FP16, fallback_precision=Precision.FP16)
     assert required_opset(half) == 13
     pinned = PrecisionPlan(Precision.FP16, Precision.FP16, {"a": Precision.INT8})
     assert required_opset(pinned) == 19
 
 
 def test_int8_with_rest_fp16_needs_opset_19(kit: SimpleNamespace, residual_net: Any) -> None:
-    plan = kit.int8(AMAX, rest=Precision.FP16)
+    plan = kit.int8(AMAX, fallback_precision=Precision.FP16)
     with pytest.raises(PlanError, match=r"needs opset 19.*has 17"):
         kit.lowered(residual_net(17), plan)
     prepared = kit.prepare(residual_net(17), required_opset(plan))
@@ -46,7 +46,7 @@ def test_int8_with_rest_fp16(
     kit: SimpleNamespace, residual_net: Any, images: Any, opset: int
 ) -> None:
     proto = residual_net(opset)
-    low = kit.lowered(proto, kit.int8(AMAX, rest=Precision.FP16))
+    low = kit.lowered(proto, kit.int8(AMAX, fallback_precision=Precision.FP16))
     kinds = _types(low.graph)
     assert all(kinds[t] == "FLOAT16" for t in ("c1", "r1", "c2", "s", "r2", "p", "f"))
     assert kinds["x"] == kinds["out"] == "FLOAT"
@@ -64,7 +64,7 @@ def test_fp16_scales_are_emulated_exactly(kit: SimpleNamespace) -> None:
     w = np.random.default_rng(0).normal(size=(4, 3)).astype(F32)
     node = kit.node("MatMul", ["x", "w"], ["y"], "m")
     proto = kit.make([node], {"x": (8, 4)}, ["y"], {"w": w}, opset=19)
-    low = kit.lowered(proto, kit.int8({"x": 2.0}, rest=Precision.FP16))
+    low = kit.lowered(proto, kit.int8({"x": 2.0}, fallback_precision=Precision.FP16))
     x = np.random.default_rng(1).normal(size=(8, 4)).astype(F32)
     found = kit.run(low.graph, {"x": x}, ["x_DequantizeLinear_Output"])
 
@@ -93,7 +93,7 @@ def test_scales_that_fp16_cannot_hold_stay_fp32(kit: SimpleNamespace, amax: floa
         kit.node("Relu", ["y"], ["yr"], "relu"),
     ]
     proto = kit.make(nodes, {"x": (1, 3)}, ["yr", "z"], {"w": w}, opset=19)
-    low = kit.lowered(proto, kit.int8({"n": amax, "x": amax}, rest=Precision.FP16))
+    low = kit.lowered(proto, kit.int8({"n": amax, "x": amax}, fallback_precision=Precision.FP16))
     kinds = _types(low.graph)
     assert (kinds["n_scale"], kinds["x_scale"]) == ("FLOAT", "FLOAT")
     assert kinds["n"] == "FLOAT16"
@@ -113,7 +113,7 @@ def test_one_tiny_weight_scale_sends_its_layer_to_fp32(kit: SimpleNamespace) -> 
         kit.node("MatMul", ["n", "t"], ["z"], "k"),
     ]
     proto = kit.make(nodes, {"x": (1, 3)}, ["y", "z"], {"w": w, "t": tiny}, opset=19)
-    low = kit.lowered(proto, kit.int8({"n": 1.0}, rest=Precision.FP16))
+    low = kit.lowered(proto, kit.int8({"n": 1.0}, fallback_precision=Precision.FP16))
     kinds = _types(low.graph)
     assert (kinds["t_scale"], kinds["w_scale_fp16"]) == ("FLOAT", "FLOAT16")
     # A Cast between pair and product would keep TensorRT from an INT8 kernel.
@@ -132,7 +132,7 @@ def test_a_weight_shared_with_a_layer_in_fp32_keeps_its_channels(kit: SimpleName
         kit.node("Gemm", ["v", "w"], ["z"], "k", transB=1),
     ]
     proto = kit.make(nodes, {"x": (1, 3), "v": (1, 3)}, ["y", "z"], {"w": w}, opset=19)
-    low = kit.lowered(proto, kit.int8({"x": 1.0, "v": 1e9}, rest=Precision.FP16))
+    low = kit.lowered(proto, kit.int8({"x": 1.0, "v": 1e9}, fallback_precision=Precision.FP16))
     reads = {n: low.graph.producers[low.graph.by_name[n].inputs[1]].op_type for n in "mk"}
     assert reads == dict.fromkeys("mk", "DequantizeLinear")
     x = np.array([[-0.4, 0.3, -1]], F32)
@@ -160,7 +160,7 @@ def test_int8_with_pins_to_fp16_while_the_rest_is_fp32(
 
 def test_fp16_with_pins_to_int8(kit: SimpleNamespace, residual_net: Any, images: Any) -> None:
     for rest, opset in ((Precision.FP32, 17), (Precision.FP16, 19)):
-        plan = kit.int8(AMAX, {"conv2": "int8"}, precision=Precision.FP16, rest=rest)
+        plan = kit.int8(AMAX, {"conv2": "int8"}, precision=Precision.FP16, fallback_precision=rest)
         assert required_opset(plan) <= opset
         low = kit.lowered(residual_net(opset), plan)
         assert kit.ops(low.graph).count("QuantizeLinear") == 1

@@ -117,7 +117,11 @@ def _left(setup: Setup, everything: Pins) -> str:
     flags: Sequence[str] = (
         *(["drop --never-pin"] if setup.settings.never_pin else []),
         *(["use --pin-to fp32"] if setup.space.problem.pin_to == "fp16" else []),
-        *(["use --rest fp32"] if setup.planned.bound.plan.rest is not Precision.FP32 else []),
+        *(
+            ["use --fallback-precision fp32"]
+            if setup.planned.bound.plan.fallback_precision is not Precision.FP32
+            else []
+        ),
     )
     advice = f" {' or '.join(flags)[0].upper()}{' or '.join(flags)[1:]}." if flags else ""
     return f"{len(left)} layers still run in {' and '.join(kinds)}, first '{left[0]}'.{advice}"

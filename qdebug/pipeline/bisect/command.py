@@ -16,7 +16,7 @@ from qdebug.pipeline.bisect.direction import direction_note
 from qdebug.pipeline.bisect.engine_need import with_kernel_causes
 from qdebug.pipeline.bisect.engines import built_answer, engines_of, in_milliseconds
 from qdebug.pipeline.bisect.rounds import answered
-from qdebug.pipeline.bisect.select_point import check_take, with_taken
+from qdebug.pipeline.bisect.select_point import check_select_point, with_selected_point
 from qdebug.pipeline.bisect.setup import prepare
 from qdebug.pipeline.bisect.space import untimed_note
 from qdebug.pipeline.engine.build import capture_note
@@ -30,12 +30,12 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
-    check_take(settings.take)
+    check_select_point(settings.select_point)
     setup = prepare(settings, progress)
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))
-    answer = with_taken(setup, answered(setup, engines), engines)
+    answer = with_selected_point(setup, answered(setup, engines), engines)
     searched, search = answer.searched, answer.searched.result
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None

@@ -87,7 +87,7 @@ def answered(setup: Setup, engines: Engines | None) -> Answered:
 
     Where the cheapest set fails on these, the search goes on and asks that the target hold on both.
     """
-    way, notes = _Way(setup.settings.literal or None), list[str]()
+    way, notes = _Way(None if setup.settings.int8_kernels else True), list[str]()
     before: Answered | None = None
     with ExitStack() as stack:
         while True:
@@ -176,7 +176,7 @@ def _journal(setup: Setup, way: _Way, one: Evaluator, stack: ExitStack) -> Journ
         # Nothing is kept but the engines themselves: they tell little of the machine.
         return None
     key = search_key(setup.planned.bound, one, setup.target.metric, setup.context.fp16_kernels)
-    again = "" if way.literal is None or setup.settings.literal else "literal"
+    again = "" if way.literal is None or not setup.settings.int8_kernels else "literal"
     if way.held_out:
         key["held_out"] = setup.held_out.key
         again += "joint"

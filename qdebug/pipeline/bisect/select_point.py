@@ -14,34 +14,37 @@ from qdebug.search.find import is_minimal
 from qdebug.search.outcome import HELD_OUT, Check, Taken
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement, Pins
+from qdebug.wording import option
 
 KNEE = "knee"
 
 
-def check_take(take: str | None) -> None:
+def check_select_point(wanted: str | None) -> None:
     """Refuse what can be no point of any list.
 
     Raises:
-        UsageError: `take` is neither a number from 1 nor "knee".
+        UsageError: it is neither a number from 1 nor "knee".
     """
-    if take not in (None, KNEE) and not (take.isascii() and take.isdigit() and int(take)):
+    name = option("select_point")
+    if wanted not in (None, KNEE) and not (wanted.isascii() and wanted.isdigit() and int(wanted)):
         raise UsageError(
-            f"--take: '{take}' is no point of the list of error against cost",
-            "Give its number in the list that the same command prints without --take, or knee.",
+            f"{name}: '{wanted}' is not a point of the list of error against cost",
+            f"Give its number in the list that the same command prints without {name}, or knee.",
+            code="QD-USAGE-POINT",
         )
 
 
-def with_taken(setup: Setup, answer: Answered, engines: Engines | None) -> Answered:
-    """`answer` with the point of `--take`, checked as an answer is; as it is without --take.
+def with_selected_point(setup: Setup, answer: Answered, engines: Engines | None) -> Answered:
+    """`answer` with the selected point, checked as an answer is; unchanged where none is selected.
 
     Raises:
         UsageError: the list has no such point.
     """
-    take = setup.settings.take
-    if take is None:
+    wanted = setup.settings.select_point
+    if wanted is None:
         return answer
     search = answer.searched.result
-    index = _index(take, search.pareto)
+    index = _index(wanted, search.pareto)
     pins = search.pareto[index].pins
     known: dict[Pins, Measurement] = {e.pins: e.measurement for e in search.history}
     result = replace(
@@ -60,23 +63,31 @@ def with_taken(setup: Setup, answer: Answered, engines: Engines | None) -> Answe
     )
 
 
-def _index(take: str, points: Sequence[Point]) -> int:
+def _index(wanted: str, points: Sequence[Point]) -> int:
+    given = option("select_point", wanted)
     if not points:
         raise UsageError(
-            f"--take {take}: the list of error against cost is empty",
-            "No candidate has a finite error at the outputs; leave --take out.",
+            f"{given}: the list of error against cost is empty",
+            f"No candidate has a finite error at the outputs; leave {option('select_point')} out.",
+            code="QD-USAGE-POINT",
         )
     numbers = f"Give a number from 1 to {len(points)}."
-    if take == KNEE:
+    if wanted == KNEE:
         knees = [i for i, point in enumerate(points) if point.knee]
         if not knees:
-            raise UsageError(f"--take knee: the list of {len(points)} points has no knee", numbers)
+            raise UsageError(
+                f"{given}: the list of {len(points)} points has no knee",
+                numbers,
+                code="QD-USAGE-POINT",
+            )
         return knees[0]
-    if int(take) > len(points):
+    if int(wanted) > len(points):
         raise UsageError(
-            f"--take {take}: the list of error against cost has {len(points)} points", numbers
+            f"{given}: the list of error against cost has {len(points)} points",
+            numbers,
+            code="QD-USAGE-POINT",
         )
-    return int(take) - 1
+    return int(wanted) - 1
 
 
 def _checks(setup: Setup, answer: Answered, pins: Pins, engines: Engines | None) -> Iterator[Check]:

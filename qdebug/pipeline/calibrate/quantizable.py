@@ -46,7 +46,7 @@ class Quantizable:
         Scales that FP16 must hold decide about the graph itself: with these each has its own.
         """
         bound = {name: self._bound(tensors) for name, tensors in ranges.items()}
-        if self.plan.rest is Precision.FP16:
+        if self.plan.fallback_precision is Precision.FP16:
             return {name: Candidate(lower(one).graph.proto, {}) for name, one in bound.items()}
         first = lower(next(iter(bound.values()))).graph
         shared, inputs = feed_scales(first, self.needed)
@@ -65,7 +65,9 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
         QdebugError: it cannot be read, is quantized already, or has nothing to quantize.
     """
     plan = PrecisionPlan(
-        Precision.INT8, Precision(settings.rest), weights=Granularity(settings.weights)
+        Precision.INT8,
+        Precision(settings.fallback_precision),
+        weights=Granularity(settings.weights),
     )
     model = prepare_model(read_model(settings.model), required_opset(plan))
     if model.quantized:

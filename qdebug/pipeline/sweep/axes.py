@@ -65,7 +65,9 @@ def variants_of(settings: SweepSettings) -> list[Variant]:
         base, _, rest = name.partition("+")
         granular = settings.weights if base in ("", Precision.INT8) else ()
         for weights in granular or (None,):
-            asked = _compared(settings, precision=base or None, rest=rest or None, weights=weights)
+            asked = _compared(
+                settings, precision=base or None, fallback_precision=rest or None, weights=weights
+            )
             if base in (Precision.FP16, Precision.FP32):  # it needs no ranges
                 asked = replace(asked, calibration=None, calib_data=None, calib_samples=None)
             found.append(Variant(name or str(Precision.INT8), asked))

@@ -87,7 +87,7 @@ class Assembler:
             for n in graph.nodes
             if n.op_type != "Constant" or n.outputs[0] not in graph.initializers
         ]
-        self._rest = bound.plan.rest
+        self._rest = bound.plan.fallback_precision
         self.shop = Workshop(self.graph)
         items = {x.name: int8_layer(bound, x) for x in bound.layers_in(Precision.INT8)}
         self.literal = Literal(self.shop, items, fp16_kernels)

@@ -74,7 +74,7 @@ def test_rest_in_fp16_is_its_high_precision(
 ) -> None:
     from qdebug.types import Precision
 
-    rendered = write(plan_for(cnn, rest=Precision.FP16, opset=19), "modelopt")
+    rendered = write(plan_for(cnn, fallback_precision=Precision.FP16, opset=19), "modelopt")
     arguments, excluded = called()
     assert arguments["high_precision_dtype"] == "fp16" and not excluded
     assert rendered.notes == ()

@@ -86,7 +86,7 @@ def test_whatever_is_asked_counts_in_the_key_of_an_engine(
     asked = [
         constrained_graph(bound),
         constrained_graph(bound, by_cache=True),
-        constrained_graph(replace(bound, plan=replace(plan, rest=Precision.FP32))),
+        constrained_graph(replace(bound, plan=replace(plan, fallback_precision=Precision.FP32))),
         constrained_graph(replace(bound, plan=replace(plan, tensors=wider))),
     ]
     keys = [engine_key(rtx, BuildJob(graph.proto, ada)) for graph in asked]

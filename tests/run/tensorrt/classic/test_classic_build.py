@@ -98,7 +98,9 @@ IMPLICIT = (
     + """
 def constrained(by_cache):
     plan = PrecisionPlan(
-        Precision.INT8, rest=Precision.FP16, layers={"/classifier/Gemm": Precision.FP32}
+        Precision.INT8,
+        fallback_precision=Precision.FP16,
+        layers={"/classifier/Gemm": Precision.FP32},
     )
     model = prepare_model(read_model(DATA))
     layers = find_layers(model.graph)

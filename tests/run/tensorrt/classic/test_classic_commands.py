@@ -125,7 +125,9 @@ def test_both_lowerings_compute_the_same(desk: Any) -> None:
 
 
 def test_a_plan_with_fp16_and_pins(desk: Any, tmp_path: Path) -> None:
-    plan = "schema: qdebug.plan/1\nrest: fp16\nlayers:\n  second: fp32\n  head: fp16\n"
+    plan = (
+        "schema: qdebug.plan/1\nfallback_precision: fp16\nlayers:\n  second: fp32\n  head: fp16\n"
+    )
     (tmp_path / "desk" / "plan.yaml").write_text(plan)
     flags = [*COMPARE, "--plan", "plan.yaml", "--weights", "per-tensor", "--typing", "implicit"]
     (done,) = desk("10.16.1.11", [*flags, *JSON])

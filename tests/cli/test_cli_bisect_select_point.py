@@ -1,4 +1,4 @@
-"""`qdebug bisect --take`: another point of the list of error against cost."""
+"""`qdebug bisect --select-point`: another point of the list of error against cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answer(desk: Any) -> Any:
 def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, answer: Any) -> None:
     passing = [p for p in answer["pareto"] if p["passed"] and p["pinned"] != answer["pinned"]]
     point = passing[0]
-    done = desk.run(*SEARCH, "--take", point["point"], "-o", "p.yaml", "--json", "-")
+    done = desk.run(*SEARCH, "--select-point", point["point"], "-o", "p.yaml", "--json", "-")
     result = done.json
     assert done.code == 0 and result["passed"]
     assert all(h["replayed"] for h in result["history"])
@@ -47,7 +47,7 @@ def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, an
 
 
 def test_a_point_below_the_target_is_written_and_says_so(desk: Any, answer: Any) -> None:
-    done = desk.run(*SEARCH, "--take", "1", "-o", "p.yaml")
+    done = desk.run(*SEARCH, "--select-point", "1", "-o", "p.yaml")
     assert done.code == 1
     assert "TARGET NOT MET: point 1 of" in done.out and "taken by hand" in done.out
     assert read_plan("p.yaml").layers == {}
@@ -55,19 +55,19 @@ def test_a_point_below_the_target_is_written_and_says_so(desk: Any, answer: Any)
 
 def test_the_knee_and_numbers_beyond_the_list(desk: Any, answer: Any) -> None:
     knee = next(p for p in answer["pareto"] if p["knee"])
-    desk.write("run.yaml", yaml.safe_dump({"command": "bisect", "take": knee["point"]}))
+    desk.write("run.yaml", yaml.safe_dump({"command": "bisect", "select-point": knee["point"]}))
     by_number = desk.run(*SEARCH, "--config", "run.yaml", "--json", "-").json
-    by_name = desk.run(*SEARCH, "--take", "knee", "--json", "-").json
+    by_name = desk.run(*SEARCH, "--select-point", "knee", "--json", "-").json
     assert by_name["taken"] == by_number["taken"]
     assert sorted(by_name["pinned"]) == knee["pinned"]
     beyond = len(answer["pareto"]) + 1
-    says = [f"--take {beyond}", f"from 1 to {beyond - 1}"]
-    desk.refused(*SEARCH, "--take", beyond, says=says)
+    says = [f"--select-point {beyond}", f"from 1 to {beyond - 1}"]
+    desk.refused(*SEARCH, "--select-point", beyond, says=says)
 
 
 def test_the_search_s_own_answer_may_be_taken(desk: Any, answer: Any) -> None:
     own = next(p for p in answer["pareto"] if p["pinned"] == sorted(answer["pinned"]))
-    result = desk.run(*SEARCH, "--take", own["point"], "--json", "-").json
+    result = desk.run(*SEARCH, "--select-point", own["point"], "--json", "-").json
     assert result["pinned"] == answer["pinned"] and result["minimal"] == answer["minimal"]
     assert [c["value"] for c in result["checks"]] == [c["value"] for c in answer["checks"]]
 
@@ -76,8 +76,8 @@ def test_where_nothing_meets_the_target_a_point_can_still_be_taken(desk: Any) ->
     flags = ["bisect", "net.onnx", "--inputs", "data.npz", "--calib-data", "calib.npz",
              "--target", "output.sqnr_db>=90", "--never-pin", "fc"]  # fmt: skip
     done = desk.run(*flags)
-    assert done.code == 1 and "NOT FOUND" in done.out and "--take" in done.out
-    done = desk.run(*flags, "--take", "2", "-o", "p.yaml")
+    assert done.code == 1 and "NOT FOUND" in done.out and "--select-point" in done.out
+    done = desk.run(*flags, "--select-point", "2", "-o", "p.yaml")
     assert done.code == 1 and "TARGET NOT MET" in done.out
     assert re.search(r"search's answer +none", done.out)
     assert read_plan("p.yaml").layers
