@@ -48,6 +48,7 @@ from qdebug.cli.options import (
     Workspace,
     setting_flags,
 )
+from qdebug.measure.metrics import gate_usage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +103,7 @@ def compare_command(
         list[str] | None,
         typer.Option(
             help='A condition that must hold, such as "output.cosine>=0.99", '
-            '"layer.sqnr_db>=20" or "metric>=0.95"; repeatable.',
+            f'"layer.sqnr_db>=20" or "metric>=0.95"; repeatable. Metrics: {gate_usage()}.',
             metavar="CONDITION",
             rich_help_panel=GATE,
         ),

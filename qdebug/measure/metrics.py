@@ -1,90 +1,54 @@
-"""The error metrics of the contract, from sums that merge over batches, shards and machines."""
+"""The metrics of tensors: how far a candidate is from its reference.
+
+A metric of tensors is one field of `Metrics`: from that entry follow its place in the JSON, its
+column in the table of layers, the gate conditions that may name it, and its row in the reference
+pages. Nothing here imports numpy when it is imported: the command line's `--help` reads it too.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, TypeVar, cast
 
-import numpy as np
+if TYPE_CHECKING:
+    from qdebug.measure.sums import ErrorSums
 
-from qdebug.measure.sums import ErrorSums
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """How far a candidate tensor is from its reference, over all samples.
+class Metric:
+    """What is known of a metric of tensors beside its values.
 
     Attributes:
-        max_abs_err, mean_abs_err, rmse: of reference − candidate, in the tensor's own units.
-        sqnr_db: 10·log10(Σref² / Σ(ref − cand)²); +inf when equal.
-        cosine: Σ ref·cand / √(Σref² · Σcand²).
-        ref_amax, cand_amax: largest magnitudes.
-        clipped_fraction: share of the candidate's values beyond the range of the Q/DQ pair that
-            reads them; None where no Q/DQ pair reads the tensor.
-        nan_count, inf_count: in the candidate.
-        worst_sample: the sample with the lowest SQNR; None when no sample was measured.
-        worst_sample_sqnr_db: its SQNR.
-        worst_channel: the channel with the lowest SQNR; None where channels were not measured.
-        worst_channel_sqnr_db: its SQNR.
-
-    A metric is NaN when the candidate holds NaN or Inf where the reference does not.
+        name: in the JSON and in gate conditions; a unit is its suffix.
+        meaning: in one line.
+        formula: over ref, the reference's values, and cand, the candidate's.
+        unit: "dB", "share" (of 1), "count", "index", or "" for the tensor's own unit.
+        better: "higher" or "lower" where it measures a quality; else "".
+        column: its head in the table of layers; "" leaves it out.
+        of: its value from a tensor's totals; None where a layer has it beside its tensor's.
     """
 
-    max_abs_err: float
-    mean_abs_err: float
-    rmse: float
-    sqnr_db: float
-    cosine: float
-    ref_amax: float
-    cand_amax: float
-    clipped_fraction: float | None
-    nan_count: int
-    inf_count: int
-    worst_sample: int | None
-    worst_sample_sqnr_db: float | None
-    worst_channel: int | None
-    worst_channel_sqnr_db: float | None
+    name: str
+    meaning: str
+    formula: str
+    unit: str = ""
+    better: str = ""
+    column: str = ""
+    of: Callable[[ErrorSums], object] | None = None
 
     @property
-    def is_finite(self) -> bool:
-        """Whether the candidate is finite wherever the reference is."""
-        return not math.isnan(self.sqnr_db)
-
-
-METRIC_NAMES = tuple(f.name for f in fields(Metrics))
-
-
-def metrics_of(sums: ErrorSums) -> Metrics:
-    """The metrics that follow from `sums`."""
-    count = max(sums.count, 1)
-    channel, channel_db = _worst_channel(sums)
-    broken = sums.mismatched_non_finite > 0
-    nan = math.nan
-
-    def unless_broken(value: float) -> float:
-        return nan if broken else value
-
-    return Metrics(
-        max_abs_err=unless_broken(sums.max_abs_err),
-        mean_abs_err=unless_broken(sums.abs_err / count),
-        rmse=unless_broken(math.sqrt(sums.sq_err / count)),
-        sqnr_db=unless_broken(sqnr_db(sums.ref_sq, sums.sq_err)),
-        cosine=unless_broken(_cosine(sums)),
-        ref_amax=sums.ref_amax,
-        cand_amax=sums.cand_amax,
-        clipped_fraction=None if sums.clipped is None else sums.clipped / count,
-        nan_count=sums.nan_count,
-        inf_count=sums.inf_count,
-        worst_sample=sums.worst_sample,
-        worst_sample_sqnr_db=_ratio_db(sums),
-        worst_channel=channel,
-        worst_channel_sqnr_db=channel_db,
-    )
+    def can_be_gated(self) -> bool:
+        """Whether a gate condition may name it: an index has no order."""
+        return self.unit != "index"
 
 
 def sqnr_db(signal_sq: float, error_sq: float) -> float:
-    """Signal to quantization noise ratio in dB from two energies; +inf without any noise, and
-    -inf for noise without a signal."""
+    """Signal-to-quantization-noise ratio 10·log10(Σref² / Σerr²) in dB from two energies; +inf
+    without any noise, and -inf for noise without a signal."""
     if error_sq == 0:
         return math.inf
     if signal_sq == 0:
@@ -93,12 +57,23 @@ def sqnr_db(signal_sq: float, error_sq: float) -> float:
     return 10 * (math.log10(signal_sq) - math.log10(error_sq))
 
 
-def _ratio_db(sums: ErrorSums) -> float | None:
-    if sums.worst_sample is None:
-        return None
-    if math.isinf(sums.worst_ratio):
-        return math.nan if sums.mismatched_non_finite else -math.inf
-    return sqnr_db(1.0, sums.worst_ratio)
+def _metric(
+    of: Callable[[ErrorSums], ValueT],
+    meaning: str,
+    formula: str,
+    *,
+    unit: str = "",
+    better: str = "",
+    column: str = "",
+) -> ValueT:
+    """A field of `Metrics`, with all that there is to say about it (see Metric)."""
+    about = Metric("", meaning, formula, unit, better, column, of)
+    return cast(ValueT, field(metadata={"metric": about}))
+
+
+def _unless_broken(of: Callable[[ErrorSums], float]) -> Callable[[ErrorSums], float]:
+    """`of`, but NaN where the candidate holds NaN or Inf and the reference does not."""
+    return lambda sums: math.nan if sums.mismatched_non_finite else of(sums)
 
 
 def _cosine(sums: ErrorSums) -> float:
@@ -108,15 +83,174 @@ def _cosine(sums: ErrorSums) -> float:
     return max(-1.0, min(1.0, sums.dot / norms)) if norms else 0.0
 
 
-def _worst_channel(sums: ErrorSums) -> tuple[int | None, float | None]:
-    if sums.channel_sq_err is None or sums.channel_ref_sq is None or sums.mismatched_non_finite:
-        return None, None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = sums.channel_sq_err / sums.channel_ref_sq
-    ratio = np.where(sums.channel_sq_err == 0, 0.0, ratio)
-    # A channel without a signal has no SQNR; whatever noise it carries says little of the layer.
-    ratio = np.where((sums.channel_ref_sq == 0) & (sums.channel_sq_err > 0), -1.0, ratio)
-    worst = int(np.argmax(ratio))
-    if ratio[worst] < 0:  # none has a signal
-        return None, None
-    return worst, sqnr_db(float(sums.channel_ref_sq[worst]), float(sums.channel_sq_err[worst]))
+def _worst_sample_db(sums: ErrorSums) -> float | None:
+    if sums.worst_sample is None:
+        return None
+    if math.isinf(sums.worst_ratio):
+        return math.nan if sums.mismatched_non_finite else -math.inf
+    return sqnr_db(1.0, sums.worst_ratio)
+
+
+def _worst_channel(sums: ErrorSums) -> int | None:
+    worst = sums.worst_channel()
+    return None if worst is None else worst.channel
+
+
+def _worst_channel_db(sums: ErrorSums) -> float | None:
+    worst = sums.worst_channel()
+    return None if worst is None else sqnr_db(worst.ref_sq, worst.sq_err)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """How far a candidate tensor is from its reference, over all samples.
+
+    Totals are float64. A metric of the error is NaN when the candidate holds NaN or Inf where the
+    reference does not. None stands for what was not measured: `clipped_fraction` where no Q/DQ pair
+    reads the tensor, a worst sample without samples, a worst channel without channels.
+    """
+
+    max_abs_err: float = _metric(
+        _unless_broken(lambda sums: sums.max_abs_err),
+        "largest error",
+        "max |ref − cand|",
+        better="lower",
+    )
+    mean_abs_err: float = _metric(
+        _unless_broken(lambda sums: sums.abs_err / max(sums.count, 1)),
+        "mean error",
+        "Σ |ref − cand| / n",
+        better="lower",
+    )
+    rmse: float = _metric(
+        _unless_broken(lambda sums: math.sqrt(sums.sq_err / max(sums.count, 1))),
+        "root mean square error",
+        "√(Σ (ref − cand)² / n)",
+        better="lower",
+    )
+    sqnr_db: float = _metric(
+        _unless_broken(lambda sums: sqnr_db(sums.ref_sq, sums.sq_err)),
+        "signal-to-quantization-noise ratio; infinite where nothing differs",
+        "10·log₁₀(Σ ref² / Σ (ref − cand)²)",
+        unit="dB",
+        better="higher",
+        column="cum. dB",
+    )
+    cosine: float = _metric(
+        _unless_broken(_cosine),
+        "cosine similarity; 1 where nothing differs",
+        "Σ ref·cand / √(Σ ref² · Σ cand²)",
+        better="higher",
+    )
+    ref_amax: float = _metric(
+        lambda sums: sums.ref_amax,
+        "largest finite magnitude of the reference",
+        "max |ref|",
+        column="range",
+    )
+    cand_amax: float = _metric(
+        lambda sums: sums.cand_amax,
+        "largest finite magnitude of the candidate",
+        "max |cand|",
+    )
+    clipped_fraction: float | None = _metric(
+        lambda sums: None if sums.clipped is None else sums.clipped / max(sums.count, 1),
+        "values beyond the range of the Q/DQ pair that reads the tensor",
+        "#(|cand| > amax) / n",
+        unit="share",
+        better="lower",
+    )
+    nan_count: int = _metric(
+        lambda sums: sums.nan_count,
+        "NaN values in the candidate",
+        "#(cand = NaN)",
+        unit="count",
+        better="lower",
+    )
+    inf_count: int = _metric(
+        lambda sums: sums.inf_count,
+        "infinite values in the candidate",
+        "#(cand = ±Inf)",
+        unit="count",
+        better="lower",
+    )
+    worst_sample: int | None = _metric(
+        lambda sums: sums.worst_sample,
+        "the sample with the lowest SQNR, counted from 0",
+        "argmin over samples of sqnr_db",
+        unit="index",
+    )
+    worst_sample_sqnr_db: float | None = _metric(
+        _worst_sample_db,
+        "the SQNR of that sample",
+        "min over samples of sqnr_db",
+        unit="dB",
+        better="higher",
+    )
+    worst_channel: int | None = _metric(
+        _worst_channel,
+        "the channel with the lowest SQNR among those that carry a signal, counted from 0",
+        "argmin over channels of sqnr_db",
+        unit="index",
+    )
+    worst_channel_sqnr_db: float | None = _metric(
+        _worst_channel_db,
+        "the SQNR of that channel",
+        "min over channels of sqnr_db",
+        unit="dB",
+        better="higher",
+    )
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the candidate is finite wherever the reference is."""
+        return not math.isnan(self.sqnr_db)
+
+
+METRICS: tuple[Metric, ...] = tuple(
+    replace(f.metadata["metric"], name=f.name) for f in fields(Metrics)
+)
+"""The metrics that every compared tensor has: the model's outputs, and the layers'."""
+
+METRIC_NAMES = tuple(metric.name for metric in METRICS)
+
+LAYER_METRICS = (
+    Metric(
+        "local_sqnr_db",
+        "SQNR of a layer's output when it reads the reference's activations: its own error",
+        "sqnr_db of the isolated layer",
+        unit="dB",
+        better="higher",
+        column="local dB",
+    ),
+    *METRICS,
+    Metric(
+        "input_clipped_fraction",
+        "the largest clipped_fraction among the tensors that an INT8 layer reads",
+        "max over inputs of clipped_fraction",
+        unit="share",
+        better="lower",
+        column="clip",
+    ),
+)
+"""Those of a layer: its output's, and two of its own. In the order of the table's columns."""
+
+GATED: Mapping[str, tuple[str, ...]] = {
+    "output": tuple(m.name for m in METRICS if m.can_be_gated),
+    "layer": tuple(m.name for m in LAYER_METRICS if m.can_be_gated),
+    "tensor": tuple(m.name for m in METRICS if m.can_be_gated),
+    "metric": (),
+}
+"""What a gate condition may name, by scope; "metric", the end-to-end one, has no parts."""
+
+
+def metrics_of(sums: ErrorSums) -> Metrics:
+    """The metrics that follow from a tensor's totals."""
+    values = {metric.name: metric.of(sums) for metric in METRICS if metric.of}
+    return Metrics(**values)  # type: ignore[arg-type]
+
+
+def gate_usage() -> str:
+    """The metrics that gate conditions may name, as a help text lists them."""
+    own = ", ".join(name for name in GATED["layer"] if name not in GATED["output"])
+    return f"{', '.join(GATED['output'])}; of layers also {own}"

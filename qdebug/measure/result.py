@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from qdebug.measure.conditions import Checked
 from qdebug.measure.engine import EngineReport
-from qdebug.measure.metrics import Metrics
+from qdebug.measure.metrics import METRIC_NAMES, Metrics
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
@@ -66,6 +66,11 @@ class LayerResult:
     rank: int = 0
     causes: tuple[Cause, ...] = ()
     readers_sqnr_db: float | None = None
+
+    def figure(self, metric: str) -> float | None:
+        """The value of one of LAYER_METRICS, by its name."""
+        value: float | None = getattr(self.metrics if metric in METRIC_NAMES else self, metric)
+        return value
 
     @property
     def harmless(self) -> bool:

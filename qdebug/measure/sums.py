@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +76,29 @@ class ErrorSums:
             channel_sq_err=_add_channels(self.channel_sq_err, other.channel_sq_err),
             channel_ref_sq=_add_channels(self.channel_ref_sq, other.channel_ref_sq),
         )
+
+    def worst_channel(self) -> WorstChannel | None:
+        """The channel with the lowest SQNR; None where channels were not measured, where none has a
+        signal, or where the candidate holds NaN or Inf that do not belong there."""
+        errors, signals = self.channel_sq_err, self.channel_ref_sq
+        if errors is None or signals is None or self.mismatched_non_finite:
+            return None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(errors == 0, 0.0, errors / signals)
+        # A channel without a signal has no SQNR: the noise that it carries says little.
+        ratio = np.where((signals == 0) & (errors > 0), -1.0, ratio)
+        worst = int(np.argmax(ratio))
+        if ratio[worst] < 0:  # none has a signal
+            return None
+        return WorstChannel(worst, float(signals[worst]), float(errors[worst]))
+
+
+class WorstChannel(NamedTuple):
+    """A channel, with Σref² and Σerr² of its values."""
+
+    channel: int
+    ref_sq: float
+    sq_err: float
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import MetricError
 from qdebug.measure.conditions import Condition, parse_condition
+from qdebug.measure.metrics import GATED
 from qdebug.measure.result import TaskResult
 from qdebug.measure.task import TaskMetric, labels_of, load_metric
 from qdebug.model.samples import Samples
 from qdebug.pipeline.compare.lockstep import TaskOutputs
-from qdebug.pipeline.compare.results import CONDITION_NAMES
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def read_gate(settings: CompareSettings) -> Gate:
     Raises:
         MetricError: a condition or a metric that is not known.
     """
-    conditions = tuple(parse_condition(text, CONDITION_NAMES) for text in settings.fail_on)
+    conditions = tuple(parse_condition(text, GATED) for text in settings.fail_on)
     metric = load_metric(settings.metric) if settings.metric else None
     if metric is None and any(c.scope == "metric" for c in conditions):
         raise MetricError(

@@ -11,7 +11,7 @@ from rich.text import Text
 from qdebug.report.engine import print_engine
 from qdebug.report.names import shorten_names
 from qdebug.report.tables import print_indented, print_table
-from qdebug.report.view import CompareView, widest
+from qdebug.report.view import FIGURES, CompareView, widest
 
 _SHORTEST_NAME = 20
 _LONGEST_OP = 12
@@ -93,10 +93,7 @@ def _layers(view: CompareView, console: Console) -> Table:
     op_width = widest([r.op_type for r in view.layers], 2)
     width = widest([r.layer for r in view.layers], 5)
     numbers = {
-        "local dB": [r.local_db for r in view.layers],
-        "cum. dB": [r.cumulative_db for r in view.layers],
-        "range": [r.amax for r in view.layers],
-        "clip": [r.clipped for r in view.layers],
+        metric.column: [row.figures[k] for row in view.layers] for k, metric in enumerate(FIGURES)
     }
     if console.is_terminal:  # elsewhere nothing is cut
         op_width = min(_LONGEST_OP, op_width)
@@ -117,10 +114,7 @@ def _layers(view: CompareView, console: Console) -> Table:
             Text(name),
             Text(row.op_type),
             row.precision,
-            row.local_db,
-            row.cumulative_db,
-            row.amax,
-            row.clipped,
+            *row.figures,
             style="red" if row.worst else "",
         )
     return table

@@ -11,25 +11,25 @@ from rich.cells import cell_len
 
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.engine_causes import ENGINE_LABELS
-from qdebug.measure.metrics import Metrics
+from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import Cause, CompareResult, LayerResult
 from qdebug.types import Fp16Kernels
 
+FIGURES = tuple(metric for metric in LAYER_METRICS if metric.column)
+"""The metrics that the table of layers shows."""
 _MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One row of the table of layers; every cell is ready to be printed."""
+    """One row of the table of layers; every cell is ready to be printed, one of `figures` for each
+    of FIGURES."""
 
     rank: str
     layer: str
     op_type: str
     precision: str
-    local_db: str
-    cumulative_db: str
-    amax: str
-    clipped: str
+    figures: tuple[str, ...]
     worst: bool
 
 
@@ -179,18 +179,25 @@ def _coverage(result: CompareResult) -> str:
 
 
 def _row(layer: LayerResult) -> LayerRow:
-    metrics = layer.metrics
     return LayerRow(
         rank=str(layer.rank),
         layer=printable(layer.name),
         op_type=printable(layer.op_type),
         precision=str(layer.precision),
-        local_db="harmless" if layer.harmless else decibel(layer.local_sqnr_db),
-        cumulative_db=decibel(metrics.sqnr_db),
-        amax=number(metrics.ref_amax, 3),
-        clipped=share(layer.input_clipped_fraction),
+        figures=tuple(_figure(layer, metric) for metric in FIGURES),
         worst=layer.rank == 1 and layer.local_sqnr_db is not None and not layer.harmless,
     )
+
+
+def _figure(layer: LayerResult, metric: Metric) -> str:
+    if metric.name == "local_sqnr_db" and layer.harmless:
+        return "harmless"
+    value = layer.figure(metric.name)
+    if metric.unit == "dB":
+        return decibel(value)
+    if metric.unit == "share":
+        return share(value)
+    return "–" if value is None else number(value, 3)
 
 
 def _judged(result: CompareResult) -> bool | None:

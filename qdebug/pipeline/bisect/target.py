@@ -8,12 +8,12 @@ from qdebug.config.bisect import BisectSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
+from qdebug.measure.metrics import GATED
 from qdebug.measure.task import BUILT_IN, TaskMetric, load_metric
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers
-from qdebug.pipeline.compare.results import CONDITION_NAMES
 
-_NAMES = {**CONDITION_NAMES, "layer": tuple(n for n in CONDITION_NAMES["tensor"])}
+_NAMES = {**GATED, "layer": GATED["tensor"]}
 """As of --fail-on, without local errors: pinning other layers does not change those."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from qdebug.measure.compare import Errors, skipped_tensors
 from qdebug.measure.conditions import Checked, Condition, check_condition
-from qdebug.measure.metrics import METRIC_NAMES, metrics_of, sqnr_db
+from qdebug.measure.metrics import metrics_of, sqnr_db
 from qdebug.measure.overflow import contained
 from qdebug.measure.result import (
     Divergence,
@@ -23,15 +23,6 @@ from qdebug.types import Precision, Skipped
 
 DIVERGENCE_DB = 20.0
 """First divergence: an error of a tenth of the signal."""
-
-_NUMERIC = tuple(n for n in METRIC_NAMES if n not in ("worst_sample", "worst_channel"))
-CONDITION_NAMES = {
-    "output": _NUMERIC,
-    "tensor": _NUMERIC,
-    "layer": (*_NUMERIC, "local_sqnr_db"),
-    "metric": (),
-}
-"""What a condition may ask for, by scope."""
 
 
 def tensor_results(pair: ModelPair, errors: Errors) -> tuple[TensorResult, ...]:
@@ -123,15 +114,11 @@ def verdict_of(
         values: list[float | None]
         if condition.scope == "metric":
             values = [task.candidate if task else None]
-        elif condition.name == "local_sqnr_db":
-            values = [layer.local_sqnr_db for layer in layers]
+        elif condition.scope == "layer":
+            values = [layer.figure(condition.name) for layer in layers]
         else:
-            metrics = {
-                "output": [x.metrics for x in outputs],
-                "layer": [x.metrics for x in layers],
-                "tensor": [x.metrics for x in tensors],
-            }[condition.scope]
-            values = [getattr(m, condition.name) for m in metrics]
+            judged = {"output": outputs, "tensor": tensors}[condition.scope]
+            values = [getattr(x.metrics, condition.name) for x in judged]
         checked.append(check_condition(condition, values))
     return Verdict(tuple(checked))
 
