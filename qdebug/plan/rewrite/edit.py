@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,41 @@ from qdebug.model.graph import Graph
 from qdebug.types import Array
 
 
-class Editor:
+class NodeBuilder:
+    """Nodes in the making, in execution order, whose tensors have names of their own.
+
+    Each method appends what it takes to `nodes`, and returns the name of the tensor it makes.
+    """
+
+    def __init__(self, opset: int, free: Callable[[str], str], hint: str) -> None:
+        """`free` makes a new tensor name from a wanted one; `hint` is wanted where none is said."""
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensor_name = free
+        self._hint = hint
+
+    def add(
+        self, op_type: str, *inputs: str, output: str = "", name: str = "", **attributes: Any
+    ) -> str:
+        """A node with one output: `output`, or a new tensor."""
+        output = output or self.tensor_name(self._hint)
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
+        return output
+
+    def constant(self, values: Any) -> str:
+        """A constant, as a node."""
+        return self.add("Constant", value=numpy_helper.from_array(np.asarray(values)))
+
+    def ints(self, values: Any) -> str:
+        """A constant of int64: axes, sizes, tables of them."""
+        return self.constant(np.asarray(values, np.int64))
+
+
+class Editor(NodeBuilder):
     """A copy of a model whose nodes are emitted one by one, in execution order.
 
     A rewrite walks the old nodes, emits what each needs before it, then the node. So the new list
-    is in execution order without sorting.
+    is in execution order without sorting. Every node has a name of its own.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -27,29 +57,23 @@ class Editor:
         del self.proto.graph.node[:]
         # Types of tensors change: stale ones would contradict what the nodes now compute.
         del self.proto.graph.value_info[:]
-        self._nodes: list[onnx.NodeProto] = []
-        self._tensors, self._node_names = all_names(graph.proto.graph)
-
-    def tensor_name(self, wanted: str) -> str:
-        """A tensor name that is not taken, `wanted` if possible."""
-        return free_name(wanted, self._tensors)
+        tensors, self._node_names = all_names(graph.proto.graph)
+        super().__init__(graph.opset, lambda wanted: free_name(wanted, tensors), "new")
 
     def emit(self, node: onnx.NodeProto) -> None:
         """Append a node that exists already."""
-        self._nodes.append(node)
+        self.nodes.append(node)
 
     def add(
-        self, op_type: str, inputs: Iterable[str], output: str, name: str, **attributes: Any
+        self, op_type: str, *inputs: str, output: str = "", name: str = "", **attributes: Any
     ) -> str:
-        """Append a new node; return its output."""
-        name = free_name(name, self._node_names)
-        self._nodes.append(
-            helper.make_node(op_type, list(inputs), [output], name=name, **attributes)
-        )
-        return output
+        """A node with one output, named after it or `name`."""
+        output = output or self.tensor_name(name)
+        name = free_name(name or output, self._node_names)
+        return super().add(op_type, *inputs, output=output, name=name, **attributes)
 
-    def add_constant(self, values: Array, wanted: str) -> str:
-        """Add an initializer; return its name."""
+    def initializer(self, values: Array, wanted: str) -> str:
+        """A constant, as an initializer."""
         name = self.tensor_name(wanted)
         self.proto.graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
         return name
@@ -57,7 +81,7 @@ class Editor:
     def finish(self) -> onnx.ModelProto:
         """The edited model without the constants that nothing reads any more."""
         graph = self.proto.graph
-        graph.node.extend(self._nodes)
+        graph.node.extend(self.nodes)
         used = set(Graph(self.proto).consumers) | {v.name for v in graph.output}
         kept = [t for t in graph.initializer if t.name in used]
         if len(kept) != len(graph.initializer):

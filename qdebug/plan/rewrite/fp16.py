@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, defs, helper
+from onnx import TensorProto, defs
 
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
+from qdebug.plan.rewrite.edit import Editor, attributes_of, copy_node, rename_reads
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
@@ -110,7 +110,8 @@ class _Forms:
 
     def restore(self, output: str) -> None:
         """Cast a graph output that was produced in FP16 back to FP32, under its own name."""
-        self.editor.add("Cast", [self._names[output, FP16]], output, f"{output}_to_fp32", to=FP32)
+        half = self._names[output, FP16]
+        self.editor.add("Cast", half, output=output, name=f"{output}_to_fp32", to=FP32)
         self._names[output, FP32] = output
 
     def get(self, tensor: str, kind: int) -> str:
@@ -127,7 +128,7 @@ class _Forms:
         values = self.graph.constant(tensor)
         if values is not None:
             with np.errstate(over="ignore"):  # an overflow is what the user must see
-                return self.editor.add_constant(values.astype(np.float16), f"{tensor}_{suffix}")
+                return self.editor.initializer(values.astype(np.float16), f"{tensor}_{suffix}")
         source = self._names.get((tensor, FP16 if kind == FP32 else FP32), tensor)
         output = self.editor.tensor_name(f"{tensor}_{suffix}")
         pair = self.graph.producers.get(tensor)
@@ -135,8 +136,10 @@ class _Forms:
             # A Cast would part the Q/DQ pair from the INT8 kernel that reads it: TensorRT then
             # computes in FP32 (seen with TensorRT for RTX 1.7.1).
             proto = next(n for n in self.graph.proto.graph.node if n.name == pair.name)
-            attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+            attributes = attributes_of(proto)
+            name = f"{pair.name}_{suffix}"
             return self.editor.add(
-                pair.op_type, pair.inputs, output, f"{pair.name}_{suffix}", **attributes
+                pair.op_type, *pair.inputs, output=output, name=name, **attributes
             )
-        return self.editor.add("Cast", [source], output, f"{tensor}_to_{suffix}", to=kind)
+        name = f"{tensor}_to_{suffix}"
+        return self.editor.add("Cast", source, output=output, name=name, to=kind)

@@ -112,18 +112,20 @@ class _Pairs:
                     "but INT8 starts from float32",
                     "Give the FP32 export of the model.",
                 )
-            operands = [edit.add_constant(scale, f"{tensor}_scale"), self._zero_point()]
+            operands = [edit.initializer(scale, f"{tensor}_scale"), self._zero_point()]
             codes = edit.add(
                 "QuantizeLinear",
-                [tensor, *operands],
-                edit.tensor_name(f"{tensor}_QuantizeLinear_Output"),
-                f"{tensor}_QuantizeLinear",
+                tensor,
+                *operands,
+                output=edit.tensor_name(f"{tensor}_QuantizeLinear_Output"),
+                name=f"{tensor}_QuantizeLinear",
             )
             self._activations[tensor] = edit.add(
                 "DequantizeLinear",
-                [codes, *operands],
-                edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
-                f"{tensor}_DequantizeLinear",
+                codes,
+                *operands,
+                output=edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
+                name=f"{tensor}_DequantizeLinear",
             )
         return self._activations[tensor]
 
@@ -133,23 +135,23 @@ class _Pairs:
         if key not in self._weights:
             edit = self.editor
             operands = [
-                edit.add_constant(weight_codes(self.graph, tensor, how), f"{tensor}_quantized"),
-                edit.add_constant(how.scale, f"{tensor}_scale"),
-                edit.add_constant(np.zeros(how.scale.shape, np.int8), f"{tensor}_zero_point"),
+                edit.initializer(weight_codes(self.graph, tensor, how), f"{tensor}_quantized"),
+                edit.initializer(how.scale, f"{tensor}_scale"),
+                edit.initializer(np.zeros(how.scale.shape, np.int8), f"{tensor}_zero_point"),
             ]
             axis = {} if how.axis is None else {"axis": how.axis}
             self._weights[key] = edit.add(
                 "DequantizeLinear",
-                operands,
-                edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
-                f"{tensor}_DequantizeLinear",
+                *operands,
+                output=edit.tensor_name(f"{tensor}_DequantizeLinear_Output"),
+                name=f"{tensor}_DequantizeLinear",
                 **axis,
             )
         return self._weights[key]
 
     def _zero_point(self) -> str:
         if self._zero is None:
-            self._zero = self.editor.add_constant(np.array(0, np.int8), "qdebug_zero_point")
+            self._zero = self.editor.initializer(np.array(0, np.int8), "qdebug_zero_point")
         return self._zero
 
 

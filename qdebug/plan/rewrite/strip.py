@@ -35,7 +35,7 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
             editor.emit(node)
     for output in graph.outputs:
         if output in instead:  # a DequantizeLinear wrote it; it must still exist
-            editor.add("Identity", [instead[output]], output, output)
+            editor.add("Identity", instead[output], output=output)
     return check(editor.finish(), "the model without Q/DQ")
 
 
@@ -46,7 +46,7 @@ def _source(
     producer = graph.producers.get(codes)
     if producer is not None and producer.op_type == "QuantizeLinear":
         return instead.get(producer.inputs[0], producer.inputs[0])
-    return editor.add_constant(_dequantized(graph, dq, proto), f"{codes}_dequantized")
+    return editor.initializer(_dequantized(graph, dq, proto), f"{codes}_dequantized")
 
 
 def _dequantized(graph: Graph, dq: Node, proto: onnx.NodeProto) -> Array:

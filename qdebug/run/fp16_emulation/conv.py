@@ -1,4 +1,4 @@
-"""Sums of FP16 convolutions as TensorRT's kernels make them; see `half.products`.
+"""Sums of FP16 convolutions as TensorRT's kernels make them; see products.py.
 
 A convolution is a product of matrices. Its terms run over tiles of 32 input channels, within a tile
 over the positions of the kernel, within a position over the tile's channels, in blocks of 16. Seen
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,32 +27,33 @@ import onnx
 from qdebug.plan.rewrite.edit import attributes_of
 from qdebug.run.fp16_emulation.products import BLOCK, sum_of_blocks
 from qdebug.run.fp16_emulation.sketch import Shape, Sketch
-from qdebug.run.fp16_emulation.window import Window, padded, window_of
 
+# All four as observed; see above. NVIDIA does not document them.
 _TILE = 32
 _FEW_OUTPUTS = 32
 _FP32_CHANNELS = 8
 _INTERLEAVED = (24, 32)
+_END = np.iinfo(np.int64).max
 
 
 def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
     """The FP32 tensor whose rounding is the node's output; None where that is the exact result's,
     or where the window is not known beforehand."""
-    window = window_of(node, shapes)
+    window = _window_of(node, shapes)
     if window is None or (window.groups > 1 and window.channels == window.outputs == 1):
         return None
     pixels, weights = sketch.wide(node.input[0]), sketch.wide(node.input[1])
     if window.groups > 1 and window.channels <= _FP32_CHANNELS:
         total = sketch.rounded(sketch.add("Conv", pixels, weights, **attributes_of(node)))
     else:
-        total = _summed(sketch, padded(sketch, pixels, window), weights, window)
+        total = _summed(sketch, _padded(sketch, pixels, window), weights, window)
     if len(node.input) > 2 and node.input[2]:
         shape = sketch.ints([1, -1, *(1 for _ in window.kernel)])
         total = sketch.add("Add", total, sketch.wide(sketch.add("Reshape", node.input[2], shape)))
     return total
 
 
-def _summed(sketch: Sketch, pixels: str, weights: str, window: Window) -> str:
+def _summed(sketch: Sketch, pixels: str, weights: str, window: _Window) -> str:
     """The convolution of padded pixels, rounded with each block of terms."""
     few = window.outputs <= _FEW_OUTPUTS
     interleaved = few and window.channels in _INTERLEAVED
@@ -87,7 +89,7 @@ def _tiles(channels: int, interleaved: bool) -> list[list[list[int]]]:
     return tiles
 
 
-def _flat(sketch: Sketch, pixels: str, weights: str, window: Window, span: int) -> tuple[str, str]:
+def _flat(sketch: Sketch, pixels: str, weights: str, window: _Window, span: int) -> tuple[str, str]:
     """Pixels and weights of a convolution by a single pixel of all positions' channels, `span` of
     each."""
     rank, spatial = len(window.kernel), range(2, 2 + len(window.kernel))
@@ -108,7 +110,7 @@ def _flat(sketch: Sketch, pixels: str, weights: str, window: Window, span: int) 
 
 
 def _in_blocks(
-    sketch: Sketch, pixels: str, weights: str, window: Window, tiles: list[list[list[int]]]
+    sketch: Sketch, pixels: str, weights: str, window: _Window, tiles: list[list[list[int]]]
 ) -> str:
     """Each block is a convolution by a single pixel."""
     rank, groups = len(window.kernel), window.groups
@@ -135,7 +137,7 @@ def _in_blocks(
 
 
 def _tables(
-    window: Window, tiles: list[list[list[int]]], moved: int
+    window: _Window, tiles: list[list[list[int]]], moved: int
 ) -> tuple[list[list[int]], ...]:
     """Where the slices of each block start and end, [blocks, axes]: of pixels, and of rows of
     weights."""
@@ -152,3 +154,80 @@ def _tables(
                 rows[2].append([k, low])
                 rows[3].append([k + 1, high])
     return rows
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A kernel of [groups · outputs, channels, *kernel] and how it moves.
+
+    Attributes:
+        outputs, channels: of one group.
+        kernel, strides, dilations: by spatial axis.
+        pads: at the start of each spatial axis, then at the end of each.
+    """
+
+    groups: int
+    outputs: int
+    channels: int
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @property
+    def moves(self) -> bool:
+        """Whether an output pixel reads anything but the input pixel at its place."""
+        return any(n > 1 for n in (*self.kernel, *self.strides))
+
+    def slice_of(self, position: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Where the pixels that a position of the kernel reads start and end in the padded input,
+        by spatial axis; an end may count from the axis' end."""
+        each = list(zip(position, self.kernel, self.dilations, strict=True))
+        return [p * d for p, _, d in each], [-d * (k - 1 - p) or _END for p, k, d in each]
+
+
+def _window_of(node: onnx.NodeProto, shapes: Sequence[Shape]) -> _Window | None:
+    """The window of a Conv; None where it depends on sizes that are not known beforehand."""
+    sizes, given = shapes[1], attributes_of(node)
+    known = [n for n in sizes or () if isinstance(n, int)]
+    if not known or len(known) != len(sizes or ()):
+        return None
+    ones = (1,) * len(known[2:])
+    groups = given.get("group", 1)
+    strides = tuple(given.get("strides", ones))
+    dilations = tuple(given.get("dilations", ones))
+    pads = _pads(given, known[2:], strides, dilations, shapes[0])
+    if pads is None:
+        return None
+    return _Window(groups, known[0] // groups, known[1], tuple(known[2:]), strides, dilations, pads)
+
+
+def _padded(sketch: Sketch, pixels: str, window: _Window) -> str:
+    """The input with the zeros around it that the window reads."""
+    if not any(window.pads):
+        return pixels
+    rank = len(window.kernel)
+    pads = (0, 0, *window.pads[:rank], 0, 0, *window.pads[rank:])
+    return sketch.add("Pad", pixels, sketch.ints(pads))
+
+
+def _pads(
+    given: dict[str, Any],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    shape: Shape,
+) -> tuple[int, ...] | None:
+    """What is given, or what ONNX's auto_pad stands for: ⌈size / stride⌉ outputs."""
+    how = given.get("auto_pad", b"NOTSET")
+    if how not in (b"SAME_UPPER", b"SAME_LOWER"):
+        return tuple(given.get("pads", ())) or (0, 0) * len(kernel)
+    small, large = [], []
+    for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True), 2):
+        size = 1 if s == 1 else shape[axis] if shape else None
+        if not isinstance(size, int):
+            return None
+        pad = max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size)
+        small.append(pad // 2)
+        large.append(pad - pad // 2)
+    return (*small, *large) if how == b"SAME_UPPER" else (*large, *small)

@@ -30,9 +30,11 @@ from qdebug.run.fp16_emulation.sketch import Shape, Sketch
 BLOCK = 16
 """Products that are added up before the accumulator is rounded."""
 
-_ONE_BY_ONE = 4
-_SPLIT_FROM, _PART, _FEW_TILES, _TILE = 2560, 512, 8, 128
-_MANY_COLUMNS = 512
+# As observed on Hopper; see above. NVIDIA does not document them.
+_ONE_BY_ONE = 4  # longest sum whose products are added one by one
+_SPLIT_FROM, _PART = 2560, 512  # terms of a sum that is split, and of each of its parts
+_TILE, _FEW_TILES = 128, 8  # rows and columns of a tile; outputs of more tiles are not split
+_MANY_COLUMNS = 512  # of a one-row Gemm whose products are not rounded
 
 Bounds = Sequence[tuple[int, int]]
 """First term of each block and the one after its last, in the order in which they are added."""

@@ -1,38 +1,65 @@
-"""Make ONNX Runtime's CPU round to FP16 between operators, as an FP16 engine does.
+"""Make ONNX Runtime's CPU round to FP16 where an FP16 engine does: between operators, and within.
 
 Most operators have no FP16 kernel on the CPU. ONNX Runtime then computes them in FP32 and drops
 the pairs of Casts in between, at every optimization level: a value of 1e5 survives where an
-engine has Inf. (Seen with 1.31: Conv → Relu → Conv in FP16 yields 480 instead of Inf.) Two
-Identity nodes behind every FP16 tensor keep the Casts: a single one is taken for an isolated FP16
+engine has Inf. (Observed with 1.31: Conv → Relu → Conv in FP16 yields 480 instead of Inf.) Two
+Identity nodes behind every FP16 tensor keep the Casts; a single one is treated as an isolated FP16
 node and is itself moved to FP32.
 
-Clip, Max and Min do have FP16 kernels, 20 to 30 times slower than those for FP32 (1.31). Their
-results are values of their operands, so FP32 gives the very same.
+Clip, Max and Min do have FP16 kernels, 20 to 30 times slower than the FP32 ones (1.31). They only
+select among the values of their operands, so FP32 gives identical results.
+
+TensorRT's kernels also round within some operators. Those are written out in operators that round
+only where they say so; conv.py, products.py and normal.py say what was observed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import onnx
 from onnx import TensorProto, helper, shape_inference
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.edit import all_names, free_name
-from qdebug.run.fp16_emulation.kernels import as_tensorrt_computes
+from qdebug.plan.rewrite.edit import all_names, copy_node, free_name
+from qdebug.run.fp16_emulation.conv import conv
+from qdebug.run.fp16_emulation.normal import (
+    hard_sigmoid,
+    hard_swish,
+    instance_normalization,
+    layer_normalization,
+    log_softmax,
+    softmax,
+)
+from qdebug.run.fp16_emulation.products import gemm, matmul
+from qdebug.run.fp16_emulation.sketch import Shape, Sketch
 from qdebug.types import Fp16Kernels
+
+_KERNELS: dict[str, Callable[[Sketch, onnx.NodeProto, Sequence[Shape]], str | None]] = {
+    "Conv": conv,
+    "Gemm": gemm,
+    "HardSigmoid": hard_sigmoid,
+    "HardSwish": hard_swish,
+    "InstanceNormalization": instance_normalization,
+    "LayerNormalization": layer_normalization,
+    "LogSoftmax": log_softmax,
+    "MatMul": matmul,
+    "Softmax": softmax,
+}
 
 _SLOW = frozenset({"Clip", "Max", "Min"})
 SELECTING = _SLOW | {"MaxPool", "Relu"}
-"""Operators whose results are values of their operands, or 0: they round nothing."""
+"""Operators whose results are values of their operands, or 0: they do not round."""
 
 
 def keep_fp16_rounding(
     proto: onnx.ModelProto, kernels: Fp16Kernels = Fp16Kernels.EXACT
 ) -> onnx.ModelProto:
-    """`proto` with a barrier behind every FP16 tensor; itself when there is no FP16 in it.
+    """`proto` with every FP16 tensor rounded; `proto` itself when it has no FP16.
 
-    `kernels` says how what is computed in FP16 rounds inside.
+    Args:
+        proto: the model.
+        kernels: how FP16 operators round internally.
     """
     if not mentions_fp16(proto):
         return proto
@@ -41,30 +68,27 @@ def keep_fp16_rounding(
     barred.CopyFrom(proto)
     del barred.graph.node[:], barred.graph.value_info[:]
     taken, _ = all_names(proto.graph)
+
+    def free(wanted: str) -> str:
+        return free_name(wanted, taken)
+
     for original in proto.graph.node:
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
+        node = copy_node(original)
         barriers = []
         for i, tensor in enumerate(original.output):
             if tensor and typed.types.get(tensor) == TensorProto.FLOAT16:
-                node.output[i], middle = (
-                    free_name(f"{tensor}:{form}", taken) for form in ("unrounded", "rounded")
-                )
+                node.output[i], middle = free(f"{tensor}:unrounded"), free(f"{tensor}:rounded")
                 barriers.append(helper.make_node("Identity", [node.output[i]], [middle]))
                 barriers.append(helper.make_node("Identity", [middle], [tensor]))
-        barred.graph.node.extend(_computed(typed, node, kernels, taken) if barriers else [node])
+        barred.graph.node.extend(_computed(typed, node, kernels, free) if barriers else [node])
         barred.graph.node.extend(barriers)
     return barred
 
 
 def _computed(
-    typed: Graph, node: onnx.NodeProto, kernels: Fp16Kernels, taken: set[str]
+    typed: Graph, node: onnx.NodeProto, kernels: Fp16Kernels, free: Callable[[str], str]
 ) -> list[onnx.NodeProto]:
-    """What computes a node that has FP16 outputs."""
-
-    def free(name: str) -> str:
-        return free_name(name, taken)
-
+    """The nodes that compute a node with FP16 outputs."""
     if node.op_type in _SLOW and not node.domain:
         return _around_fp32(node, free)
     made = None
@@ -75,7 +99,7 @@ def _computed(
 
 
 def _runs_in_int8(typed: Graph, node: onnx.NodeProto) -> bool:
-    """Whether two operands are dequantized: then an engine multiplies their codes."""
+    """Whether both operands are dequantized: an engine then multiplies their INT8 codes."""
     return len(node.input) > 1 and all(_is_dequantized(typed, t) for t in node.input[:2])
 
 
@@ -89,9 +113,12 @@ def _is_dequantized(typed: Graph, tensor: str) -> bool:
 def fed_fp32(
     node: onnx.NodeProto, halves: Iterable[int], free: Callable[[str], str]
 ) -> list[onnx.NodeProto]:
-    """`node` behind Casts to FP32 of its FP16 inputs, those at `halves`; it is changed.
+    """`node`, edited in place, behind Casts to FP32 of its FP16 inputs.
 
-    `free` makes a new name from a known one.
+    Args:
+        node: the node.
+        halves: positions of its FP16 inputs.
+        free: makes a new tensor name from a wanted one.
     """
     casts = []
     for i in halves:
@@ -102,7 +129,7 @@ def fed_fp32(
 
 
 def _around_fp32(node: onnx.NodeProto, free: Callable[[str], str]) -> list[onnx.NodeProto]:
-    """The same in FP32, for an operator with nothing but FP16 around it."""
+    """The same node in FP32, for an operator whose inputs and outputs are all FP16."""
     nodes = fed_fp32(node, [i for i, t in enumerate(node.input) if t], free)
     half, node.output[0] = node.output[0], free(node.output[0])
     return [*nodes, helper.make_node("Cast", [node.output[0]], [half], to=TensorProto.FLOAT16)]
@@ -120,3 +147,28 @@ def mentions_fp16(proto: onnx.ModelProto) -> bool:
         for node in graph.node
         for a in node.attribute
     )
+
+
+def as_tensorrt_computes(
+    node: onnx.NodeProto, shapes: Sequence[Shape], opset: int, free: Callable[[str], str]
+) -> list[onnx.NodeProto] | None:
+    """Nodes that compute an FP16 node as TensorRT does, with its inputs and outputs.
+
+    Args:
+        node: the node.
+        shapes: of its inputs.
+        opset: of the model.
+        free: makes a new tensor name from a wanted one.
+
+    Returns:
+        The nodes, or None where TensorRT rounds only once, at the output, as the node itself does.
+    """
+    kernel = None if node.domain else _KERNELS.get(node.op_type)
+    if kernel is None:
+        return None
+    sketch = Sketch(opset, free, node.output[0])
+    unrounded = kernel(sketch, node, shapes)
+    if unrounded is None:
+        return None
+    sketch.add("Cast", unrounded, output=node.output[0], to=TensorProto.FLOAT16)
+    return sketch.nodes

@@ -14,8 +14,7 @@ from qdebug.plan.quantize import FloatArray, dequantize
 from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.fp16 import half_roles
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
-from qdebug.run.fp16_emulation.kernels import as_tensorrt_computes
-from qdebug.run.fp16_emulation.rounding import SELECTING, fed_fp32
+from qdebug.run.fp16_emulation.rounding import SELECTING, as_tensorrt_computes, fed_fp32
 from qdebug.run.ort_fast.parts import Form, Formed, Part, Workshop
 from qdebug.types import Fp16Kernels
 
