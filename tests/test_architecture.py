@@ -25,8 +25,8 @@ ONLY_IN = {
     "tensorrt_rtx": ("run/tensorrt/",),
     "tensorrt_bindings": ("run/tensorrt/",),
     "pycuda": ("run/tensorrt/",),
-    "h5py": ("store/", "model/samples/hdf5.py"),
-    "hdf5plugin": ("store/", "model/samples/hdf5.py"),
+    "h5py": ("store/", "model/samples/arrays.py"),
+    "hdf5plugin": ("store/", "model/samples/arrays.py"),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
 }

@@ -23,8 +23,7 @@ left out. NaN and Inf are refused when a sample is read. Pickles are never loade
 
 from __future__ import annotations
 
-from qdebug.model.samples.base import Batch, FeedSource, SampleArray
 from qdebug.model.samples.opening import open_samples
-from qdebug.model.samples.samples import Samples
+from qdebug.model.samples.samples import Batch, FeedSource, SampleArray, Samples
 
 __all__ = ["Batch", "FeedSource", "SampleArray", "Samples", "open_samples"]

@@ -1,12 +1,128 @@
-"""Directories with one file per feed."""
+"""Files that hold one feed each, or a list of them."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from qdebug.model.samples.npy import open_array, read_all
-from qdebug.model.samples.npz import open_npz
-from qdebug.types import Feeds
+import numpy as np
+
+from qdebug.errors import SampleError
+from qdebug.model.samples.arrays import open_array, open_npz, read_all
+from qdebug.types import Array, Feeds, TensorSpec
+
+CHUNK_BYTES = 1 << 20
+_STRUCTURE = re.compile(rb'["\\{}\[\]]')
+_LEGACY_MARKER = "__polygraphy_encoded_ndarray"
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Where one feed's JSON object lies in a file."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+def open_json(files: list[Path]) -> JsonFeeds:
+    """The feeds of one or more files.
+
+    Raises:
+        SampleError: not JSON, cut off, or not an object or a list of objects.
+    """
+    return JsonFeeds([span for file in files for span in _find_feeds(file)])
+
+
+class JsonFeeds:
+    """Feeds in order, each decoded when it is read."""
+
+    def __init__(self, spans: list[_Span]) -> None:
+        self._spans = spans
+
+    def read(self, index: int) -> Feeds | None:
+        """Feed `index`. Raises SampleError when it does not hold encoded numpy arrays."""
+        if index >= len(self._spans):
+            return None
+        span = self._spans[index]
+        with span.path.open("rb") as file:
+            file.seek(span.start)
+            text = file.read(span.stop - span.start)
+        try:
+            feed = json.loads(text)
+        except ValueError as error:
+            raise SampleError(
+                f"{self.where(index)}: not valid JSON ({error}).", "Save the inputs again."
+            ) from error
+        return {name: _decode(value, name, self.where(index)) for name, value in feed.items()}
+
+    def where(self, index: int) -> str:
+        """The file and the number of the feed."""
+        return f"{self._spans[index].path}: feed {index}"
+
+
+def _find_feeds(path: Path) -> Iterator[_Span]:
+    """The outermost objects of a file, or of the list it holds."""
+    depth = start = base = 0
+    for offset, mark in _structure(path):
+        if mark in b"{[":
+            if depth == 0:
+                base = 1 if mark == b"[" else 0
+            if depth == base and mark == b"{":
+                start = offset
+            depth += 1
+        else:
+            depth -= 1
+            if depth == base and mark == b"}":
+                yield _Span(path, start, offset + 1)
+    if depth != 0:
+        raise SampleError(f"{path}: not valid JSON, or cut off.", "Save the inputs again.")
+
+
+def _structure(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Offsets of the brackets and braces that are not inside a string."""
+    in_string = False
+    escaped = -1
+    with path.open("rb") as file:
+        base = 0
+        while chunk := file.read(CHUNK_BYTES):
+            for match in _STRUCTURE.finditer(chunk):
+                offset, mark = base + match.start(), match.group()
+                if offset == escaped:
+                    continue
+                if mark == b"\\":
+                    escaped = offset + 1
+                elif mark == b'"':
+                    in_string = not in_string
+                elif not in_string:
+                    yield offset, mark
+            base += len(chunk)
+
+
+def _decode(value: Any, name: str, where: str) -> Array:
+    is_array = isinstance(value, dict) and (
+        value.get("polygraphy_class") == "ndarray" or _LEGACY_MARKER in value
+    )
+    if not is_array:
+        raise SampleError(
+            f"{where}: '{name}' is not an encoded numpy array; this is not Polygraphy's inputs.",
+            "Write it with `polygraphy run --save-inputs`, or save an .npz.",
+        )
+    try:
+        data = base64.b64decode(value["array"], validate=True)
+        array: Array = np.load(io.BytesIO(data), allow_pickle=False)
+    except (KeyError, TypeError, ValueError, EOFError, binascii.Error) as error:
+        raise SampleError(
+            f"{where}: '{name}' cannot be decoded ({error}).", "Save the inputs again."
+        ) from error
+    return array
 
 
 class NpyFeeds:
@@ -43,3 +159,66 @@ class NpzFeeds:
     def where(self, index: int) -> str:
         """The file."""
         return str(self._files[index])
+
+
+def find_data_sets(path: Path) -> list[Path]:
+    """The data sets in `path` in order; `path` itself when it is one; or none."""
+    if any(path.glob("input_*.pb")):
+        return [path]
+    found = [each for each in path.glob("test_data_set_*") if any(each.glob("input_*.pb"))]
+    return sorted(found, key=natural_key)
+
+
+class OnnxTestData:
+    """Data sets in order, each a feed. Expected outputs are ignored."""
+
+    def __init__(self, data_sets: list[Path], inputs: Sequence[TensorSpec]) -> None:
+        self._data_sets = data_sets
+        self._names = [spec.name for spec in inputs]
+
+    def read(self, index: int) -> Feeds | None:
+        """Feed `index`: by the proto's name when it is an input's, otherwise by position.
+
+        Raises:
+            SampleError: a file that is no TensorProto, or more files than inputs.
+        """
+        if index >= len(self._data_sets):
+            return None
+        return dict(self._load(file) for file in self._data_sets[index].glob("input_*.pb"))
+
+    def where(self, index: int) -> str:
+        """The directory."""
+        return str(self._data_sets[index])
+
+    def _load(self, file: Path) -> tuple[str, Array]:
+        name, array = _read_tensor(file)
+        if name in self._names:
+            return name, array
+        position = re.fullmatch(r"input_([0-9]+)", file.stem)
+        if position is None or int(position[1]) >= len(self._names):
+            raise SampleError(
+                f"{file}: tensor '{name}' is no model input, and the model has "
+                f"{len(self._names)} inputs.",
+                "Remove the file, or name the tensor after an input.",
+            )
+        return self._names[int(position[1])], array
+
+
+def _read_tensor(file: Path) -> tuple[str, Array]:
+    import onnx
+    from onnx import numpy_helper
+
+    try:
+        tensor = onnx.load_tensor_from_string(file.read_bytes())
+        return tensor.name, numpy_helper.to_array(tensor)
+    except Exception as error:  # protobuf has errors of its own
+        raise SampleError(
+            f"{file}: not a readable TensorProto ({type(error).__name__}: {error}).",
+            "Write it with `onnx.save_tensor`.",
+        ) from error
+
+
+def natural_key(path: Path) -> tuple[list[int | str], str]:
+    """Sorts `img2` before `img10`; ties are broken by the plain name."""
+    parts = re.split(r"([0-9]+)", path.name)
+    return [int(part) if i % 2 else part for i, part in enumerate(parts)], path.name

@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from qdebug.errors import SampleError
-from qdebug.model.samples import script
-from qdebug.model.samples.base import Layout, SampleArray, Source
-from qdebug.model.samples.directory import open_directory
-from qdebug.model.samples.feed_list import open_feeds
-from qdebug.model.samples.hdf5 import open_hdf5
-from qdebug.model.samples.inputs_json import open_json
-from qdebug.model.samples.npy import open_npy
-from qdebug.model.samples.npz import open_npz
-from qdebug.model.samples.samples import Samples
+from qdebug.model.samples import iterables
+from qdebug.model.samples.arrays import open_array, open_hdf5, open_npy, open_npz
+from qdebug.model.samples.feed_files import (
+    NpyFeeds,
+    NpzFeeds,
+    OnnxTestData,
+    find_data_sets,
+    natural_key,
+    open_json,
+)
+from qdebug.model.samples.feeds import open_feeds
+from qdebug.model.samples.matching import find_names
+from qdebug.model.samples.samples import Layout, SampleArray, Samples, Source
 from qdebug.model.samples.stacked import open_stacked
 from qdebug.types import TensorSpec
 
@@ -66,13 +70,13 @@ def open_samples(
 
 
 def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
-    named = script.split_spec(spec)
+    named = iterables.split_spec(spec)
     path = named[0] if named else Path(spec)
     try:
         if not path.exists():
             raise SampleError(f"{path}: no such file or directory.", f"Give {KINDS}.")
         if named:
-            return script.open_script(*named)
+            return iterables.open_script(*named)
         if path.is_dir():
             return open_directory(path, inputs)
         return _open_file(path)
@@ -98,3 +102,44 @@ def _check_full_batches(layout: Layout, where: str) -> None:
         f"{where}: {layout.count} samples do not fill the model's batches of {layout.batch_size}.",
         f"Use --samples {full}." if full else f"Give at least {layout.batch_size} samples.",
     )
+
+
+_SUFFIXES = (".npy", ".npz", ".json")
+
+
+def open_directory(path: Path, inputs: Sequence[TensorSpec]) -> Source:
+    """What a directory holds, by its files' kind.
+
+    Raises:
+        SampleError: no known files, more than one kind, or `.npy` names that fit no input.
+    """
+    data_sets = find_data_sets(path)
+    if data_sets:
+        return OnnxTestData(data_sets, inputs)
+    files = {suffix: _files(path, suffix) for suffix in _SUFFIXES}
+    kinds = [suffix for suffix in _SUFFIXES if files[suffix]]
+    if kinds[:2] == [".npy", ".npz"]:
+        raise SampleError(
+            f"{path}: holds both .npy and .npz files.", "Keep one kind in the directory."
+        )
+    if not kinds:
+        raise SampleError(
+            f"{path}: holds no .npy, .npz or .json files and no test_data_set_* directories.",
+            "Give a directory of one of these, or an .npz file.",
+        )
+    if kinds[0] == ".npy":
+        return _open_npy_files(files[".npy"], inputs)
+    return NpzFeeds(files[".npz"]) if kinds[0] == ".npz" else open_json(files[".json"])
+
+
+def _files(path: Path, suffix: str) -> list[Path]:
+    found = (file for file in path.iterdir() if file.suffix == suffix and file.is_file())
+    return sorted(found, key=natural_key)
+
+
+def _open_npy_files(files: list[Path], inputs: Sequence[TensorSpec]) -> Source:
+    found = find_names([file.stem for file in files], inputs)
+    if found or len(inputs) > 1:
+        # With several inputs the names must fit; `match_names` says which one is missing.
+        return {file.stem: open_array(file) for file in files}
+    return open_npy(files[0]) if len(files) == 1 else NpyFeeds(files, inputs[0].name)

@@ -1,16 +1,79 @@
-"""The samples of a run, as the pipeline reads them."""
+"""The samples of a run, as the pipeline reads them, and what they are read from."""
 
 from __future__ import annotations
 
 import bisect
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
+
+import numpy as np
 
 from qdebug.errors import SampleError
-from qdebug.model.samples.base import Batch, Layout, Reader
-from qdebug.model.samples.conform import check_finite
+from qdebug.model.samples.matching import check_finite
 from qdebug.types import Array, Feeds, TensorSpec
+
+
+class SampleArray(Protocol):
+    """All samples of one name, stacked on axis 0, and read slice by slice."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The whole array's shape; axis 0 counts samples."""
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type as stored; any byte order."""
+
+    def read(self, start: int, stop: int) -> Array:
+        """Samples start to stop, in memory of their own; an array of rank 0 as a whole."""
+
+
+class FeedSource(Protocol):
+    """Feeds that are stored, or made, one at a time."""
+
+    def read(self, index: int) -> Feeds | None:
+        """Feed `index` by the file's own names, or None past the last one."""
+
+    def where(self, index: int) -> str:
+        """The name of feed `index` in a message."""
+
+
+Source = Mapping[str, SampleArray] | FeedSource
+"""What one file format gives: stacked arrays by name, or feeds one by one."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`count` samples from `start`: one execution of the model."""
+
+    index: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How samples become executions.
+
+    `offsets` is None when samples lie on the inputs' leading axis and every execution takes
+    `batch_size` of them (the last one may take fewer when `batch_is_free`). Otherwise the user's
+    feeds are executed as given: execution i takes samples offsets[i] to offsets[i + 1].
+    """
+
+    count: int
+    batch_size: int
+    batch_is_free: bool
+    offsets: Sequence[int] | None = None
+
+
+class Reader(Protocol):
+    """Reads samples as model inputs; safe to call from several threads."""
+
+    def read(self, start: int, count: int) -> dict[str, Array]:
+        """`count` samples from `start`, by model input name, of the types the model takes."""
 
 
 class Samples:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qdebug.errors import SampleError
-from qdebug.model.samples.base import Layout, SampleArray
-from qdebug.model.samples.conform import as_input, axes_fit, check_dtype, wrong_shape
-from qdebug.model.samples.names import match_names
+from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, wrong_shape
+from qdebug.model.samples.samples import Layout, SampleArray
 from qdebug.types import Array, TensorSpec
 
 

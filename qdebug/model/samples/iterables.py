@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qdebug.errors import SampleError
-from qdebug.model.samples.cursors import Cursors
+from qdebug.model.samples.arrays import Cursors
 from qdebug.types import Array, Feeds
 from qdebug.userfile import function_of, last_line, load_file, raising_line
 

@@ -1,4 +1,4 @@
-"""Samples that come feed by feed: one file, test data set, JSON object or yielded dict each.
+"""Samples that come feed by feed: one file, test data set, JSON object or dict each.
 
 A first pass reads every feed once, checks it, counts samples and gathers the extras. A feed's
 samples are the rows of its inputs' common leading axis; a feed without one is a single sample.
@@ -17,10 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import SampleError
-from qdebug.model.samples.base import FeedSource, Layout
-from qdebug.model.samples.conform import as_input, axes_fit, check_dtype, wrong_shape
-from qdebug.model.samples.feed_extras import Extras
-from qdebug.model.samples.names import match_names
+from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, wrong_shape
+from qdebug.model.samples.samples import FeedSource, Layout
 from qdebug.model.samples.stacked import fixed_batch
 from qdebug.types import Array, Feeds, TensorSpec
 
@@ -213,3 +211,54 @@ def _check_shareable(survey: _Survey, batch_size: int, where: str) -> None:
             "cannot share one.",
             f"Give feeds of {batch_size} samples each.",
         )
+
+
+class Extras:
+    """Collects labels feed by feed; kept in memory."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Array]] = {}
+        self._feeds = 0
+
+    def add(self, extras: Feeds, count: int, where: str) -> None:
+        """Adds the extras of a feed of `count` samples.
+
+        Raises:
+            SampleError: an extra that the feeds before do not have, or the other way round, or
+                that does not have `count` rows.
+        """
+        different = sorted(set(extras) ^ set(self._rows)) if self._feeds else []
+        if different:
+            raise SampleError(
+                f"{where}: array '{different[0]}' is not in every feed.",
+                "Give it in every feed, or in none.",
+            )
+        for name, array in extras.items():
+            self._rows.setdefault(name, []).append(_rows(name, array, count, where))
+        self._feeds += 1
+
+    def joined(self, count: int, where: str) -> dict[str, Array]:
+        """The extras of the first `count` samples, one row each."""
+        return {name: _join_rows(name, rows, where)[:count] for name, rows in self._rows.items()}
+
+
+def _rows(name: str, array: Array, count: int, where: str) -> Array:
+    if array.shape[:1] == (count,):
+        return np.array(array)
+    if count == 1:
+        return np.array(array)[np.newaxis]
+    length = array.shape[0] if array.ndim else "no"
+    raise SampleError(
+        f"{where}: array '{name}' has {length} rows, the inputs have {count} samples.",
+        "An array that is no model input is taken for labels, one row per sample.",
+    )
+
+
+def _join_rows(name: str, rows: list[Array], where: str) -> Array:
+    try:
+        return np.concatenate(rows)
+    except (ValueError, TypeError) as error:
+        raise SampleError(
+            f"{where}: array '{name}' differs in shape or type between feeds ({error}).",
+            "Give labels of one shape.",
+        ) from error

@@ -1,11 +1,14 @@
-"""Checks one array against the model input it is meant for."""
+"""Which of the user's arrays is which model input, and whether it fits."""
 
 from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from qdebug.errors import SampleError
-from qdebug.model.samples.base import shape_text
 from qdebug.types import Array, TensorSpec
 
 DType = np.dtype[np.generic]
@@ -81,3 +84,68 @@ def _shape_hint(shape: tuple[int, ...], axes: Axes) -> str:
     if len(shape) == len(axes) == 4 and axes_fit((shape[3], shape[1], shape[2]), axes[1:]):
         return "It looks channels-last: save `array.transpose(0, 3, 1, 2)`."
     return f"Save an array of shape {shape_text(('samples', *axes[1:]))}."
+
+
+def aliases(name: str) -> tuple[str, ...]:
+    """The names an array of input `name` may have, best first.
+
+    HDF5 paths have no leading '/', and file names can hold neither '/' nor ':'.
+    """
+    return name, name.strip("/"), re.sub(r"[/:]", "_", name)
+
+
+def find_names(found: Collection[str], inputs: Sequence[TensorSpec]) -> dict[str, str]:
+    """The found name of every input that has one, by input name."""
+    names: dict[str, str] = {}
+    for spec in inputs:
+        alias = next((name for name in aliases(spec.name) if name in found), None)
+        if alias is not None:
+            names[spec.name] = alias
+    return names
+
+
+def match_names(found: Collection[str], inputs: Sequence[TensorSpec], where: str) -> dict[str, str]:
+    """The found name of every input, by input name.
+
+    One array and one input need no common name.
+
+    Raises:
+        SampleError: an input has no array, or two inputs would share one.
+    """
+    names = find_names(found, inputs)
+    if not names and len(found) == 1 and len(inputs) == 1:
+        return {inputs[0].name: next(iter(found))}
+    for spec in inputs:
+        if spec.name not in names:
+            raise _missing(spec.name, sorted(set(found) - set(names.values())), found, where)
+    _refuse_shared(names, where)
+    return names
+
+
+def _missing(name: str, free: list[str], found: Collection[str], where: str) -> SampleError:
+    near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
+    hint = f"Rename '{near[0]}' to '{name}'." if near else f"Name one of the arrays '{name}'."
+    held = some(sorted(found))
+    return SampleError(f"{where}: no array for model input '{name}'; found {held}.", hint)
+
+
+def _refuse_shared(names: dict[str, str], where: str) -> None:
+    owner: dict[str, str] = {}
+    for name, alias in names.items():
+        if alias in owner:
+            raise SampleError(
+                f"{where}: array '{alias}' could be model input '{owner[alias]}' or '{name}'.",
+                "Save both in an .npz, under the inputs' exact names.",
+            )
+        owner[alias] = name
+
+
+def shape_text(shape: tuple[int | str | None, ...]) -> str:
+    """A shape for a message: `[N, 3, 32, 32]`, with `?` for an unnamed dynamic axis."""
+    return "[" + ", ".join("?" if axis is None else str(axis) for axis in shape) + "]"
+
+
+def some(names: list[str], most: int = 8) -> str:
+    """The names in quotes, cut after `most`."""
+    shown = ", ".join(f"'{name}'" for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "nothing"
