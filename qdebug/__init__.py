@@ -1,3 +1,59 @@
-"""qdebug: find out where, why and how cheaply to fix the accuracy an INT8 or FP16 network lost."""
+"""qdebug: find out where, why and how cheaply to fix the accuracy an INT8 or FP16 network lost.
+
+The names in `__all__` are the public API; every other module may change from one version to the
+next. One function per command takes the options of that command as keywords:
+
+    import qdebug
+
+    result = qdebug.compare("model.onnx", inputs="samples.npz", calib_data="calib.npz")
+    print(result.layers[0])  # the worst layer, with the causes of its error
+
+Models, samples, metrics, calibrators and plans may be objects in memory. Importing qdebug imports
+none of the numeric packages: that waits until one of its functions is used.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "qdebug.api": (
+        "compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "export", "doctor",
+        "load_run", "open_samples",
+    ),
+    "qdebug.config.compare": ("CompareSettings",),
+    "qdebug.config.calibrate": ("CalibrateSettings",),
+    "qdebug.config.bisect": ("BisectSettings",),
+    "qdebug.config.sweep": ("SweepSettings",),
+    "qdebug.errors": (
+        "QdebugError", "UsageError", "ModelError", "SampleError", "PlanError", "StoreError",
+        "MetricError", "BackendError",
+    ),
+    "qdebug.measure.result": ("CompareResult", "LayerResult", "TensorResult", "Cause"),
+    "qdebug.measure.calibration": ("CalibrateResult",),
+    "qdebug.measure.ranges": ("RangesResult",),
+    "qdebug.measure.inspection": ("Inspection",),
+    "qdebug.measure.sweep": ("SweepResult",),
+    "qdebug.search.outcome": ("BisectResult",),
+    "qdebug.pipeline.export": ("Exported",),
+    "qdebug.store.reader": ("RunReader",),
+    "qdebug.model.samples": ("Samples",),
+    "qdebug.plan.plan": ("PrecisionPlan", "TensorRange"),
+    "qdebug.types": ("Precision", "Progress"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'qdebug' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

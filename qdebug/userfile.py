@@ -1,26 +1,33 @@
-"""Python files of the user: loaded as `python file.py` would, with the user's line in errors."""
+"""Python code of the user: files are loaded as `python file.py` would, errors show the user's own
+line, functions have digests."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from qdebug.errors import QdebugError
+from qdebug.wording import option
 
 
-def load_file(path: Path, flag: str, error: type[QdebugError]) -> ModuleType:
+def load_file(path: Path, setting: str, error: type[QdebugError]) -> ModuleType:
     """The module in a .py file, whose folder is put on `sys.path`.
 
     Raises:
-        error: there is no such file, or it raises while it is loaded; the message names `flag`, if
-            it is known.
+        error: there is no such file, or it raises while it is loaded; the message names `setting`,
+            if it is known.
     """
-    where = f"{flag}: {path}" if flag else str(path)
+    where = f"{option(setting)}: {path}" if setting else str(path)
     name = f"qdebug_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
@@ -39,20 +46,27 @@ def load_file(path: Path, flag: str, error: type[QdebugError]) -> ModuleType:
 
 
 def function_of(
-    module: ModuleType, name: str, spec: str, flag: str, error: type[QdebugError]
+    module: ModuleType, name: str, spec: str, setting: str, error: type[QdebugError]
 ) -> Callable[..., Any]:
     """The function `name` of a module.
 
     Raises:
-        error: there is none; the message names `flag`, if it is known.
+        error: there is none; the message names `setting`, if it is known.
     """
     called: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(called):
+        where = f"{option(setting)}: " if setting else ""
         raise error(
-            f"{flag}{': ' * bool(flag)}'{spec}': there is no function '{name}'",
+            f"{where}'{spec}': there is no function '{name}'",
             f"Define `def {name}(…)` there, or name another one: file.py:function.",
         )
     return called
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function in memory is called in messages and tables."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return "lambda" if name == "<lambda>" else str(name)
 
 
 def last_line(error: BaseException) -> str:
@@ -69,3 +83,120 @@ def raising_line(error: BaseException, file: Path | None) -> str:
     own = [f for f in frames if file and Path(f.filename) == file.absolute()]
     last = (own or frames)[-1]
     return f"In {Path(last.filename).name}, line {last.lineno}: {last.line}"
+
+
+def digest_of(function: Callable[..., Any]) -> str | None:
+    """SHA-256 over what decides the result of a function in memory: its code, its defaults, and
+    the variables outside of it that it names. Of installed packages the version counts. None where
+    it cannot be told, because the function uses an object that is not plain data."""
+    found = hashlib.sha256()
+    try:
+        _add(found, function, set())
+    except _NotPlainError:
+        return None
+    return found.hexdigest()
+
+
+class _NotPlainError(Exception):
+    """What an object holds cannot be told."""
+
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis))
+
+
+def _add(found: hashlib._Hash, value: Any, seen: set[int]) -> None:
+    """Adds a value to a digest; `seen` are the functions in it so far."""
+    kind = type(value)
+    found.update(f"{kind.__module__}.{kind.__qualname__};".encode())
+    if kind in _PLAIN:
+        found.update(repr(value).encode())
+    elif kind in (set, frozenset):
+        found.update(repr(sorted(value, key=repr)).encode())
+    elif kind in (tuple, list, dict):
+        found.update(f"{len(value)}:".encode())
+        for item in value.items() if kind is dict else value:
+            _add(found, item, seen)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        found.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    else:
+        _add_code(found, value, seen)
+
+
+def _add_code(found: hashlib._Hash, value: Any, seen: set[int]) -> None:
+    """Adds a function, or what belongs to one.
+
+    Raises:
+        _NotPlainError: what it holds cannot be told.
+    """
+    if isinstance(value, CodeType):
+        _add(found, (value.co_code, value.co_names, value.co_varnames, value.co_consts), seen)
+    elif isinstance(value, ModuleType):
+        found.update(_version(value).encode())
+    elif (module := _defined_in(value)) is not None and _is_installed(module):
+        found.update(f"{value.__qualname__} of {_version(module)}".encode())
+    elif isinstance(value, FunctionType):
+        if id(value) not in seen:
+            seen.add(id(value))
+            _add(found, (value.__code__, value.__defaults__, value.__kwdefaults__), seen)
+            _add(found, list(_outside(value)), seen)
+    elif isinstance(value, functools.partial):
+        _add(found, (value.func, value.args, value.keywords), seen)
+    else:
+        raise _NotPlainError
+
+
+def _outside(function: FunctionType) -> Iterator[object]:
+    """The variables outside of a function that it, or a function in it, names.
+
+    Raises:
+        _NotPlainError: what it holds cannot be told.
+    """
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # it has no value yet
+            raise _NotPlainError from None
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _defined_in(value: Any) -> ModuleType | None:
+    """The module that has `value`, a function or a class, under its name."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    name = getattr(value, "__qualname__", "")
+    return module if module is not None and getattr(module, name, None) is value else None
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether it is Python's own or an installed package's, so that its version says its code."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ in sys.builtin_module_names
+    return any(Path(file).is_relative_to(folder) for folder in _INSTALLED)
+
+
+_INSTALLED = [sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")]
+
+
+def _version(module: ModuleType) -> str:
+    """What tells the code of a module: its version, or its text where it is the user's own.
+
+    Raises:
+        _NotPlainError: what it holds cannot be told.
+    """
+    if _is_installed(module):
+        package = sys.modules.get(module.__name__.split(".")[0])
+        return f"{module.__name__} {getattr(package, '__version__', sys.version)}"
+    try:
+        text = Path(module.__file__ or "").read_bytes()
+    except OSError:
+        raise _NotPlainError from None
+    return f"{module.__name__} {hashlib.sha256(text).hexdigest()}"

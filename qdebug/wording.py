@@ -14,8 +14,14 @@ Spelling = Callable[[str, str | None], str]
 
 
 def as_keyword(name: str, value: str | None) -> str:
-    """`name`, or `name='value'`: as a Python caller writes it."""
-    return name if value is None else f"{name}={value!r}"
+    """`name`, `name='value'` or `name=8`: as a Python caller writes it."""
+    if value is None:
+        return name
+    try:
+        float(value)
+    except ValueError:
+        return f"{name}={value!r}"
+    return f"{name}={value}"
 
 
 _spelling: Spelling = as_keyword

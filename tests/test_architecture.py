@@ -14,10 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("native",), ("wording",), ("errors",), ("yamlfile",), ("userfile",),
-    ("model",), ("calibrators",), ("plan",),
+    ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("yamlfile",),
+    ("userfile",), ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
-    ("config",), ("pipeline",), ("cli",), ("__main__",),
+    ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}
 ONLY_IN = {
@@ -30,7 +30,7 @@ ONLY_IN = {
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
 }
-CONFIG_USERS = ("pipeline", "cli")
+CONFIG_USERS = ("pipeline", "api", "cli")
 MAY_PRINT = ("cli/", "report/", "__main__.py")
 
 

@@ -1,21 +1,26 @@
-"""The user's own calibrator: `file.py:function`, which receives a histogram and returns amax."""
+"""The user's own calibrator: a function that receives a histogram and returns amax."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
 from qdebug.errors import UsageError
-from qdebug.userfile import function_of, last_line, load_file, raising_line
+from qdebug.inmemory import InMemory
+from qdebug.userfile import function_of, last_line, load_file, name_of, raising_line
+from qdebug.wording import option
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 def load_calibrator(spec: str) -> Calibrator:
-    """The calibrator of `file.py:function`; its name is that of the function.
+    """The calibrator of `file.py:function`, or of a function that is `InMemory`; its name is that
+    of the function.
 
     The function gets a TensorHistogram (`amax`, `bins`, `edges()`, `magnitude_percentile(p)`, …)
     and returns a number >= 0.
@@ -24,23 +29,36 @@ def load_calibrator(spec: str) -> Calibrator:
         UsageError: there is no such file or function, or, when it is called, it raises or returns
             something else.
     """
+    if isinstance(spec, InMemory):
+        return Calibrator(str(spec), _checked(spec.value, spec, None))
     source, _, name = spec.rpartition(":")
     path = Path(source)
     if not source.endswith(".py") or not name:
-        raise UsageError(f"--calibrator: '{spec}'", "Write file.py:function.")
-    module = load_file(path, "--calibrator", UsageError)
-    function = function_of(module, name, spec, "--calibrator", UsageError)
+        raise UsageError(f"{option('calibrator')}: '{spec}'", "Write file.py:function.")
+    module = load_file(path, "calibrator", UsageError)
+    function = function_of(module, name, spec, "calibrator", UsageError)
+    return Calibrator(name, _checked(function, spec, path))
+
+
+def calibrator_in_memory(function: Callable[[TensorHistogram], float]) -> InMemory:
+    """The spec of a function in memory, for `load_calibrator`."""
+    return InMemory(name_of(function), function)
+
+
+def _checked(
+    function: Callable[..., Any], spec: str, path: Path | None
+) -> Callable[[TensorHistogram], float]:
+    """`function`, with errors that say whose it is."""
+    named = option("calibrator", spec)
 
     def amax(histogram: TensorHistogram) -> float:
         try:
             value = float(function(histogram))
         except Exception as error:  # the user's code may raise anything
-            message = f"--calibrator {spec} raised {last_line(error)}"
+            message = f"{named} raised {last_line(error)}"
             raise UsageError(message, raising_line(error, path)) from error
         if not 0 <= value <= _LARGEST:  # False for NaN
-            raise UsageError(
-                f"--calibrator {spec} returned {value:g}", "Return a number >= 0, within float32."
-            )
+            raise UsageError(f"{named} returned {value:g}", "Return a number >= 0, within float32.")
         return value
 
-    return Calibrator(name, amax)
+    return amax

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import math
@@ -13,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from qdebug.errors import MetricError
+from qdebug.inmemory import InMemory
 from qdebug.types import Array
-from qdebug.userfile import function_of, last_line, load_file, raising_line
+from qdebug.userfile import digest_of, function_of, last_line, load_file, name_of, raising_line
+from qdebug.wording import option
 
 BUILT_IN = ("top1", "agreement")
+_GIVEN = ("outputs", "labels", "reference")
 LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
 
 Outputs = Mapping[str, Array]
@@ -26,15 +30,34 @@ Outputs = Mapping[str, Array]
 class TaskMetric:
     """A named measure of end-to-end quality.
 
-    `compute(outputs, labels, reference)`: outputs and reference are arrays [samples, …] by output
-    name, labels the arrays beside the inputs; returns one number.
+    Attributes:
+        name: for people.
+        needs_labels: there must be one array of labels.
+        compute: `compute(outputs, labels, reference)`: outputs and reference are arrays
+            [samples, …] by output name, labels the arrays beside the inputs; returns one number.
+        file: where the user's code is, to quote from when it raises.
+        function: the user's function, where it was given in memory.
     """
 
     name: str
     needs_labels: bool
     compute: Callable[[Outputs, Outputs, Outputs], Any]
     file: Path | None = None
-    """Where the user's code is, to quote from when it raises."""
+    function: Callable[..., Any] | None = None
+
+    @property
+    def key(self) -> str | None:
+        """What tells this metric from any other, its code included; None where that cannot be
+        told, so that nothing may be reused that it gave."""
+        if self.function is not None:
+            digest = digest_of(self.function)
+            return digest and f"{self.name} {digest}"
+        code = self.file.read_bytes() if self.file else b""
+        return f"{self.name} {hashlib.sha256(code).hexdigest()}"
+
+    @property
+    def _named(self) -> str:
+        return option("metric", self.name)
 
     def __call__(self, outputs: Outputs, labels: Outputs, reference: Outputs) -> float:
         """The metric's value.
@@ -47,45 +70,57 @@ class TaskMetric:
         except MetricError:
             raise
         except Exception as error:  # the user's code may raise anything
-            message = f"--metric {self.name} raised {last_line(error)}"
+            message = f"{self._named} raised {last_line(error)}"
             raise MetricError(message, raising_line(error, self.file)) from error
         try:
             value = float(returned)
         except (TypeError, ValueError) as error:
             kind = type(returned).__name__
             raise MetricError(
-                f"--metric {self.name} returned a {kind}, which is no number",
+                f"{self._named} returned a {kind}, which is not a number",
                 "It must return one number.",
             ) from error
         if not math.isfinite(value):
-            raise MetricError(f"--metric {self.name} returned {value}, which is no finite number")
+            raise MetricError(f"{self._named} returned {value}, which is not a finite number")
         return value
 
 
 def load_metric(spec: str) -> TaskMetric:
-    """The metric for "top1", "agreement", "file.py:function" or "package.module:function".
+    """The metric for "top1", "agreement", "file.py:function", "package.module:function", or for a
+    function in memory (see `metric_in_memory`).
 
-    A function of a file is called with those of `outputs`, `labels` and `reference` that it names
-    as parameters. A function of a module is called as scikit-learn's are: `(y_true, y_pred)`,
-    where y_pred is the class index when the labels are whole numbers and the output has one more
-    axis, and the raw output otherwise.
+    A function of a file, or in memory, is called with those of `outputs`, `labels` and `reference`
+    that it names as parameters. One with two other parameters, and any of a module, is called as
+    scikit-learn's are: `(y_true, y_pred)`, where y_pred is the class index when the labels are
+    whole numbers and the output has one more axis, and the raw output otherwise.
 
     Raises:
         MetricError: there is no such metric, file or function.
     """
+    if isinstance(spec, InMemory):
+        return _by_parameters(str(spec), spec.value, function=spec.value)
     if spec == "top1":
         return TaskMetric(spec, True, _top1)
     if spec == "agreement":
         return TaskMetric(spec, False, _agreement)
-    source, _, function = spec.rpartition(":")
-    if not source or not function:
+    source, _, name = spec.rpartition(":")
+    if not source or not name:
         raise MetricError(
-            f"--metric: unknown metric '{spec}'",
+            f"{option('metric')}: unknown metric '{spec}'",
             f"Known: {', '.join(BUILT_IN)}, file.py:function, package.module:function.",
         )
     if source.endswith(".py"):
-        return _from_file(spec, Path(source), function)
-    return _from_module(spec, source, function)
+        path = Path(source)
+        module = load_file(path, "metric", MetricError)
+        return _by_parameters(
+            spec, function_of(module, name, spec, "metric", MetricError), file=path
+        )
+    return _from_module(spec, source, name)
+
+
+def metric_in_memory(function: Callable[..., Any]) -> InMemory:
+    """The spec of a function in memory, for `load_metric`."""
+    return InMemory(name_of(function), function)
 
 
 def labels_of(extras: Outputs) -> Array:
@@ -102,7 +137,8 @@ def labels_of(extras: Outputs) -> Array:
     found = f"the arrays beside the inputs are {', '.join(extras)}" if extras else "there are none"
     raise MetricError(
         f"the metric needs labels, but {found}",
-        "Add an array 'labels' with one entry per sample to the data, or use --metric agreement.",
+        "Add an array 'labels' with one entry per sample to the data, or use "
+        f"{option('metric', 'agreement')}.",
     )
 
 
@@ -119,8 +155,9 @@ def join_outputs(parts: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
         if len(shapes) > 1:
             rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
             raise MetricError(
-                f"--metric: output '{name}' has no one shape for all samples (rows of {rows})",
-                "Leave --metric out: it takes one array per output.",
+                f"{option('metric')}: the shape of output '{name}' differs between samples "
+                f"(rows of {rows})",
+                f"Leave {option('metric')} out: it takes one array per output.",
             )
         joined[name] = np.concatenate(arrays)
     return joined
@@ -130,8 +167,8 @@ def _top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
     truth, classes = labels_of(labels), _classes(_first(outputs))
     if truth.size != len(classes):
         raise MetricError(
-            f"--metric top1 needs one class number per sample: there are {len(classes)} samples, "
-            f"and labels of shape {truth.shape}",
+            f"{option('metric', 'top1')} needs one class number per sample: there are "
+            f"{len(classes)} samples, and labels of shape {truth.shape}",
             "Give class numbers instead of one-hot labels, or a function of your own.",
         )
     return float(np.mean(classes == truth.reshape(-1)))
@@ -152,39 +189,58 @@ def _classes(scores: Array) -> Array:
     return np.where(np.isnan(flat).all(axis=1), -1, best)
 
 
-def _from_file(spec: str, path: Path, function: str) -> TaskMetric:
-    called = function_of(
-        load_file(path, "--metric", MetricError), function, spec, "--metric", MetricError
-    )
-    wanted = []
-    for parameter in inspect.signature(called).parameters.values():
-        if parameter.name in ("outputs", "labels", "reference"):
-            wanted.append(parameter.name)
-        elif parameter.default is parameter.empty:
-            raise MetricError(
-                f"--metric: {spec} takes a parameter '{parameter.name}'",
-                "Its parameters must be among outputs, labels and reference.",
-            )
+def _by_parameters(
+    spec: str,
+    called: Callable[..., Any],
+    *,
+    file: Path | None = None,
+    function: Callable[..., Any] | None = None,
+) -> TaskMetric:
+    """A metric that gets what its parameters name."""
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):  # a function written in C may not say
+        return TaskMetric(spec, True, _on_labels(called), file, function)
+    wanted = [p.name for p in parameters if p.name in _GIVEN]
+    required = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    others = [p for p in required if p.name not in _GIVEN]
+    if len(others) == len(required) == 2 and not any(p.kind is p.KEYWORD_ONLY for p in others):
+        return TaskMetric(spec, True, _on_labels(called), file, function)
+    if others:
+        raise MetricError(
+            f"{option('metric')}: {spec} takes a parameter '{others[0].name}'",
+            "Its parameters must be among outputs, labels and reference, or be two: the labels and "
+            "the predictions.",
+        )
 
     def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
-        given = {"outputs": outputs, "labels": labels, "reference": reference}
+        given = dict(zip(_GIVEN, (outputs, labels, reference), strict=True))
         return called(**{name: given[name] for name in wanted})
 
-    return TaskMetric(spec, False, compute, path)
+    return TaskMetric(spec, False, compute, file, function)
 
 
-def _from_module(spec: str, source: str, function: str) -> TaskMetric:
+def _from_module(spec: str, source: str, name: str) -> TaskMetric:
     try:
         module = importlib.import_module(source)
     except Exception as error:  # a module may raise anything while it is imported
         raise MetricError(
-            f"--metric: module '{source}' cannot be imported: {last_line(error)}"
+            f"{option('metric')}: module '{source}' cannot be imported: {last_line(error)}"
         ) from error
-    called = function_of(module, function, spec, "--metric", MetricError)
+    called = function_of(module, name, spec, "metric", MetricError)
+    return TaskMetric(spec, True, _on_labels(called))
+
+
+def _on_labels(called: Callable[..., Any]) -> Callable[[Outputs, Outputs, Outputs], Any]:
+    """The call that scikit-learn's metrics take."""
 
     def compute(outputs: Outputs, labels: Outputs, _: Outputs) -> Any:
         truth, scores = labels_of(labels), _first(outputs)
         whole = np.issubdtype(truth.dtype, np.integer) and scores.ndim == truth.ndim + 1
         return called(truth, np.argmax(scores, axis=-1) if whole else scores)
 
-    return TaskMetric(spec, True, compute)
+    return compute

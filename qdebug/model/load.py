@@ -1,4 +1,4 @@
-"""Read an ONNX file: one clear error for each way it can be wrong."""
+"""Read an ONNX model: one clear error for each way it can be wrong."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from qdebug.errors import ModelError
+from qdebug.inmemory import InMemory
 from qdebug.model.graph import opset_of
 
 OLDEST_OPSET = 9
@@ -24,10 +25,12 @@ _PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
 
 @dataclass(frozen=True)
 class ModelFile:
-    """An ONNX file as it is on disk, weights included.
+    """An ONNX model as it was given, weights included.
 
-    `sha256` is that of the file; `digest` covers its external data too and is the key by which
-    results may be reused.
+    Attributes:
+        path: the file; for a model in memory what it is called in messages.
+        sha256: of the file's bytes; of a model in memory, of its serialization.
+        digest: covers external data too, and is the key by which results may be reused.
     """
 
     path: Path
@@ -37,12 +40,14 @@ class ModelFile:
 
 
 def read_model(path: str | Path) -> ModelFile:
-    """Read `path` with its external data.
+    """Read the model at `path` with its external data, or take the ModelProto that is `InMemory`.
 
     Raises:
         ModelError: the file is missing, not ONNX, truncated, older than opset 9, newer than ONNX
             Runtime takes, over 2 GB, or its external data are missing.
     """
+    if isinstance(path, InMemory):
+        return _taken(Path(path), path.value)
     path = Path(path)
     data = _read_bytes(path)
     proto = _parse(path, data)
@@ -51,11 +56,32 @@ def read_model(path: str | Path) -> ModelFile:
     _check_opset(path, proto)
     digest = _load_external_data(path, proto, sha256)
     if proto.ByteSize() > _PROTOBUF_LIMIT_BYTES:
-        raise ModelError(
-            f"{path}: the model with its weights is over 2 GB ({proto.ByteSize() / 1e9:.1f} GB)",
-            "Split it, or debug a smaller variant: qdebug rewrites the model in memory.",
-        )
+        raise _too_large(path, proto.ByteSize())
     return ModelFile(path, proto, sha256, digest)
+
+
+def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
+    """A model in memory. It is not changed."""
+    _check_graph(where, proto)
+    _check_opset(where, proto)
+    for tensor in _all_tensors(proto.graph):
+        if uses_external_data(tensor):
+            raise ModelError(
+                f"{where}: the data of its initializer '{tensor.name}' are in a file and were not "
+                "loaded",
+                "Load the model with onnx.load(path), or give its path.",
+            )
+    if proto.ByteSize() > _PROTOBUF_LIMIT_BYTES:
+        raise _too_large(where, proto.ByteSize())
+    sha256 = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+    return ModelFile(where, proto, sha256, sha256)
+
+
+def _too_large(path: Path, size_bytes: int) -> ModelError:
+    return ModelError(
+        f"{path}: the model with its weights is over 2 GB ({size_bytes / 1e9:.1f} GB)",
+        "Split it, or debug a smaller variant: qdebug rewrites the model in memory.",
+    )
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -83,9 +109,13 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
             f"{path}: not an ONNX file, or a truncated one ({len(data)} bytes)",
             "Compare its size with the original, or export the model again.",
         ) from None
+    _check_graph(path, proto)
+    return proto
+
+
+def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
     if not proto.HasField("graph") or not proto.graph.node:
         raise ModelError(f"{path}: not an ONNX model: it has no graph with nodes")
-    return proto
 
 
 def _check_opset(path: Path, proto: onnx.ModelProto) -> None:

@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
+from qdebug.inmemory import InMemory, path_in
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.trtcache import is_cache
 from qdebug.types import Precision
+from qdebug.wording import option
 from qdebug.yamlfile import dump_yaml, read_yaml
 
 PLAN_SCHEMA = "qdebug.plan/1"
@@ -63,14 +65,17 @@ class _PlanFile(Strict):
 
 
 def read_plan(path: str | Path) -> PrecisionPlan:
-    """Read a plan.
+    """Read a plan, or take the PrecisionPlan that is `InMemory`.
 
     Raises:
         PlanError: "file:line: what is wrong".
     """
+    if isinstance(path, InMemory):
+        return path.value  # type: ignore[no-any-return]
     if is_cache(Path(path)):
         raise PlanError(
-            f"{path} is a calibration cache of TensorRT, not a plan", "Give it as --calibration."
+            f"{path} is a calibration cache of TensorRT, not a plan",
+            f"Give it as {option('calibration')}.",
         )
     file = read_yaml(Path(path), _PlanFile, PlanError)
     return PrecisionPlan(
@@ -90,11 +95,13 @@ def named_model(path: str | Path) -> str:
     Raises:
         PlanError: as read_plan.
     """
+    if isinstance(path, InMemory):
+        return ""
     return read_yaml(Path(path), _PlanFile, PlanError).model.path
 
 
 def model_for(
-    source: str | Path, named: str, given: str | None = None, hint: str = "Give it with --model."
+    source: str | Path, named: str, given: str | None = None, hint: str | None = None
 ) -> str:
     """The model file of a plan or a calibration: the one that is given, else the one that it names,
     looked for from the working directory and then beside it, as files that belong together move.
@@ -110,6 +117,7 @@ def model_for(
     """
     if given:
         return given
+    hint = hint or f"Give it with {option('model')}."
     if not named:
         raise PlanError(f"{source} names no model", hint)
     folder = Path(source).parent
@@ -134,7 +142,7 @@ def plan_to_yaml(
     """
     data: dict[str, Any] = {"schema": PLAN_SCHEMA}
     if plan.model_sha256:
-        data["model"] = {"path": model_path, "sha256": plan.model_sha256}
+        data["model"] = {"path": path_in(model_path), "sha256": plan.model_sha256}
     data["precision"] = str(plan.precision)
     data["fallback_precision"] = str(plan.fallback_precision)
     data["weights"] = str(plan.weights)

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from qdebug.errors import PlanError
+from qdebug.inmemory import InMemory, path_in
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.planfile import ModelKey, Strict, TensorEntry, named_model, read_plan, tensor_range
 from qdebug.plan.quantize import scale_of
@@ -51,11 +52,13 @@ class _ScalesFile(Strict):
 
 
 def read_ranges(path: str | Path) -> Ranges:
-    """Read the ranges in a file of any of the three kinds.
+    """Read the ranges in a file of any of the three kinds, or take those that are `InMemory`.
 
     Raises:
         PlanError: it is none of them, or not valid.
     """
+    if isinstance(path, InMemory):
+        return path.value  # type: ignore[no-any-return]
     path = Path(path)
     if is_cache(path):
         cache = read_cache(path)
@@ -83,7 +86,7 @@ def scales_to_yaml(
     """The text of scales.yaml: amax, scale and method of every tensor."""
     data: dict[str, Any] = {
         "schema": SCALES_SCHEMA,
-        "model": {"path": model_path, "sha256": model_sha256},
+        "model": {"path": path_in(model_path), "sha256": model_sha256},
         "method": method,
         "calibration": calibration,
         "tensors": {

@@ -110,9 +110,9 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ("float('nan')", "returned nan"),
         ("float('inf')", "returned inf"),
-        ("None", "returned a NoneType, which is no number"),
-        ("'high'", "returned a str, which is no number"),
-        ("outputs['out']", "returned a ndarray, which is no number"),
+        ("None", "returned a NoneType, which is not a number"),
+        ("'high'", "returned a str, which is not a number"),
+        ("outputs['out']", "returned a ndarray, which is not a number"),
     ],
 )
 def test_no_finite_number(tmp_path: Path, returned: str, message: str) -> None:

@@ -351,3 +351,16 @@ class Hdf5Array:
                 "Copy the file again; for a filter, `pip install hdf5plugin` and import it.",
             ) from error
         return np.asarray(data, dtype=self.dtype if self.dtype.kind == "U" else None)
+
+
+class ArrayInMemory:
+    """An array that is there already."""
+
+    def __init__(self, array: Array) -> None:
+        self.shape: tuple[int, ...] = array.shape
+        self.dtype: np.dtype[np.generic] = array.dtype
+        self._array = array
+
+    def read(self, start: int, stop: int) -> Array:
+        """A copy of rows start to stop."""
+        return np.array(self._array[start:stop] if self.shape else self._array, order="C")

@@ -21,6 +21,7 @@ from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match
 from qdebug.model.samples.samples import FeedSource, Layout
 from qdebug.model.samples.stacked import fixed_batch
 from qdebug.types import Array, Feeds, TensorSpec
+from qdebug.wording import option
 
 _CACHED_FEEDS = 2
 
@@ -197,9 +198,9 @@ def _layout(survey: _Survey, inputs: Sequence[TensorSpec], count: int, where: st
     offsets = np.cumsum([0, *survey.counts]).tolist()
     if offsets[-1] != count:
         raise SampleError(
-            f"{where}: --samples {count} would cut feed {len(survey.counts) - 1}, "
+            f"{where}: {option('samples', str(count))} would cut feed {len(survey.counts) - 1}, "
             f"of {survey.counts[-1]} samples.",
-            "Use " + " or ".join(f"--samples {n}" for n in offsets[-2:] if n) + ".",
+            "Use " + " or ".join(option("samples", str(n)) for n in offsets[-2:] if n) + ".",
         )
     return Layout(count, max(survey.counts), batch_is_free=False, offsets=offsets)
 

@@ -1,26 +1,35 @@
-"""`script.py:function`, Polygraphy's `load_data()` convention: an iterable of feeds.
+"""Feeds that Python code gives one by one, each a dict of names to arrays.
 
-The function takes no arguments and returns feeds, each a dict of names to arrays:
-- a generator function is called again for every pass over the samples, so memory holds one feed;
-  it must give the same feeds each time and must end (or be cut by `--samples`);
-- a list or another iterable object is called for once and kept, and iterated again.
+They come from `script.py:function` (Polygraphy's `load_data()` convention, without arguments), or
+from an object in memory:
+- a function, or any object that can be iterated again, is asked anew for every pass over the
+  samples, so that memory holds one feed; it must give the same feeds each time and must end, or be
+  cut by a number of samples;
+- a generator or another iterator can be read only once: its feeds are kept, the first ones in
+  memory, what exceeds `KEPT_BYTES` in a temporary file that lives as long as they do.
 The script's directory is put on `sys.path`, as `python script.py` does.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.model.samples.arrays import Cursors
+from qdebug.model.samples.samples import FeedSource
 from qdebug.types import Array, Feeds
 from qdebug.userfile import function_of, last_line, load_file, raising_line
 
 DEFAULT_FUNCTION = "load_data"
+KEPT_BYTES = 1 << 30
 
 
 def split_spec(spec: str) -> tuple[Path, str] | None:
@@ -31,7 +40,7 @@ def split_spec(spec: str) -> tuple[Path, str] | None:
     return (Path(spec), DEFAULT_FUNCTION) if spec.endswith(".py") else None
 
 
-def open_script(path: Path, function: str) -> ScriptFeeds:
+def open_script(path: Path, function: str) -> IteratedFeeds:
     """The feeds that a function of a script gives.
 
     Raises:
@@ -39,24 +48,32 @@ def open_script(path: Path, function: str) -> ScriptFeeds:
     """
     module = load_file(path, "", SampleError)
     name = f"{path}:{function}"
-    return ScriptFeeds(function_of(module, function, name, "", SampleError), path, name)
+    return IteratedFeeds(function_of(module, function, name, "", SampleError), name, path)
 
 
-class ScriptFeeds:
-    """Feeds of a user's function, in its order."""
+def feeds_of(given: Iterable[Any] | Callable[[], Iterable[Any]], name: str) -> FeedSource:
+    """The feeds of an object in memory, called `name` in messages. Nothing is read."""
+    if callable(given):
+        return IteratedFeeds(given, name)
+    feeds = IteratedFeeds(lambda: given, name)
+    return KeptFeeds(feeds) if isinstance(given, Iterator) else feeds
 
-    def __init__(self, function: Callable[[], Any], path: Path, name: str) -> None:
-        self._function = function
+
+class IteratedFeeds:
+    """Feeds in the order of an iterable, which `start` gives anew for every pass."""
+
+    def __init__(self, start: Callable[[], Any], name: str, path: Path | None = None) -> None:
+        self._function = start
         self._path = path
         self._name = name
         self._kept: Iterable[Any] | None = None
         self._passes = Cursors(self._start)
 
     def read(self, index: int) -> Feeds | None:
-        """Feed `index`; an earlier one than the last calls the function again.
+        """Feed `index`; an earlier one than the last starts another pass.
 
         Raises:
-            SampleError: the function raised, or gave something else than dicts of arrays.
+            SampleError: the user's code raised, or gave something else than dicts of arrays.
         """
         current = self._passes.before(index)
         try:
@@ -69,7 +86,7 @@ class ScriptFeeds:
         return None if feed is None else self._arrays(feed.value, index)
 
     def where(self, index: int) -> str:
-        """The function and the number of the feed."""
+        """The iterable and the number of the feed."""
         return f"{self._name}: feed {index}"
 
     def _start(self) -> _Pass:
@@ -105,6 +122,78 @@ class ScriptFeeds:
         return array
 
 
+class KeptFeeds:
+    """Feeds of a source that can be read only once and in order, kept to be read in any."""
+
+    def __init__(self, source: FeedSource) -> None:
+        self._source = source
+        self._kept: list[Feeds | _Spilled] = []
+        self._room_bytes = KEPT_BYTES
+        self._file: IO[bytes] | None = None
+        self._ended = False
+        self._failure: SampleError | None = None
+        self._lock = threading.Lock()
+
+    def read(self, index: int) -> Feeds | None:
+        """Feed `index`; reads the source as far as that.
+
+        Raises:
+            SampleError: as of the source, again at every later call.
+        """
+        with self._lock:
+            while index >= len(self._kept) and not self._ended:
+                self._keep_one()
+            if index >= len(self._kept):
+                return None
+            kept = self._kept[index]
+            return self._read_spilled(kept) if isinstance(kept, _Spilled) else kept
+
+    def where(self, index: int) -> str:
+        """As of the source."""
+        return self._source.where(index)
+
+    def _keep_one(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            feed = self._source.read(len(self._kept))
+        except SampleError as error:
+            self._failure = error
+            raise
+        if feed is None:
+            self._ended = True
+            return
+        self._room_bytes -= sum(array.nbytes for array in feed.values())
+        if self._room_bytes >= 0:
+            # Copies: an iterator may fill one array again and again.
+            self._kept.append({name: np.array(array) for name, array in feed.items()})
+        else:
+            self._kept.append(self._spilled(feed))
+
+    def _spilled(self, feed: Feeds) -> _Spilled:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="qdebug-")  # noqa: SIM115 (closed with self)
+        offset = self._file.seek(0, os.SEEK_END)
+        for array in feed.values():
+            np.lib.format.write_array(self._file, array, allow_pickle=False)
+        return _Spilled(offset, tuple(feed))
+
+    def _read_spilled(self, kept: _Spilled) -> Feeds:
+        assert self._file is not None
+        self._file.seek(kept.offset)
+        return {
+            name: np.lib.format.read_array(self._file, allow_pickle=False) for name in kept.names
+        }
+
+
+@dataclass(frozen=True)
+class _Spilled:
+    """Where in the temporary file the arrays of a feed lie, one after the other."""
+
+    offset: int
+    names: tuple[str, ...]
+
+
 class _Feed:
     """A box, so that a feed that is None is not taken for the end."""
 
@@ -133,5 +222,5 @@ def _a(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _failed(name: str, error: Exception, script: Path) -> SampleError:
+def _failed(name: str, error: Exception, script: Path | None) -> SampleError:
     return SampleError(f"{name} failed: {last_line(error)}", raising_line(error, script))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from qdebug.errors import SampleError
-from qdebug.model.samples import iterables
-from qdebug.model.samples.arrays import open_array, open_hdf5, open_npy, open_npz
+from qdebug.inmemory import InMemory
+from qdebug.model.samples.arrays import ArrayInMemory, open_array, open_hdf5, open_npy, open_npz
 from qdebug.model.samples.feed_files import (
     NpyFeeds,
     NpzFeeds,
@@ -17,10 +19,12 @@ from qdebug.model.samples.feed_files import (
     open_json,
 )
 from qdebug.model.samples.feeds import open_feeds
+from qdebug.model.samples.iterables import feeds_of, open_script, split_spec
 from qdebug.model.samples.matching import find_names
-from qdebug.model.samples.samples import Layout, SampleArray, Samples, Source
+from qdebug.model.samples.samples import SampleArray, Samples, Source
 from qdebug.model.samples.stacked import open_stacked
 from qdebug.types import TensorSpec
+from qdebug.wording import option
 
 STACKED: dict[str, Callable[[Path], dict[str, SampleArray]]] = {
     ".npz": open_npz,
@@ -30,6 +34,7 @@ STACKED: dict[str, Callable[[Path], dict[str, SampleArray]]] = {
 }
 """Formats whose arrays hold all samples, by file suffix."""
 
+_IN_MEMORY = "the samples given in memory"
 KINDS = (
     "an .npz, .npy, .h5 or .hdf5 file, a directory of .npy, .npz or test_data_set_*, "
     "Polygraphy's inputs .json, or script.py:function"
@@ -46,10 +51,10 @@ def open_samples(
     """Opens the user's DATA argument for a model; see the package for formats and axes.
 
     Args:
-        spec: a path, or `script.py:function`.
+        spec: a path, `script.py:function`, or what `samples_in_memory` made of an object.
         inputs: the model's inputs, in the model's order.
-        limit: use at most so many samples (`--samples`).
-        batch_size: samples per execution (`--batch-size`); default is the model's, or 1.
+        limit: use at most so many samples (setting `samples`).
+        batch_size: samples per execution; default is the model's, or 1.
 
     Raises:
         SampleError: the data cannot be read, or does not fit the model.
@@ -57,26 +62,54 @@ def open_samples(
     if not inputs:
         raise SampleError(f"{spec}: the model has no inputs to feed.", "Check the model.")
     if limit is not None and limit < 1:
-        raise SampleError(f"--samples is {limit}; it must be at least 1.")
-    source = _open_source(spec, inputs)
-    if isinstance(source, Mapping):
+        raise SampleError(f"{option('samples')} is {limit}; it must be at least 1.")
+    source = spec.value if isinstance(spec, InMemory) else _open_source(spec, inputs)
+    if isinstance(source, Samples):
+        samples = source.first(limit)
+        samples.check_inputs(inputs)
+    elif isinstance(source, Mapping):
         reader, layout, extras = open_stacked(source, inputs, spec, limit)
         samples = Samples(reader, layout, extras, inputs, spec)
     else:
         feed_reader, layout, extras = open_feeds(source, inputs, spec, limit)
         samples = Samples(feed_reader, layout, extras, inputs, spec)
-    _check_full_batches(layout, spec)
+    _check_full_batches(samples, spec)
     return samples if batch_size is None else samples.with_batch_size(batch_size)
 
 
+def samples_in_memory(given: object) -> InMemory:
+    """DATA for `open_samples`, of an object in place of a path.
+
+    Args:
+        given: `Samples`; a dict of arrays with all samples, or one such array, as in an .npz; an
+            iterable of feeds, each a dict of arrays, or a function that returns one.
+
+    Raises:
+        SampleError: it is none of these.
+    """
+    if isinstance(given, Samples):
+        return InMemory(_IN_MEMORY, given)
+    if isinstance(given, np.ndarray):
+        given = {"array": given}
+    if isinstance(given, Mapping):
+        arrays = {str(name): ArrayInMemory(np.asarray(array)) for name, array in given.items()}
+        return InMemory(_IN_MEMORY, arrays)
+    if isinstance(given, Iterable) or callable(given):
+        return InMemory(_IN_MEMORY, feeds_of(given, _IN_MEMORY))
+    raise SampleError(
+        f"samples cannot be of type {type(given).__name__}",
+        "Give a path, a dict of arrays, or an iterable of feeds.",
+    )
+
+
 def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
-    named = iterables.split_spec(spec)
+    named = split_spec(spec)
     path = named[0] if named else Path(spec)
     try:
         if not path.exists():
             raise SampleError(f"{path}: no such file or directory.", f"Give {KINDS}.")
         if named:
-            return iterables.open_script(*named)
+            return open_script(*named)
         if path.is_dir():
             return open_directory(path, inputs)
         return _open_file(path)
@@ -93,14 +126,17 @@ def _open_file(path: Path) -> Source:
     return STACKED[suffix](path)
 
 
-def _check_full_batches(layout: Layout, where: str) -> None:
-    rest = layout.count % layout.batch_size
-    if layout.batch_is_free or layout.offsets is not None or not rest:
+def _check_full_batches(samples: Samples, where: str) -> None:
+    rest = samples.left_over
+    if not rest:
         return
-    full = layout.count - rest
+    full = samples.count - rest
     raise SampleError(
-        f"{where}: {layout.count} samples do not fill the model's batches of {layout.batch_size}.",
-        f"Use --samples {full}." if full else f"Give at least {layout.batch_size} samples.",
+        f"{where}: {samples.count} samples do not fill the model's batches of "
+        f"{samples.batch_size}.",
+        f"Use {option('samples', str(full))}."
+        if full
+        else f"Give at least {samples.batch_size} samples.",
     )
 
 

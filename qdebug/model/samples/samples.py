@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.model.samples.matching import check_finite
 from qdebug.types import Array, Feeds, TensorSpec
+from qdebug.wording import option
 
 
 class SampleArray(Protocol):
@@ -132,6 +133,46 @@ class Samples:
         for index, start in enumerate(offsets[:-1]):
             yield Batch(index, start, offsets[index + 1] - start)
 
+    @property
+    def left_over(self) -> int:
+        """How many samples do not fill a batch of a size that must be filled."""
+        if self.batch_is_free or self._layout.offsets is not None:
+            return 0
+        return self.count % self.batch_size
+
+    def first(self, count: int | None) -> Samples:
+        """The first `count` samples, or all where there are fewer; None for all.
+
+        Raises:
+            SampleError: that would cut a feed which is executed as it was given.
+        """
+        if count is None or count >= self.count:
+            return self
+        offsets = self._layout.offsets
+        if offsets is not None:
+            kept = [offset for offset in offsets if offset <= count]
+            if kept[-1] != count:
+                raise SampleError(
+                    f"{self._where}: {option('samples', str(count))} would cut a feed.",
+                    f"Use {kept[-1] or offsets[1]}.",
+                )
+            offsets = kept
+        layout = replace(self._layout, count=count, offsets=offsets)
+        extras = {name: array[:count] for name, array in self.extras.items()}
+        return Samples(self._reader, layout, extras, self._inputs, self._where)
+
+    def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
+        """Make sure that these samples were opened for such inputs.
+
+        Raises:
+            SampleError: they were opened for a model with other ones.
+        """
+        if self._inputs != tuple(inputs):
+            raise SampleError(
+                f"{self._where}: these samples were opened for a model with other inputs.",
+                "Open them for this model, or give the data that they were opened from.",
+            )
+
     def with_batch_size(self, size: int) -> Samples:
         """The same samples in batches of `size`.
 
@@ -139,15 +180,15 @@ class Samples:
             SampleError: the model or the data allows no other batch size.
         """
         if size < 1:
-            raise SampleError(f"--batch-size is {size}; it must be at least 1.")
+            raise SampleError(f"{option('batch_size')} is {size}; it must be at least 1.")
         if not self.batch_is_free and size != self.batch_size:
             raise SampleError(
-                f"{self._where}: --batch-size {size} cannot be used: the samples fit the model "
-                f"in batches of {self.batch_size} only.",
-                f"Leave it out, or use --batch-size {self.batch_size}; for another one, export "
-                "the model with a dynamic batch axis and stack the samples in an .npz.",
+                f"{self._where}: {option('batch_size', str(size))} cannot be used: the samples fit "
+                f"the model in batches of {self.batch_size} only.",
+                f"Leave it out, or use {option('batch_size', str(self.batch_size))}; for another "
+                "one, export the model with a dynamic batch axis and stack the samples in an .npz.",
             )
-        layout = Layout(self.count, size, self.batch_is_free, self._layout.offsets)
+        layout = replace(self._layout, batch_size=size)
         return Samples(self._reader, layout, self.extras, self._inputs, self._where)
 
     @cached_property

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from qdebug import __version__
 from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Condition
-from qdebug.measure.task import TaskMetric
 from qdebug.model.layers import Layers
 from qdebug.pipeline.bisect.candidates import CandidateRunner
 from qdebug.pipeline.bisect.target import Target, judge
@@ -54,10 +53,10 @@ def evaluator(runner: CandidateRunner, target: Target, layers: Layers, at_once: 
 
 
 def search_key(
-    bound: BoundPlan, one: Evaluator, metric: TaskMetric | None, fp16_kernels: Fp16Kernels
+    bound: BoundPlan, one: Evaluator, metric: str, fp16_kernels: Fp16Kernels
 ) -> dict[str, str]:
     """All that decides what an evaluation gives, by name; two searches with the same key may share
-    their evaluations."""
+    their evaluations. `metric` is the metric's key."""
     plan = plan_to_yaml(bound.plan)
     model = bound.layers.graph.proto.SerializeToString(deterministic=True)
     versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
@@ -67,15 +66,8 @@ def search_key(
         "plan": hashlib.sha256(plan.encode()).hexdigest(),
         "samples": one.runner.subset.key,
         "target": one.condition.expression,
-        "metric": _metric_key(metric),
+        "metric": metric,
         "machine": f"{platform.machine()} {versions}",
         "execution": "literal" if one.runner.literal else "fast",
         "fp16_kernels": str(fp16_kernels),
     }
-
-
-def _metric_key(metric: TaskMetric | None) -> str:
-    if metric is None:
-        return ""
-    code = metric.file.read_bytes() if metric.file else b""
-    return f"{metric.name} {hashlib.sha256(code).hexdigest()}"

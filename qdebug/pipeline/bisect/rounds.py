@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from qdebug.errors import UsageError
 from qdebug.measure.conditions import Condition
 from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines
 from qdebug.pipeline.bisect.combined import CombinedPredicate
@@ -21,6 +22,7 @@ from qdebug.search.outcome import HELD_OUT, Check, Taken
 from qdebug.search.problem import Measurement, Pins
 from qdebug.search.strategies import STRATEGIES
 from qdebug.types import Progress
+from qdebug.wording import option
 
 _LOG = logging.getLogger(__name__)
 _ENGINE_DISAGREES = (
@@ -87,7 +89,7 @@ def answered(setup: Setup, engines: Engines | None) -> Answered:
 
     Where the cheapest set fails on these, the search goes on and asks that the target hold on both.
     """
-    way, notes = _Way(None if setup.settings.int8_kernels else True), list[str]()
+    way, notes = _Way(None if setup.settings.int8_kernels else True), _not_kept(setup)
     before: Answered | None = None
     with ExitStack() as stack:
         while True:
@@ -175,13 +177,35 @@ def _journal(setup: Setup, way: _Way, one: Evaluator, stack: ExitStack) -> Journ
     if way.engines is not None or (way.held_out is not None and way.held_out.on_engines):
         # Nothing is kept but the engines themselves: they tell little of the machine.
         return None
-    key = search_key(setup.planned.bound, one, setup.target.metric, setup.context.fp16_kernels)
+    metric = setup.target.metric.key if setup.target.metric else ""
+    if metric is None:  # a function in memory whose result does not depend on its code alone
+        return None
+    key = search_key(setup.planned.bound, one, metric, setup.context.fp16_kernels)
     again = "" if way.literal is None or not setup.settings.int8_kernels else "literal"
     if way.held_out:
         key["held_out"] = setup.held_out.key
         again += "joint"
     journal = open_journal(setup.settings, key, again)
     return stack.enter_context(journal) if journal else None
+
+
+def _not_kept(setup: Setup) -> list[str]:
+    """A note, where evaluations cannot be kept.
+
+    Raises:
+        UsageError: they cannot, and the user wants a journal.
+    """
+    metric = setup.target.metric
+    if metric is None or metric.key is not None:
+        return []
+    reason = f"the metric '{metric.name}' uses objects whose content cannot be told"
+    if setup.settings.journal:
+        raise UsageError(
+            f"{option('journal')}: {reason}",
+            f"Give the metric as file.py:function, or leave {option('journal')} out.",
+            code="QD-USAGE-JOURNAL-METRIC",
+        )
+    return [f"The evaluations are not kept on disk, because {reason}."]
 
 
 def _measured(way: _Way) -> Mapping[Pins, Measurement]:

@@ -94,9 +94,9 @@ def test_larger_feeds_of_a_dynamic_model_run_as_given(tmp_path, make_spec) -> No
     np.testing.assert_array_equal(samples.feeds(8, 2)["x"], feeds[2]["x"])
     assert samples.extras["label"].tolist() == [4] * 8 + [2] * 2
     assert open_samples(str(tmp_path), inputs, limit=8).count == 8
-    with pytest.raises(SampleError, match=r"--samples 6 would cut feed 1(.|\n)*4 or --samples 8"):
+    with pytest.raises(SampleError, match=r"samples=6 would cut feed 1(.|\n)*4 or samples=8"):
         open_samples(str(tmp_path), inputs, limit=6)
-    with pytest.raises(SampleError, match="--batch-size 2"):
+    with pytest.raises(SampleError, match="batch_size=2"):
         open_samples(str(tmp_path), inputs, batch_size=2)
     for start, count in ((0, 8), (1, 3), (9, 1)):
         with pytest.raises(ValueError, match="batches"):

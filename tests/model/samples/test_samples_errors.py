@@ -50,9 +50,9 @@ def test_unknown_kind(tmp_path, x) -> None:
 
 def test_bad_limits(tmp_path, x) -> None:
     np.savez(tmp_path / "a.npz", x=ones(2, 3))
-    with pytest.raises(SampleError, match="--samples is 0"):
+    with pytest.raises(SampleError, match="samples is 0"):
         open_samples(str(tmp_path / "a.npz"), x, limit=0)
-    with pytest.raises(SampleError, match="--batch-size is 0"):
+    with pytest.raises(SampleError, match="batch_size is 0"):
         open_samples(str(tmp_path / "a.npz"), x, batch_size=0)
     with pytest.raises(SampleError, match="no inputs"):
         open_samples(str(tmp_path / "a.npz"), [])

@@ -54,15 +54,15 @@ def test_any_batch_size_when_the_leading_axes_are_dynamic(tmp_path, write, array
 def test_fixed_batch(tmp_path, write, arrays, inputs, make_spec) -> None:
     inputs[0] = make_spec("image", 5, 3, 4, 5)
     spec = write(tmp_path, arrays)
-    with pytest.raises(SampleError, match=r"11 samples .* batches of 5.\n.*--samples 10"):
+    with pytest.raises(SampleError, match=r"11 samples .* batches of 5.\n.*samples=10"):
         open_samples(spec, inputs)
     samples = open_samples(spec, inputs, limit=10)
     assert [batch.count for batch in samples.batches()] == [5, 5]
     assert not samples.batch_is_free
     assert_is(samples, arrays, 10)
-    with pytest.raises(SampleError, match="--batch-size 4"):
+    with pytest.raises(SampleError, match="batch_size=4"):
         samples.with_batch_size(4)
-    with pytest.raises(SampleError, match="--batch-size 2"):
+    with pytest.raises(SampleError, match="batch_size=2"):
         open_samples(spec, inputs, limit=10, batch_size=2)
     assert samples.with_batch_size(5).batch_size == 5
     with pytest.raises(ValueError, match="batches"):

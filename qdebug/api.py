@@ -1,0 +1,450 @@
+"""One function per command: check its settings, run it, return its result.
+
+Each takes the options of its command as keywords, under the names of the flags (`--calib-data` is
+`calib_data`), or one settings object. The command line calls these functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.config.calibrate import CalibrateSettings
+from qdebug.config.compare import CompareSettings
+from qdebug.config.resolve import resolve
+from qdebug.config.sweep import SweepSettings
+from qdebug.errors import UsageError, given_by
+from qdebug.inmemory import InMemory
+from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.wording import option
+
+if TYPE_CHECKING:
+    from qdebug.measure.calibration import CalibrateResult
+    from qdebug.measure.inspection import Inspection
+    from qdebug.measure.ranges import RangesResult
+    from qdebug.measure.result import CompareResult
+    from qdebug.measure.sweep import SweepResult
+    from qdebug.model.samples import Samples
+    from qdebug.pipeline.export import Exported
+    from qdebug.run.doctor import Finding
+    from qdebug.search.outcome import BisectResult
+    from qdebug.store.reader import RunReader
+
+SettingsT = TypeVar("SettingsT")
+
+
+def compare(
+    model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> CompareResult:
+    """Compare a quantized or FP16 model with its FP32 reference, tensor by tensor.
+
+    Args:
+        model: a path, an `onnx.ModelProto`, or `CompareSettings`; None takes the plan's.
+        progress: called with a `Progress` again and again.
+        settings: the fields of `CompareSettings`.
+
+    Raises:
+        QdebugError: bad input (nothing was written), a runtime that failed, or a metric that
+            raised (the run file holds everything else).
+    """
+    from qdebug.pipeline.compare.command import compare as run
+
+    checked = _settings(CompareSettings, "compare", model, settings)
+    check_files(checked)
+    outcome = run(checked, progress or ignore_progress)
+    return outcome.result
+
+
+def calibrate(
+    model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> CalibrateResult:
+    """Calibrate by several methods in one pass, and compare them on samples none has seen.
+
+    Args:
+        model: a path, an `onnx.ModelProto`, or `CalibrateSettings`.
+        progress: called with a `Progress` again and again.
+        settings: the fields of `CalibrateSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    from qdebug.pipeline.calibrate.command import calibrate as run
+    from qdebug.pipeline.calibrate.files import CalibratedFiles
+
+    checked = _settings(CalibrateSettings, "calibrate", model, settings)
+    check_files(checked)
+    files = CalibratedFiles(checked.output, checked.trt_cache, checked.force)
+    result = run(checked, progress or ignore_progress)
+    files.write(result)
+    return result
+
+
+def ranges(
+    source: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> RangesResult:
+    """Dynamic range, histogram and calibration coverage of every tensor.
+
+    Args:
+        source: a run file, or a model: its path or an `onnx.ModelProto`; or `RangesSettings`.
+        progress: called with a `Progress` again and again.
+        settings: the fields of `RangesSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime that failed.
+    """
+    from qdebug.pipeline.ranges.command import RangesSettings
+    from qdebug.pipeline.ranges.command import ranges as run
+
+    checked = _settings(RangesSettings, "ranges", source, settings)
+    return run(checked, progress or ignore_progress)
+
+
+def bisect(
+    model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> BisectResult:
+    """Find the cheapest layers to keep in higher precision, so that the target holds.
+
+    Evaluations are kept in a journal, by which a search that was interrupted goes on; with a metric
+    in memory that uses more than plain data there is none.
+
+    Args:
+        model: a path, an `onnx.ModelProto`, or `BisectSettings`; None takes the plan's.
+        progress: called with a `Progress` again and again.
+        settings: the fields of `BisectSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
+    """
+    from qdebug.pipeline.bisect.command import bisect as run
+    from qdebug.report.bisect import plan_text
+    from qdebug.report.files import write_text
+
+    checked = _settings(BisectSettings, "bisect", model, settings)
+    check_files(checked)
+    result = run(checked, progress or ignore_progress)
+    if checked.output and result.found:
+        write_text(checked.output, plan_text(result), option("output"))
+    return result
+
+
+def inspect(file: Any = None, **settings: Any) -> Inspection:
+    """What an engine really is: precision, fusion, formats and tactics of its layers.
+
+    Args:
+        file: an ONNX model, an engine, layer information, a profile or a build log; or
+            `InspectSettings`.
+        settings: the fields of `InspectSettings`.
+
+    Raises:
+        QdebugError: a file that cannot be read or is none of the known kinds, a plan that does not
+            fit, an engine of another model, an unknown condition.
+    """
+    from qdebug.pipeline.inspect import InspectSettings
+    from qdebug.pipeline.inspect import inspect as run
+
+    return run(_settings(InspectSettings, "inspect", file, settings))
+
+
+def sweep(
+    model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> SweepResult:
+    """Builder settings against accuracy, latency and build time: every combination is built.
+
+    Args:
+        model: a path, an `onnx.ModelProto`, or `SweepSettings`; None takes the plan's.
+        progress: called with a `Progress` again and again.
+        settings: the fields of `SweepSettings`.
+
+    Raises:
+        QdebugError: bad input (nothing was built), or a reference that does not run.
+    """
+    from qdebug.pipeline.sweep.command import sweep as run
+    from qdebug.report.files import write_text
+    from qdebug.report.sweep_json import sweep_to_csv
+
+    checked = _settings(SweepSettings, "sweep", model, settings)
+    check_files(checked)
+    result = run(checked, progress or ignore_progress)
+    if checked.output:
+        write_text(checked.output, sweep_to_csv(result), option("output"))
+    return result
+
+
+def export(
+    plan: Any,
+    *,
+    to: str = "onnx",
+    model: Any = None,
+    missing: str = "refuse",
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> Exported:
+    """Write a precision plan or a calibration for another tool.
+
+    Args:
+        plan: the file of a plan, scales or a TensorRT cache; a `PrecisionPlan` in memory.
+        to: what to write; a wrong name lists all.
+        model: the FP32 model: a path or an `onnx.ModelProto`; None takes the one the plan names.
+        missing: "refuse" or "float": INT8 layers whose inputs have no range.
+        output: the file to write; None writes one beside the plan.
+        force: replace existing files.
+
+    Raises:
+        QdebugError: an unknown target, a plan that does not fit, an existing output.
+    """
+    from qdebug.pipeline.export import export_plan
+
+    given = _in_settings({"plan": plan, "model": model, "output": output})
+    return export_plan(
+        given["plan"],
+        to,
+        model=given["model"],
+        output=given["output"],
+        force=force,
+        missing=missing,
+    )
+
+
+def doctor() -> tuple[Finding, ...]:
+    """What this machine can run, and what to install for the rest."""
+    from qdebug.run.doctor import examine
+
+    return examine()
+
+
+def load_run(path: str | os.PathLike[str]) -> RunReader:
+    """A run file, to read its results, plan, manifest and activations from. A context manager;
+    arrays are read when they are asked for.
+
+    Raises:
+        StoreError: no such file, or not a run file that is whole.
+    """
+    from qdebug.store.reader import RunReader
+
+    return RunReader(os.fspath(path))
+
+
+def open_samples(
+    data: Any, model: Any, *, samples: int | None = None, batch_size: int | None = None
+) -> Samples:
+    """Samples for a model, to be given to several functions: they are read and checked once.
+
+    Args:
+        data: as `inputs` of `compare`.
+        model: a path or an `onnx.ModelProto`, whose inputs they are for.
+        samples: use at most so many.
+        batch_size: samples per execution; None takes the model's, or 1.
+
+    Raises:
+        QdebugError: the data or the model cannot be read, or do not fit.
+    """
+    from qdebug.model.load import read_model
+    from qdebug.model.prepare import prepare_model
+    from qdebug.model.samples import open_samples as opened
+
+    given = _in_settings({"inputs": data, "model": model})
+    inputs = prepare_model(read_model(given["model"])).graph.inputs
+    return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
+
+
+_READ = (
+    "model", "source", "inputs", "calib_data", "holdout", "plan", "calibration", "reference",
+    "from_cache", "profile", "profile_layers",
+)  # fmt: skip
+_NEW = ("output", "save_plan", "save_engine", "save_log", "trt_cache")
+_REPLACED = ("journal",)
+
+
+def check_files(settings: Any) -> None:
+    """Refuse what would overwrite an input, or a file unasked, before anything runs.
+
+    Raises:
+        QdebugError: two settings name one file, a file exists and is not to be replaced, or it
+            cannot be written.
+    """
+    from qdebug.report.files import check_distinct, check_new, check_writable
+
+    def named(names: tuple[str, ...]) -> dict[str, str]:
+        found = {}
+        for name in names:
+            value = getattr(settings, name, None)
+            for number, path in enumerate(value if isinstance(value, tuple) else (value,), 1):
+                label = f"{option(name)} ({number})" if isinstance(value, tuple) else option(name)
+                if path and not isinstance(path, InMemory):
+                    found[label] = path
+        return found
+
+    read, new, replaced = named(_READ), named(_NEW), named(_REPLACED)
+    if isinstance(settings, CompareSettings) and settings.reference == settings.output:
+        read.pop(option("reference"), None)  # the run file whose reference is reused is replaced
+    check_distinct({**new, **replaced}, read)
+    for label, path in new.items():
+        check_new(path, label, force=settings.force)
+    for label, path in replaced.items():
+        check_writable(path, label)
+
+
+def _settings(
+    kind: type[SettingsT], command: str, first: Any, given: Mapping[str, Any]
+) -> SettingsT:
+    """The settings of a call.
+
+    Args:
+        first: the positional argument: what the command is about, or all settings.
+        given: the keywords.
+
+    Raises:
+        UsageError: an unknown keyword, a value that cannot be, or one that is missing.
+        QdebugError: an object in memory that cannot be used.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if isinstance(first, kind):
+        if given:
+            raise UsageError(
+                f"{next(iter(given))} is given beside {kind.__name__}",
+                "Use dataclasses.replace to change settings, or give keywords alone.",
+                code="QD-USAGE-KEYWORD",
+            )
+        values = {name: getattr(first, name) for name in fields}
+    else:
+        _check_keywords(command, given, fields)
+        values = {**given}
+        if first is not None:
+            values[next(n for n in ("model", "source", "path") if n in fields)] = first
+    values = _in_settings(values)
+    for name, value in values.items():
+        if isinstance(fields[name].default, tuple):
+            values[name] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    settings = resolve(kind, command, values, None, _model_of_plan)
+    # Validation may give plain text back for what names an object.
+    objects = {name: value for name, value in values.items() if isinstance(value, InMemory)}
+    return dataclasses.replace(settings, **objects)  # type: ignore[type-var]
+
+
+def _check_keywords(command: str, given: Iterable[str], fields: Iterable[str]) -> None:
+    known = [*fields, "progress"]
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(
+                f"{command}() has no keyword '{name}'",
+                f"Did you mean '{close[0]}'?" if close else f"It has {', '.join(known)}.",
+                code="QD-USAGE-KEYWORD",
+            )
+
+
+def _in_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as settings hold them: paths as text, objects in memory under a name."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        convert = _CONVERTED.get(name)
+        if convert is not None and not isinstance(value, str | None):
+            with given_by(name):
+                value = convert(value)
+        found[name] = value
+    return found
+
+
+def _model_in_memory(value: Any) -> InMemory:
+    import onnx
+
+    if not isinstance(value, onnx.ModelProto):
+        raise _not_usable(value, "a path or an onnx.ModelProto")
+    return InMemory("the model given in memory", value)
+
+
+def _samples_in_memory(value: Any) -> InMemory:
+    from qdebug.model.samples import samples_in_memory
+
+    return samples_in_memory(value)
+
+
+def _metric_in_memory(value: Any) -> InMemory:
+    from qdebug.measure.task import metric_in_memory
+
+    if not callable(value):
+        raise _not_usable(value, "the name of a metric or a function")
+    return metric_in_memory(value)
+
+
+def _calibrators(value: Any) -> Any:
+    from qdebug.calibrators.user import calibrator_in_memory
+
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(calibrator_in_memory(item) if callable(item) else item for item in items)
+
+
+def _plans(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(item if isinstance(item, str) else _plans(item) for item in value)
+    from qdebug.plan.plan import PrecisionPlan
+
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, PrecisionPlan):
+        raise _not_usable(value, "a path or a PrecisionPlan")
+    return InMemory("the plan given in memory", value)
+
+
+def _calibration(value: Any) -> InMemory:
+    from qdebug.measure.calibration import CalibrateResult
+    from qdebug.plan.plan import TensorRange
+    from qdebug.plan.rangesfile import Ranges
+
+    name, digest = "the calibration given in memory", ""
+    if isinstance(value, CalibrateResult):
+        digest, value = value.model_sha256, {**value.chosen.tensors, **value.weights}
+    if not isinstance(value, Mapping):
+        raise _not_usable(value, "a path, a CalibrateResult, or a dict of amax by tensor")
+    tensors = {
+        str(tensor): amax if isinstance(amax, TensorRange) else TensorRange(float(amax))
+        for tensor, amax in value.items()
+    }
+    return InMemory(name, Ranges(tensors, True, "ranges by tensor", digest))
+
+
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "model": _model_in_memory,
+    "source": _model_in_memory,
+    "reference": _model_in_memory,
+    "inputs": _samples_in_memory,
+    "calib_data": _samples_in_memory,
+    "holdout": _samples_in_memory,
+    "metric": _metric_in_memory,
+    "calibrator": _calibrators,
+    "plan": _plans,
+    "calibration": _calibration,
+}
+"""How objects become settings, by the name of the setting."""
+
+
+def _not_usable(value: object, wanted: str) -> UsageError:
+    return UsageError(
+        f"a value of type {type(value).__name__} cannot be used",
+        f"Give {wanted}.",
+        code="QD-USAGE-TYPE",
+    )
+
+
+def _model_of_plan(given: Mapping[str, object]) -> dict[str, object]:
+    """The model that a plan names, where none is given; of several plans the first that names one.
+
+    Raises:
+        PlanError: a plan cannot be read, or names no model that is there.
+    """
+    from qdebug.plan.planfile import model_for, named_model
+
+    plan = given.get("plan")
+    plans = [plan] if isinstance(plan, str) else list(plan) if isinstance(plan, tuple) else []
+    if given.get("model") or not plans:
+        return {}
+    with given_by("plan"):
+        named = {each: named_model(each) for each in plans}
+        chosen = next((each for each, model in named.items() if model), plans[0])
+        return {"model": model_for(chosen, named[chosen], hint=f"Give {option('model')}.")}

@@ -1,0 +1,220 @@
+"""Objects in memory in place of files: the same results, the same keys."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qdebug
+from qdebug.model.samples import open_samples, samples_in_memory
+from qdebug.types import Array, TensorSpec
+
+DATA = Path(__file__).parents[2] / "calib_data"
+CNN, HOLDOUT, CALIB = (
+    str(DATA / n) for n in ("digits_cnn.onnx", "digits_holdout.npz", "digits_calib.npz")
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return onnx.load(CNN)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> dict[str, Array]:
+    with np.load(HOLDOUT) as file:
+        return {name: file[name][:64] for name in file.files}
+
+
+def test_all_in_memory_is_as_from_files(
+    model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
+) -> None:
+    seen: list[qdebug.Progress] = []
+    np.savez(tmp_path / "inputs.npz", **arrays)
+    given = copy.deepcopy(model)
+    memory = qdebug.compare(given, inputs=arrays, weights="per-tensor", progress=seen.append)
+    files = qdebug.compare(CNN, inputs=tmp_path / "inputs.npz", weights="per-tensor")
+    assert [(x.name, x.metrics) for x in memory.layers] == [
+        (x.name, x.metrics) for x in files.layers
+    ]
+    assert given == model  # it was not changed
+    assert seen
+    assert {p.stage for p in seen} >= {"calibrate", "compare"}
+
+
+def _feeds(arrays: dict[str, Array], size: int) -> Iterator[dict[str, Array]]:
+    for start in range(0, 64, size):
+        yield {name: array[start : start + size] for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("kept_bytes", [1 << 30, 3000])
+def test_a_generator_is_read_once_and_kept(
+    model: onnx.ModelProto,
+    arrays: dict[str, Array],
+    monkeypatch: pytest.MonkeyPatch,
+    kept_bytes: int,
+) -> None:
+    from qdebug.model.samples import iterables
+
+    monkeypatch.setattr(iterables, "KEPT_BYTES", kept_bytes)
+    once = qdebug.open_samples(_feeds(arrays, 1), model)
+    stacked = qdebug.open_samples(arrays, model)
+    assert once.digest == stacked.digest
+    assert once.count == 64
+    np.testing.assert_array_equal(once.extras["labels"], arrays["labels"])
+    for start in (60, 0, 30):  # in any order
+        np.testing.assert_array_equal(
+            once.feeds(start, 4)["input"], arrays["input"][start : start + 4]
+        )
+    # The samples compared are read again to calibrate on some of them.
+    result = qdebug.compare(
+        model, inputs=_feeds(arrays, 1), metric="top1", samples=40, calib_samples=20
+    )
+    assert result.samples == 40
+
+
+def test_a_reused_buffer_is_kept_as_it_was_yielded(model: onnx.ModelProto) -> None:
+    def feeds() -> Iterator[dict[str, Array]]:
+        buffer = np.empty((1, 1, 8, 8), np.float32)
+        for value in range(5):
+            buffer[:] = value
+            yield {"input": buffer}
+
+    samples = qdebug.open_samples(feeds(), model)
+    assert [samples.feeds(i, 1)["input"][0, 0, 0, 0] for i in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_lists_functions_and_samples_are_data_too(
+    model: onnx.ModelProto, arrays: dict[str, Array]
+) -> None:
+    digest = qdebug.open_samples(arrays, model).digest
+    assert qdebug.open_samples(list(_feeds(arrays, 1)), model).digest == digest
+    assert qdebug.open_samples(lambda: _feeds(arrays, 1), model).digest == digest
+    opened = qdebug.open_samples(arrays, model)
+    assert qdebug.open_samples(opened, model, samples=8).count == 8
+    lone = qdebug.open_samples(arrays["input"], model)
+    np.testing.assert_array_equal(lone.feeds(0, 3)["input"], arrays["input"][:3])
+
+
+def test_samples_of_another_model_are_refused(arrays: dict[str, Array]) -> None:
+    opened = qdebug.open_samples(arrays, CNN)
+    with pytest.raises(qdebug.SampleError):
+        open_samples(samples_in_memory(opened), [TensorSpec("x", (1,), np.dtype(np.float32))])
+
+
+def test_a_generator_that_fails_says_where() -> None:
+    def feeds() -> Iterator[dict[str, Array]]:
+        yield {"input": np.zeros((1, 1, 8, 8), np.float32)}
+        raise RuntimeError("no more")
+
+    given = samples_in_memory(feeds())
+    inputs = [TensorSpec("input", (None, 1, 8, 8), np.dtype(np.float32))]
+    for _ in range(2):  # not shorter the second time
+        with pytest.raises(qdebug.SampleError, match="RuntimeError: no more") as caught:
+            open_samples(given, inputs)
+        assert "raise RuntimeError" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda outputs, labels: float(np.mean(outputs["logits"].argmax(-1) == labels["labels"])),
+        lambda y_true, y_pred: float(np.mean(y_true == y_pred)),
+    ],
+)
+def test_a_metric_in_memory(model: onnx.ModelProto, arrays: dict[str, Array], metric: Any) -> None:
+    own = qdebug.compare(model, inputs=arrays, weights="per-tensor", metric=metric)
+    built_in = qdebug.compare(model, inputs=arrays, weights="per-tensor", metric="top1")
+    assert own.task is not None
+    assert built_in.task is not None
+    assert own.task.name == "lambda"
+    assert (own.task.reference, own.task.candidate) == (
+        built_in.task.reference,
+        built_in.task.candidate,
+    )
+
+
+def test_calibrate_then_compare(model: onnx.ModelProto, arrays: dict[str, Array]) -> None:
+    def half(histogram: Any) -> float:
+        return histogram.amax / 2
+
+    found = qdebug.calibrate(model, calib_data=CALIB, method="minmax", calibrator=half)
+    assert [method.name for method in found.methods] == ["minmax", "half"]
+    result = qdebug.compare(model, inputs=arrays, calibration=found)
+    assert not any("flatters" in note for note in result.notes)
+    clipped = qdebug.compare(
+        model, inputs=arrays, calibration=dict.fromkeys(found.chosen.tensors, 0.05)
+    )
+    assert clipped.outputs[0].metrics.sqnr_db < result.outputs[0].metrics.sqnr_db
+
+
+def test_bisect_and_its_plan(model: onnx.ModelProto, arrays: dict[str, Array]) -> None:
+    found = qdebug.bisect(
+        model, inputs=arrays, weights="per-tensor", target="output.sqnr_db>=15", calib_data=CALIB
+    )
+    assert found.passed
+    assert found.pinned
+    again = qdebug.compare(model, inputs=arrays, plan=found.plan, fail_on=["output.sqnr_db>=15"])
+    assert again.passed
+
+
+def test_evaluations_are_kept_only_for_metrics_whose_code_is_known(
+    model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
+) -> None:
+    wanted: dict[str, Any] = {"inputs": arrays, "weights": "per-tensor", "max_drop": 0.1}
+
+    class Accuracy:
+        def __call__(self, outputs: Any, labels: Any) -> float:
+            return float(np.mean(outputs["logits"].argmax(-1) == labels["labels"]))
+
+    result = qdebug.bisect(model, metric=Accuracy(), **wanted)
+    assert any("not kept on disk" in note for note in result.notes)
+    with pytest.raises(qdebug.UsageError) as caught:
+        qdebug.bisect(model, metric=Accuracy(), journal=tmp_path / "journal", **wanted)
+    assert caught.value.code == "QD-USAGE-JOURNAL-METRIC"
+
+    def accuracy(outputs: Any, labels: Any) -> float:
+        return float(np.mean(outputs["logits"].argmax(-1) == labels["labels"]))
+
+    for again in (False, True):
+        found = qdebug.bisect(model, metric=accuracy, **wanted)
+        assert not any("not kept" in note for note in found.notes)
+        assert all(e.replayed for e in found.search.history) == again
+        assert found.search.pins == result.search.pins
+
+
+@pytest.mark.parametrize(
+    ("keywords", "code", "says"),
+    [
+        ({"imputs": "x"}, "QD-USAGE-KEYWORD", "'inputs'"),
+        ({"inputs": 3}, "QD-SAMPLES", "inputs: "),
+        ({"inputs": "x", "metric": 3}, "QD-USAGE-TYPE", "metric: "),
+        ({"inputs": "x", "plan": 3}, "QD-USAGE-TYPE", "plan: "),
+        ({"inputs": "x", "calibration": 3}, "QD-USAGE-TYPE", "calibration: "),
+    ],
+)
+def test_keywords_that_cannot_be(keywords: dict[str, Any], code: str, says: str) -> None:
+    with pytest.raises(qdebug.QdebugError) as caught:
+        qdebug.compare(CNN, **keywords)
+    assert caught.value.code == code
+    assert says in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+def test_settings_in_place_of_keywords(arrays: dict[str, Array]) -> None:
+    settings = qdebug.CompareSettings(model=CNN, inputs=arrays, samples=8)
+    assert qdebug.compare(settings).samples == 8
+    with pytest.raises(qdebug.UsageError) as caught:
+        qdebug.compare(settings, samples=4)
+    assert caught.value.code == "QD-USAGE-KEYWORD"
