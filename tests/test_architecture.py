@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from qdebug.run.registry import backend_names
+
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("yamlfile",),
     ("userfile",), ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
-    ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",),
+    ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}
 ONLY_IN = {
@@ -100,6 +102,31 @@ def test_libraries_stay_where_they_belong(file: Path) -> None:
         allowed = ONLY_IN.get(imported.split(".")[0])
         if allowed:
             assert _name(file).startswith(allowed), f"{_name(file)} imports {imported}"
+
+
+@files
+def test_backends_are_told_apart_by_what_they_can_do(file: Path) -> None:
+    """Their names are compared, and matched, only where they are made."""
+    if _name(file).startswith(("run/", "testing/")):
+        return
+    names = set(backend_names()) | {"ort"}
+    for node in ast.walk(_tree(file)):
+        compared = []
+        if isinstance(node, ast.Compare):
+            compared = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            compared = [node.value]
+        found = [c.value for c in compared if isinstance(c, ast.Constant)]
+        assert not names.intersection(map(str, found)), f"{_name(file)}:{node.lineno}"  # type: ignore[attr-defined]
+
+
+def test_the_registry_imports_no_runtime() -> None:
+    heavy = {"numpy", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx", "pydantic"}
+    code = (
+        "import sys; from qdebug.run.registry import backend_names, spec_of; "
+        "[spec_of(n).installed for n in backend_names()]; print(*sys.modules)"
+    )
+    assert not heavy & set(_run(code).split())
 
 
 @files

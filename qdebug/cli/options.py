@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
+from qdebug.run.registry import backend_names
 
 WHAT, GATE, WRITE, ENGINE = "What to run", "Verdict", "What to write", "TensorRT engine"
 
@@ -103,7 +104,8 @@ NoCache = Annotated[
 Backend = Annotated[
     str | None,
     typer.Option(
-        help="Where the candidate runs: ort (default), tensorrt-rtx or tensorrt.",
+        help="Where the candidate runs (qdebug doctor lists what is installed): "
+        f"{', '.join(backend_names())}; simulation is the default.",
         rich_help_panel=WHAT,
     ),
 ]

@@ -5,19 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from qdebug.config.resolve import Workspace, flag_of
-from qdebug.errors import UsageError
+from qdebug.config.resolve import Workspace
+from qdebug.run.registry import DEFAULT, spec_of
 
-BackendName = Literal["ort", "tensorrt-rtx", "tensorrt"]
+
+def _known(name: object) -> str:
+    return spec_of(str(name)).name
+
+
+BackendName = Annotated[str, BeforeValidator(_known)]
+"""A backend of the registry."""
+
 CaptureName = Literal["outputs", "debug", "unfused"]
 TypingName = Literal["strong", "implicit", "implicit-cache"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """How engines are built and observed. They matter only where `backend` is not "ort".
+    """How engines are built and observed. Which of them a backend takes is told by
+    the registry.
 
     Attributes:
         backend: where the candidate runs.
@@ -38,7 +46,7 @@ class EngineSettings:
         capture: how tensors of an engine that runs are observed first; None is "outputs".
     """
 
-    backend: BackendName = "ort"
+    backend: BackendName = DEFAULT
     typing: TypingName = "strong"
     compute_capability: tuple[str, ...] = ()
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
@@ -56,22 +64,10 @@ class EngineSettings:
 
 
 def check_engine_flags(settings: EngineSettings) -> None:
-    """Refuse what would have no effect: settings of engines, where none is built.
+    """Refuse settings that the backend does not take.
 
     Raises:
         UsageError: names the first of them.
     """
-    if settings.backend != "ort":
-        return
-    for field in fields(EngineSettings):
-        if getattr(settings, field.name) != field.default:
-            flag = _FLAGS.get(field.name, flag_of(field.name))
-            backend = "tensorrt" if field.name == "typing" else "tensorrt-rtx (or tensorrt)"
-            raise UsageError(
-                f"{flag} is about engines, and --backend ort builds none",
-                f"Add --backend {backend}, or drop {flag}.",
-            )
-
-
-_FLAGS = {"tactic_sources": "--tactic-source"}
-"""Flags that are not called as the setting is: they are given once for each value."""
+    given = (f for f in fields(EngineSettings) if getattr(settings, f.name) != f.default)
+    spec_of(settings.backend).check_settings(f.name for f in given if f.name != "backend")

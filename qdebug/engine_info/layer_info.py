@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,36 @@ def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
     if detailed and any(layer.named_only for layer in layers):
         notes.append(NO_METADATA)
     return EngineInfo(layers, Source.LAYER_INFO, _io(document, name), detailed, notes=tuple(notes))
+
+
+def layer_info_json(info: EngineInfo) -> str:
+    """An engine as an inspector's JSON, which `read_layer_info` reads: for runtimes that have no
+    such file of their own."""
+    return json.dumps(
+        {
+            "Layers": [_layer_fields(layer) for layer in info.layers],
+            "I/O Tensors": [_tensor_fields(tensor) for tensor in info.io],
+        },
+        indent=1,
+        ensure_ascii=False,
+    )
+
+
+def _layer_fields(layer: EngineLayer) -> dict[str, Any]:
+    return {
+        "Name": layer.name,
+        "LayerType": layer.layer_type,
+        "Inputs": [_tensor_fields(t) for t in layer.inputs],
+        "Outputs": [_tensor_fields(t) for t in layer.outputs],
+        "Constants": [_tensor_fields(t) for t in layer.constants],
+        "TacticName": layer.tactic,
+        "Metadata": "\x1f".join(f"[ONNX Layer: {node}]" for node in layer.onnx_nodes),
+    }
+
+
+def _tensor_fields(tensor: EngineTensor) -> dict[str, Any]:
+    fields = {"Name": tensor.name, "Datatype": tensor.dtype, "Format": tensor.format}
+    return fields if tensor.dims is None else {**fields, "Dimensions": list(tensor.dims)}
 
 
 def tensor_of(fields: Mapping[str, Any], where: str) -> EngineTensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from qdebug.engine_info.plan_audit import PlanAudit
 from qdebug.measure.attribution import Agreement, Attribution
 from qdebug.measure.observation import CaptureCheck, Preflight
-from qdebug.run.tensorrt.build.messages import BuildWarning
+from qdebug.run.engine import BuildWarning
 from qdebug.types import Skipped
 
 
@@ -29,7 +29,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Execution:
-    """What an engine did on the GPU.
+    """What an engine did on its device.
 
     Attributes:
         preflight: what holds before any quantization error can be told from others.
@@ -38,8 +38,8 @@ class Execution:
         tensors: the error of each observed tensor, in parts.
         outputs: the same of the model's outputs, in the clean engine.
         agreement: of the simulation with the engine.
-        latency_ms: median GPU time of one execution of `latency_samples` samples, copies not
-            counted.
+        latency_ms: median time of one execution of `latency_samples` samples: of the GPU, copies
+            not counted; on a CPU, wall time.
         skipped: how many tensors could not be observed.
         kernels: the time of each of its layers, in execution order.
     """
@@ -65,8 +65,8 @@ class EngineReport:
         built_for: a GPU's name, or compute capabilities.
         not_run: why it was not executed; "" where it was.
         seconds: wall time of the build; `cached` engines were built earlier.
-        layers: how many it has.
-        audit: asked against built.
+        layers: how many it has; 0 where the runtime does not tell.
+        audit: requested vs. built precision; None where the runtime does not tell.
         execution: None where it was not run.
     """
 
@@ -78,10 +78,10 @@ class EngineReport:
     size_bytes: int
     layers: int
     warnings: tuple[BuildWarning, ...]
-    audit: PlanAudit
+    audit: PlanAudit | None
     execution: Execution | None = None
 
     @property
     def passed(self) -> bool:
-        """Every layer was built in the precision it was planned in."""
-        return self.audit.audit.passed
+        """No layer is known to have been built in another precision than planned."""
+        return self.audit is None or self.audit.audit.passed

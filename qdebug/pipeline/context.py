@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdebug.run.base import Backend
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Fp16Kernels, ProgressCallback
 
@@ -29,7 +29,7 @@ class Context:
     fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
 
 
-def ort_context(
+def simulation_context(
     parallel: Parallelism,
     progress: ProgressCallback,
     batch_size: int | None = None,
@@ -37,6 +37,6 @@ def ort_context(
 ) -> Context:
     """ONNX Runtime on the CPU for references and candidates; `fp16_kernels` are those of the
     candidates."""
-    exact = OrtBackend(parallel.threads)
-    simulation = OrtBackend(parallel.threads, fp16_kernels)
+    exact = SimulationBackend(parallel.threads)
+    simulation = SimulationBackend(parallel.threads, fp16_kernels)
     return Context(exact, simulation, parallel, progress, batch_size, fp16_kernels)

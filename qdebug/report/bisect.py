@@ -198,7 +198,8 @@ def _verdict(result: BisectResult) -> str:
     if not result.found:
         return f"NOT FOUND: no set that was tried meets {result.target}."
     if result.engine is not None and not result.engine.passed:
-        count = len(result.engine.audit.audit.mismatches)
+        audit = result.engine.audit
+        count = len(audit.audit.mismatches) if audit else 0
         return f"NOT CONFIRMED: {counted(count, 'layer')} of the engine not built as planned."
     achieved = result.search.achieved
     if result.taken is not None and achieved is not None and not achieved.passed:

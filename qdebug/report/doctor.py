@@ -12,9 +12,9 @@ from rich.text import Text
 
 from qdebug.report.tables import print_table
 from qdebug.run.doctor import Finding
+from qdebug.run.registry import specs
 
 _STYLES = {"ok": "green", "missing": "bold red", "absent": "yellow"}
-_BUILDERS = ("tensorrt_rtx", "tensorrt")
 
 
 def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
@@ -31,7 +31,8 @@ def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
     if missing:
         console.print(Text(f"qdebug cannot work without {', '.join(missing)}.", style="bold red"))
     else:
-        builds = any(f.what in _BUILDERS and f.state == "ok" for f in findings)
+        builders = {f"backend {spec.name}" for spec in specs() if spec.builds}
+        builds = any(f.what in builders and f.state == "ok" for f in findings)
         but = "" if builds else " but sweep, which builds engines,"
         console.print(f"Ready: every command{but} runs here, simulated on ONNX Runtime.")
 

@@ -35,7 +35,8 @@ def print_engine(console: Console, engine: EngineReport, top: int) -> None:
         )
     if engine.execution is not None:
         _print_execution(console, engine.execution, top)
-    print_audit(console, engine.audit, "the plan", top)
+    if engine.audit is not None:
+        print_audit(console, engine.audit, "the plan", top)
     for warning in engine.warnings[:_MOST_WARNINGS]:
         console.print(Text(f"Builder: {printable(warning.text)}", style="yellow"))
     if len(engine.warnings) > _MOST_WARNINGS:
@@ -57,7 +58,7 @@ def engine_to_json(engine: EngineReport) -> dict[str, Any]:
         "warnings": [
             {"text": w.text, "nodes": list(w.nodes), "count": w.count} for w in engine.warnings
         ],
-        "audit": audit_to_json(engine.audit),
+        "audit": engine.audit and audit_to_json(engine.audit),
         "execution": engine.execution and _execution(engine.execution),
     }
 
@@ -178,7 +179,7 @@ def _execution(done: Execution) -> dict[str, Any]:
 
 def _title(engine: EngineReport) -> str:
     how = "built earlier in" if engine.cached else "built in"
-    return (
-        f"Engine of {engine.library} for {engine.built_for}: {engine.layers} layers, "
-        f"{engine.size_bytes / 1e6:.1f} MB, {how} {engine.seconds:.1f} s"
-    )
+    facts = [f"{engine.layers} layers"] if engine.layers else []
+    facts += [f"{engine.size_bytes / 1e6:.1f} MB"] if engine.size_bytes else []
+    facts += [f"{how} {engine.seconds:.1f} s"]
+    return f"Engine of {engine.library} for {engine.built_for}: {', '.join(facts)}"

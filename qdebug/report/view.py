@@ -120,7 +120,7 @@ def share(value: float | None) -> str:
 
 def _title(result: CompareResult) -> str:
     name = printable(Path(result.model_path).name)
-    simulated = result.engine.not_run if result.engine else result.backend == "ort"
+    simulated = result.engine.not_run if result.engine else True
     how = "simulated on ONNX Runtime" if simulated else f"on {result.backend}"
     count = f"{result.samples} sample{'s' if result.samples != 1 else ''}"
     return f"{name}: {_precision(result)} {how} against FP32, {count}"
@@ -235,7 +235,8 @@ def _engine_reasons(result: CompareResult) -> Iterator[tuple[str, str, str]]:
 def _verdict(result: CompareResult) -> str:
     conditions = result.verdict.conditions
     if result.engine is not None and not result.engine.passed:
-        count = len(result.engine.audit.audit.mismatches)
+        audit = result.engine.audit
+        count = len(audit.audit.mismatches) if audit else 0
         return f"FAILED: {counted(count, 'layer')} of the engine not built as planned."
     if not conditions:
         return "No gate was set (--fail-on)."

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import platform
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from qdebug.run.registry import DEFAULT, BackendSpec, specs
 from qdebug.run.stream import available_cores
 from qdebug.run.tensorrt.execute.device import Device, find_device
-from qdebug.run.tensorrt.library import LibraryKind, parse_version
-from qdebug.run.tensorrt.probe import abilities, load_problem
 
 REQUIRED = (
     "onnx",
@@ -27,12 +28,10 @@ REQUIRED = (
     "typer",
 )
 OPTIONAL = (
-    ("tensorrt_rtx", ("tensorrt-rtx-cu13", "tensorrt-rtx"), "pip install 'qdebug[tensorrt-rtx]'"),
-    ("tensorrt", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"), "pip install 'qdebug[tensorrt]'"),
     ("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),
     ("dask", ("dask",), "pip install 'qdebug[distributed]'"),
 )
-_TENSORRT = {"tensorrt_rtx": LibraryKind.RTX, "tensorrt": LibraryKind.CLASSIC}
+"""What no backend of the registry is: module, distributions, how to get it."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,9 @@ def examine() -> tuple[Finding, ...]:
     findings += [_required(name) for name in REQUIRED]
     if not any(f.state == "missing" for f in findings):
         findings.append(_ort_agrees())
-    device = find_device()
-    for entry in OPTIONAL:
-        found = _optional(*entry)
-        findings.append(_with_abilities(found, device) if found.what in _TENSORRT else found)
-    findings.append(_gpu(device))
+    findings += [_backend(spec) for spec in specs() if spec.name != DEFAULT]
+    findings += [_optional(*entry) for entry in OPTIONAL]
+    findings.append(_gpu(find_device()))
     return tuple(findings)
 
 
@@ -80,12 +77,26 @@ def _required(name: str) -> Finding:
 def _optional(module: str, packages: tuple[str, ...], step: str) -> Finding:
     if importlib.util.find_spec(module) is None:
         return Finding(module, "absent", "not installed", step)
-    for package in packages:
-        try:
-            return Finding(module, "ok", version(package))
-        except PackageNotFoundError:
-            continue
-    return Finding(module, "ok", "installed")
+    return Finding(module, "ok", _version(packages) or "installed")
+
+
+def _version(distributions: Sequence[str]) -> str:
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return ""
+
+
+def _backend(spec: BackendSpec) -> Finding:
+    """Is it installed, does it load, what can it do here?"""
+    what = f"backend {spec.name}"
+    if not spec.installed:
+        return Finding(what, "absent", "not installed", spec.install)
+    found = _version(spec.distributions) or "installed"
+    if not spec.probe:
+        return Finding(what, "ok", found)
+    works, detail, step = spec.resolve(spec.probe)(found)
+    return Finding(what, "ok" if works else "absent", f"{found}: {detail}", step)
 
 
 def _ort_agrees() -> Finding:
@@ -94,7 +105,7 @@ def _ort_agrees() -> Finding:
     from onnx import TensorProto, helper, numpy_helper
 
     from qdebug.plan.quantize import fake_quantize
-    from qdebug.run.ort import OrtBackend
+    from qdebug.run.simulation import SimulationBackend
 
     scale = np.array(0.037, np.float32)
     values = np.linspace(-6, 6, 4097, dtype=np.float32)
@@ -112,7 +123,7 @@ def _ort_agrees() -> Finding:
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    session = OrtBackend().open(model, [])
+    session = SimulationBackend().open(model, [])
     same = np.array_equal(session.run({"x": values})["y"], fake_quantize(values, scale))
     if same:
         return Finding("Q/DQ simulation", "ok", "ONNX Runtime rounds as the quantize contract says")
@@ -122,18 +133,6 @@ def _ort_agrees() -> Finding:
         "ONNX Runtime's QuantizeLinear differs from the quantize contract on this machine",
         "Try another onnxruntime version, and report this.",
     )
-
-
-def _with_abilities(found: Finding, device: Device | str) -> Finding:
-    """For a TensorRT library that is installed: does it load, what can it do here?"""
-    if found.state != "ok":
-        return found
-    kind = _TENSORRT[found.what]
-    problem, hint = load_problem(kind)
-    if problem:
-        return Finding(found.what, "absent", f"{found.detail}: {problem}", hint)
-    text, step = abilities(kind, parse_version(found.detail), device)
-    return Finding(found.what, "ok", f"{found.detail}: {text}", step)
 
 
 def _gpu(device: Device | str) -> Finding:

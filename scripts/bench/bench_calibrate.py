@@ -34,10 +34,10 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import whole
-from qdebug.pipeline.context import ort_context
+from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import calibrated, gather_ranges
 from qdebug.plan.plan import PrecisionPlan, bind_plan
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import parallelism
 from qdebug.run.stream import map_in_order
 from qdebug.types import Precision, ignore_progress
@@ -109,7 +109,7 @@ def _peak_megabytes() -> int:
 def _floor(prepared: object, model: str, data: str, count: int) -> None:
     graph: Graph = prepared.graph  # type: ignore[attr-defined]
     samples = open_samples(data, graph.inputs, limit=count)
-    session = OrtBackend(1).open(graph.proto, list(graph.activations()))
+    session = SimulationBackend(1).open(graph.proto, list(graph.activations()))
     for _ in map_in_order(
         lambda b: len(session.run(samples.feeds(b.start, b.count))),
         samples.batches(),
@@ -123,7 +123,7 @@ def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
     samples = open_samples(data, graph.inputs, limit=count)
     plan = bind_plan(PrecisionPlan(Precision.INT8), prepared, find_layers(graph))  # type: ignore[arg-type]
     parallel = parallelism()
-    context = ort_context(parallel, ignore_progress)
+    context = simulation_context(parallel, ignore_progress)
     needed = plan.needed_ranges()
     gathered = gather_ranges(context, graph, whole(samples), cached=False, tensors=needed)
     for method in METHODS:

@@ -29,7 +29,7 @@ from qdebug.config.compare import CompareSettings
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import whole
 from qdebug.pipeline.bisect.candidates import CandidateRunner
-from qdebug.pipeline.context import ort_context
+from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.model_pair import build_pair, load_model, plan_from
 from qdebug.plan.plan import bind_plan
 from qdebug.run.sizing import Parallelism
@@ -89,7 +89,7 @@ class _Case:
         plan = plan_from(settings)
         model = load_model(str(path), plan)
         samples = open_samples(str(data), model.graph.inputs, limit=count)
-        context = ort_context(Parallelism(workers, 1), ignore_progress)
+        context = simulation_context(Parallelism(workers, 1), ignore_progress)
         pair = build_pair(settings, context, plan, model, samples).pair
         assert pair.plan is not None
         bound = bind_plan(pair.plan, model, pair.layers)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
-from qdebug.pipeline.engine.observe import for_samples
+from qdebug.pipeline.engine.build import fitted
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.factory import EngineFactory
@@ -52,9 +52,9 @@ def main() -> None:
     graph = prepare_model(read_model(args.model)).graph
     samples = open_samples(args.inputs, graph.inputs, limit=args.samples, batch_size=1)
     batches = list(samples.batches())
-    maker = for_samples(EngineFactory(load_library("tensorrt-rtx")), graph, samples, batches)
+    runtime = fitted(TensorRTBackend(EngineFactory(load_library("tensorrt-rtx"))), graph, samples)
     wanted = [t for t in graph.activations() if t in graph.producers]
-    session = TensorRTBackend(maker).open(graph.proto, wanted)
+    session = runtime.open(graph.proto, wanted)
     feeds = [samples.feeds(batch.start, batch.count) for batch in batches]
     kept = [dict(session.run(one)) for one in feeds]
     size = sum(a.nbytes for a in kept[0].values())

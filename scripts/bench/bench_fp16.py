@@ -27,7 +27,7 @@ from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, bind_plan
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Feeds, Fp16Kernels, Precision
 
 ROUNDS = 5
@@ -59,7 +59,7 @@ def _bench(net: str, inputs: str | None, count: int, folder: Path) -> None:
     feeds = [dict(samples.feeds(b.start, b.count)) for b in samples.batches()]
     ways: dict[str, Callable[[Feeds], Any]] = {"FP32": _plain(model.graph.proto)}
     for kernels in Fp16Kernels:
-        ways[f"FP16, {kernels}"] = OrtBackend(1, kernels).open(half, []).run
+        ways[f"FP16, {kernels}"] = SimulationBackend(1, kernels).open(half, []).run
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, run in ways.items():

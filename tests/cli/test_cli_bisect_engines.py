@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_execution import execute_with_fake
 from spoilt_engines import perceptron, spoilt_in_int8
 
 from qdebug.run.tensorrt.execute.device import find_device
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.fake import fake_build, fake_maker
+from qdebug.testing.tensorrt import fake_build
 
 RTX = ["--backend", "tensorrt-rtx", "--compute-capability", "8.9"]
 
@@ -26,19 +25,15 @@ def test_the_search_goes_on_where_the_engine_disagrees(
 ) -> None:
     """The simulation pins `second`; the engine gets `fourth` wrong as well."""
 
-    def maker(library: Any, settings: Any, **_: Any) -> EngineFactory:
-        return replace(fake_maker(settings), build=spoilt_in_int8(fake_build, "fourth"))
-
     net = perceptron(tmp_path)
     flags = ["bisect", net.model, "--inputs", net.samples, "--pin-to", "fp32",
              "--target", "output.sqnr_db>=25", *RTX, "--json", "-"]  # fmt: skip
     simulated = desk.run(*flags)
     assert simulated.code == 0 and simulated.json["pinned"] == ["second"]
-    monkeypatch.setattr("qdebug.pipeline.bisect.engines.why_not_run", lambda target: "")
     monkeypatch.setattr(
-        "qdebug.pipeline.bisect.command.in_milliseconds", lambda setup, target: setup.space
+        "qdebug.pipeline.bisect.command.in_milliseconds", lambda setup, runtime: setup.space
     )
-    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
+    execute_with_fake(monkeypatch, spoilt_in_int8(fake_build, "fourth"))
     found = desk.run(*flags)
     assert found.code == 0 and found.json["pinned"] == ["second", "fourth"]
     assert any("done again on engines" in note for note in found.json["notes"])
@@ -61,14 +56,10 @@ def test_layers_inside_engines_are_observed_as_asked(
         debugged.extend(options.get("debug", ()))
         return fake_build(library, proto, settings, **options)
 
-    def maker(library: Any, settings: Any, **_: Any) -> EngineFactory:
-        return replace(fake_maker(settings), build=build)
-
-    monkeypatch.setattr("qdebug.pipeline.bisect.engines.why_not_run", lambda target: "")
     monkeypatch.setattr(
-        "qdebug.pipeline.bisect.command.in_milliseconds", lambda setup, target: setup.space
+        "qdebug.pipeline.bisect.command.in_milliseconds", lambda setup, runtime: setup.space
     )
-    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
+    execute_with_fake(monkeypatch, build)
     net = perceptron(tmp_path)
     flags = ["bisect", net.model, "--inputs", net.samples, "--target", "layer.sqnr_db>=12", *RTX]
     assert desk.run(*flags).code == 0 and not debugged

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_execution import execute_with_fake
 
 from qdebug.run.tensorrt.execute.device import find_device
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.fake import fake_build, fake_maker
 from qdebug.store.reader import RunReader
+from qdebug.testing.tensorrt import fake_build
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None or not isinstance(find_device(), str),
@@ -29,11 +29,7 @@ def observing(monkeypatch: pytest.MonkeyPatch, *, unfused: bool) -> None:
         seen = replace(settings, unfused_debug_tensors=settings.unfused_debug_tensors and unfused)
         return fake_build(library, proto, seen, **{**rest, "debug": ()})
 
-    def maker(library: Any, settings: Any, **_: Any) -> EngineFactory:
-        return replace(fake_maker(settings), build=build)
-
-    monkeypatch.setattr("qdebug.pipeline.engine.build.why_not_run", lambda target: "")
-    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
+    execute_with_fake(monkeypatch, build)
 
 
 def test_a_way_that_shows_nothing_is_said_and_left(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from fake_execution import execute_with_fake
 from onnx import helper, numpy_helper
 
 from qdebug.config.engine import EngineSettings
 from qdebug.run.tensorrt.execute.device import find_device
-from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.fake import fake_build, fake_maker
+from qdebug.testing.tensorrt import fake_build
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 DETECTOR = Path(__file__).parents[3] / "shared" / "assets" / "ultraface_slim" / "model.onnx"
@@ -116,7 +116,7 @@ FOR_ENGINES = [
 
 @pytest.mark.parametrize("flags", FOR_ENGINES, ids=lambda flags: flags[0])
 def test_flags_of_engines_without_an_engine(desk: Any, flags: list[str]) -> None:
-    says = [f"{flags[0]} is about engines", "--backend ort", "Add --backend tensorrt"]
+    says = [f"{flags[0]}: --backend simulation", "--backend tensorrt", "[QD-USAGE-BACKEND-SETTING]"]
     desk.refused("compare", "net.onnx", "--inputs", "data.npz", *flags, says=says)
     target = ["--target", "output.cosine>=0.9"]
     desk.refused("bisect", "net.onnx", "--inputs", "data.npz", *target, *flags, says=says)
@@ -231,11 +231,7 @@ def test_an_engine_that_is_wrong_in_fp32_already(
         bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(1), "b3"))
         return fake_build(library, copied, *rest, **more)
 
-    def maker(library: Any, settings: Any, **_: Any) -> EngineFactory:
-        return replace(fake_maker(settings), build=spoilt)
-
-    monkeypatch.setattr("qdebug.pipeline.engine.build.why_not_run", lambda target: "")
-    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
+    execute_with_fake(monkeypatch, spoilt)
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
     done = desk.run(*flags)
     assert "'out' is wrong in the engine of FP32 already" in done.out
@@ -257,11 +253,7 @@ def test_a_run_on_the_gpu_tells_bisect_what_layers_cost(
 ) -> None:
     """Real builds, executed and profiled by a fake: 0.5 ms for each node."""
     desk.run("compare", "net.onnx", "--inputs", "data.npz", *RTX, "-o", "built.h5")
-    monkeypatch.setattr("qdebug.pipeline.engine.build.why_not_run", lambda target: "")
-    monkeypatch.setattr(
-        "qdebug.pipeline.engine.build.EngineFactory",
-        lambda library, settings, **_: fake_maker(settings),
-    )
+    execute_with_fake(monkeypatch)
     compared = desk.run("compare", "net.onnx", "--inputs", "data.npz", *RTX, "-o", "run.h5")
     assert compared.code == 0, compared.err
     search = ["bisect", "net.onnx", "--inputs", "data.npz", "--target", "output.sqnr_db>=55"]
@@ -281,8 +273,8 @@ def test_a_run_on_the_gpu_tells_bisect_what_layers_cost(
         (["--tactic-source", "CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
         (["--plugin", "nothing.so"], ["nothing.so"]),
         (["--optimization-level", "9"], ["9"]),
-        (["--typing", "implicit"], ["--typing implicit", "TensorRT 10", "--backend tensorrt"]),
-        (["--timing-cache", "t.bin"], ["--timing-cache", "measures no kernels"]),
+        (["--typing", "implicit"], ["--typing", "Use --backend tensorrt,"]),
+        (["--timing-cache", "t.bin"], ["--timing-cache", "Use --backend tensorrt,"]),
         (["--plugin", "."], ["--plugin .: a directory"]),
         (["--typing", "weak"], ["--typing", "'weak'", "strong, implicit, implicit-cache"]),
     ],

@@ -70,7 +70,7 @@ def test_keys_and_types(desk: Any) -> None:
         },
     )
     assert result["schema"] == "qdebug.compare/1"
-    assert (result["backend"], result["precision"], result["samples"]) == ("ort", "int8", 12)
+    assert (result["backend"], result["precision"], result["samples"]) == ("simulation", "int8", 12)
     typed(result["model"], {"path": str, "sha256": str})
     assert result["model"]["path"] == "net.onnx" and len(result["model"]["sha256"]) == 64
     typed(result["verdict"], {"passed": bool, "conditions": list})

@@ -192,10 +192,10 @@ def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
         (["--precision", ","], ["--precision", "no value"]),
         (["--optimization-level", "0,9"], ["--optimization-level", "'9'"]),
         (["--sparsity", "yes"], ["--sparsity", "'yes'", "off, on"]),
-        (["--typing", "strong,implicit"], ["--typing implicit", "TensorRT 10"]),
+        (["--typing", "strong,implicit"], ["--typing", "Use --backend tensorrt,"]),
         (["--tactic-sources", "default,CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
         (["--compute-capability", "8.9,5.0"], ["5.0", "8.9"]),
-        (["--backend", "ort"], ["--backend ort", "tensorrt-rtx"]),
+        (["--backend", "simulation"], ["--backend simulation", "tensorrt-rtx"]),
         (["--plan", "nothing.yaml"], ["nothing.yaml"]),
         (["--fail-on", "layer.sqnr_db>=20"], ["layer.sqnr_db", "outputs"]),
         (["--fail-on", "int9_share>=1"], ["int9_share", "int8_share"]),
@@ -217,7 +217,7 @@ def test_a_plan_that_does_not_fit_is_found_before_anything_is_built(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was built")
 
-    monkeypatch.setattr("qdebug.pipeline.engine.build.build_engine", never)
+    monkeypatch.setattr("qdebug.run.tensorrt.backend.build_engine", never)
     plan = desk.write("bad.yaml", "schema: qdebug.plan/1\nlayers:\n  conv9: fp32\n")
     desk.refused(*SMALL, "--precision", "fp16", "--plan", plan, says=["bad.yaml", "conv9", "conv"])
 

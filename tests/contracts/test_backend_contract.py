@@ -13,14 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.run.base import Backend
-from qdebug.run.fake import FakeBackend
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.execute.cuda import open_cuda
 from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.fake import fake_maker
 from qdebug.run.tensorrt.library import load_library
+from qdebug.testing.backend import FakeBackend
+from qdebug.testing.tensorrt import fake_maker
 
 UP_TO_8 = BuildSettings(profile={"x": ShapeRange((1, 4), (2, 4), (8, 4))})
 
@@ -36,7 +36,7 @@ def on_gpu() -> Backend:
 
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
-    "ort": lambda: OrtBackend(threads=1),
+    "simulation": lambda: SimulationBackend(threads=1),
     "fake": FakeBackend,
     "fake engine": lambda: TensorRTBackend(fake_maker(UP_TO_8)),
     "tensorrt-rtx": on_gpu,
@@ -196,7 +196,7 @@ def broken(kind: str) -> onnx.ModelProto:
 def test_a_bad_model(backend: Backend, kind: str) -> None:
     with pytest.raises(ModelError) as caught:
         backend.open(broken(kind), ["m"])
-    message = caught.value.message.lower().replace("onnx runtime", "ort")
+    message = caught.value.message.lower().replace("onnx runtime", "simulation")
     assert backend.name in message.replace("tensorrt for rtx", "tensorrt-rtx")
     assert "\n" not in caught.value.message
 

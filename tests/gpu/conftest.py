@@ -23,19 +23,22 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
-from qdebug.pipeline.engine.observe import EngineJob, for_samples
+from qdebug.pipeline.engine.build import fitted
+from qdebug.pipeline.engine.observe import EngineJob
 from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.ort import OrtBackend
+from qdebug.run.engine import CaptureWay
+from qdebug.run.simulation import SimulationBackend
+from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import PyCuda, open_cuda
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library, load_library
 from qdebug.types import Fp16Kernels, Precision
 
 DATA = Path(__file__).parents[2] / "calib_data"
-SIMULATION = OrtBackend(fp16_kernels=Fp16Kernels.TENSORRT)
+SIMULATION = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT)
 PLANS = {
     "fp32": PrecisionPlan(Precision.FP32),
     "fp16": PrecisionPlan(Precision.FP16),
@@ -136,7 +139,8 @@ def findings(case: Callable[..., Case]) -> Callable[..., EngineFindings]:
     @cache
     def run(net: str, kind: str, way: CaptureWay) -> EngineFindings:
         one = case(net, kind)
-        job = replace(one.job, ways=(way,))
+        runtime = replace(one.job.runtime, ways=(way,))  # type: ignore[type-var]
+        job = replace(one.job, runtime=runtime)
         return attribute_engine(job, one.reference, one.lowered.graph, one.lowered.tensors)
 
     return run
@@ -144,8 +148,8 @@ def findings(case: Callable[..., Case]) -> Callable[..., EngineFindings]:
 
 def _job(maker: EngineFactory, graph: Graph, samples: Samples) -> EngineJob:
     batches = list(samples.batches())
-    fitted = for_samples(maker, graph, samples, batches)
-    return EngineJob(fitted, OrtBackend(), SIMULATION, samples, batches)
+    runtime = fitted(TensorRTBackend(maker, find_device()), graph, samples, batches)
+    return EngineJob(runtime, SimulationBackend(), SIMULATION, samples, batches)
 
 
 @cache
@@ -165,7 +169,7 @@ def _largest(model: Model, tensors: list[str], facts: Net) -> dict[str, float]:
     samples = open_samples(
         str(facts.calib), model.graph.inputs, limit=4 * facts.batch, batch_size=facts.batch
     )
-    session = OrtBackend().open(
+    session = SimulationBackend().open(
         model.graph.proto, [t for t in tensors if t in model.graph.producers]
     )
     amax = dict.fromkeys(tensors, 0.0)

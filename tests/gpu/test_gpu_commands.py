@@ -81,7 +81,7 @@ def test_a_search_goes_on_where_the_engine_disagrees(
     def maker(*arguments: Any, **named: Any) -> EngineFactory:
         return EngineFactory(*arguments, **named, build=spoilt_in_int8(build_engine, "fourth"))
 
-    monkeypatch.setattr("qdebug.pipeline.engine.build.EngineFactory", maker)
+    monkeypatch.setattr("qdebug.run.tensorrt.backend.EngineFactory", maker)
     net = perceptron(tmp_path)
     target = ["--inputs", str(net.samples), "--target", "output.sqnr_db>=25", "--pin-to", "fp32"]
     main(["bisect", str(net.model), *target, "--backend", "tensorrt-rtx", "--json", "-"])
@@ -121,7 +121,7 @@ def test_inspect_an_engine(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, library: Library, case: Any
 ) -> None:
     one = case("digits_encoder", "int8")
-    built = build_engine(library, one.lowered.graph.proto, one.job.maker.settings)
+    built = build_engine(library, one.lowered.graph.proto, one.job.runtime.factory.settings)
     path = tmp_path / "engine.plan"
     path.write_bytes(built.engine)
     found = _json(capsys, "inspect", str(path))

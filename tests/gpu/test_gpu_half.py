@@ -17,10 +17,10 @@ from qdebug.measure.attribution import RELEVANT_DB, TOLERANCE_DB, agreement
 from qdebug.measure.metrics import sqnr_db
 from qdebug.model.graph import Graph
 from qdebug.pipeline.engine.attribute import attribute_engine
-from qdebug.run.ort import OrtBackend
+from qdebug.run.engine import CaptureWay
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import PyCuda
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
 from qdebug.run.tensorrt.execute.session import EngineSession
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library
@@ -166,11 +166,14 @@ def test_kernels_are_simulated_bit_for_bit(
     library: Library, cuda: PyCuda, figures: dict[str, Any], name: str
 ) -> None:
     proto, feeds = KERNELS[name]()
-    simulation = OrtBackend(fp16_kernels=Fp16Kernels.TENSORRT).open(proto, [])
+    simulation = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT).open(proto, [])
     maker = EngineFactory(library, BuildSettings(), cuda=cuda)
     with EngineSession(maker.make(proto).engine) as session:
         engine = session.run(feeds)["y"]
-    simulated, exact = simulation.run(feeds)["y"], OrtBackend().open(proto, []).run(feeds)["y"]
+    simulated, exact = (
+        simulation.run(feeds)["y"],
+        SimulationBackend().open(proto, []).run(feeds)["y"],
+    )
     equal = {"simulated": engine == simulated, "with exact sums": engine == exact}
     figures[f"bits of {name}"] = {kind: round(float(e.mean()), 4) for kind, e in equal.items()}
     print(f"{name}: {figures[f'bits of {name}']}")
@@ -188,7 +191,7 @@ def test_the_simulation_foretells_fp16_that_is_summed_in_fp32(
     gets the last Gemm of the digits networks wrong there (below 0 dB): outputs are left out."""
     one = case(net, "fp16")
     graph = Graph(summed_in_fp32(one.lowered.graph.proto))
-    job = replace(one.job, ways=(CaptureWay.OUTPUTS,))
+    job = replace(one.job, runtime=replace(one.job.runtime, ways=(CaptureWay.OUTPUTS,)))
     found = attribute_engine(job, one.reference, graph, one.lowered.tensors)
     inner = [a for a in found.attributions if a.tensor not in one.reference.outputs]
     outputs = {x.output for x in one.layers}

@@ -12,8 +12,7 @@ import pytest
 
 from qdebug.measure.attribution import RELEVANT_DB, agreement
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
-from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
+from qdebug.run.engine import CaptureWay
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,16 @@ def test_every_way_is_checked_against_the_clean_engine(
 
 def test_what_is_silent_is_skipped_and_the_next_way_is_tried(case: Callable[..., Any]) -> None:
     one = case("digits_encoder", "int8")
-    job = replace(one.job, ways=(CaptureWay.DEBUG, CaptureWay.UNFUSED))
+    job = replace(
+        one.job,
+        runtime=replace(
+            one.job.runtime,
+            ways=(
+                CaptureWay.DEBUG,
+                CaptureWay.UNFUSED,
+            ),
+        ),
+    )
     found = attribute_engine(job, one.reference, one.lowered.graph, one.lowered.tensors)
     if len(found.checks) == 1:
         pytest.skip("this version reports named debug tensors")
@@ -108,8 +116,8 @@ def test_groups_of_outputs(case: Callable[..., Any]) -> None:
     job = one.job
     wanted = [t for t in one.reference.activations() if t in one.reference.producers]
     feeds = job.feeds(job.batches[0])
-    whole = TensorRTBackend(job.maker).open(one.lowered.graph.proto, wanted)
-    parts = TensorRTBackend(job.maker, group_bytes=400_000).open(one.lowered.graph.proto, wanted)
+    whole = job.runtime.open(one.lowered.graph.proto, wanted)
+    parts = job.runtime.open(one.lowered.graph.proto, wanted, group_bytes=400_000)
     assert dict(whole.dtypes) == dict(parts.dtypes) and whole.skipped == parts.skipped
     found, expected = parts.run(feeds), whole.run(feeds)
     assert {n: a.shape for n, a in found.items()} == {n: a.shape for n, a in expected.items()}

@@ -23,12 +23,12 @@ from qdebug.measure.attribution import RELEVANT_DB
 from qdebug.measure.observation import add_errors, sqnr
 from qdebug.measure.sums import ErrorSums
 from qdebug.pipeline.engine.observe import preflight
+from qdebug.run.engine import CaptureWay
 from qdebug.run.stream import map_in_order
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, PyCuda
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
 from qdebug.run.tensorrt.execute.runtime import load_engine
 from qdebug.run.tensorrt.execute.session import SLOTS, EngineSession
 from qdebug.run.tensorrt.factory import EngineFactory
@@ -53,7 +53,7 @@ def test_an_engine_computes_what_the_simulation_does(
     proto = one.lowered.graph.proto
     simulation = one.job.simulation.open(proto, [])
     errors: dict[str, ErrorSums] = {}
-    with EngineSession(one.job.maker.make(proto).engine) as session:
+    with EngineSession(one.job.runtime.factory.make(proto).engine) as session:
         for batch in one.job.batches:
             feeds = one.job.feeds(batch)
             add_errors(errors, simulation.run(feeds), session.run(feeds))
@@ -65,12 +65,12 @@ def test_an_engine_computes_what_the_simulation_does(
         "engine_vs_simulation_db": round(found, 2),
         "latency_ms": round(latency, 4),
         "layers": len(times),
-        "sum_of_layers_ms": round(sum(t.median_ms for t in times), 4),
+        "sum_of_layers_ms": round(sum(t.ms for t in times), 4),
         "copies_ms": [round(copied.upload_ms, 3), round(copied.download_ms, 3)],
     }
     assert found >= AT_LEAST_DB[kind]
     assert latency > 0 and copied.runs >= len(one.job.batches)
-    assert len(times) > 5 and all(t.name and t.median_ms >= 0 for t in times)
+    assert len(times) > 5 and all(t.name and t.ms >= 0 for t in times)
 
 
 @pytest.mark.parametrize("net", ["digits_cnn", "digits_encoder"])
@@ -78,7 +78,7 @@ def test_tf32_is_less_exact(case: Callable[..., Any], figures: dict[str, Any], n
     """In a process of its own: one process executes with TF32 or without."""
     one = case(net, "fp32")
     with pytest.raises(BackendError, match="without TF32 already"):
-        replace(one.job.maker, settings=BuildSettings(tf32=True)).make(small())
+        replace(one.job.runtime.factory, settings=BuildSettings(tf32=True)).make(small())
     flags = [
         *("--inputs", str(DATA / "digits_holdout.npz"), "--samples", "16"),
         *("--precision", "fp32", "--tf32", "--backend", "tensorrt-rtx"),
@@ -125,7 +125,7 @@ def test_dynamic_shapes(case: Callable[..., Any]) -> None:
     proto = one.lowered.graph.proto
     simulation = one.job.simulation.open(proto, [])
     images = np.random.default_rng(0).normal(size=(16, 1, 8, 8)).astype(np.float32)
-    with EngineSession(one.job.maker.make(proto).engine) as session:
+    with EngineSession(one.job.runtime.factory.make(proto).engine) as session:
         with pytest.raises(BackendError, match="was built for"):
             session.run({"input": images[:3]})  # all batches have 16: the profile admits no other
         np.testing.assert_allclose(
@@ -140,7 +140,7 @@ def test_an_engine_that_is_none(library: Library, cuda: PyCuda, case: Callable[.
     with pytest.raises(BackendError, match="no engine"):
         load_engine(library, b"nothing of the kind" * 100, cuda)
     one = case("digits_cnn", "fp32")
-    whole = build_engine(library, one.reference.proto, one.job.maker.settings).engine
+    whole = build_engine(library, one.reference.proto, one.job.runtime.factory.settings).engine
     with pytest.raises(BackendError, match="cut off"):
         load_engine(library, whole[:-1000], cuda)
 
@@ -243,7 +243,7 @@ def test_memory_is_freed(library: Library, cuda: PyCuda, figures: dict[str, Any]
 
     def use_all() -> int:
         for way in CaptureWay:
-            session = TensorRTBackend(maker, way).open(small(), ["m", "r"])
+            session = TensorRTBackend(maker).open(small(), ["m", "r"], way)
             session.run(feeds)
             session.close()
         forgotten = EngineSession(maker.make(small()).engine)

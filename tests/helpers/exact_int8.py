@@ -22,9 +22,9 @@ from qdebug.model.load import ModelFile
 from qdebug.model.prepare import Model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.ort import OrtBackend
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Fp16Kernels, Precision
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
@@ -83,7 +83,7 @@ def by_the_long_way(
     bound: BoundPlan, pins: Pins, x: Array, half: Fp16Kernels = EXACT_SUMS
 ) -> dict[str, Array]:
     graph = lower(with_pins(bound, pins)).graph
-    return dict(OrtBackend(1, half).open(graph.proto, []).run({"x": x}))
+    return dict(SimulationBackend(1, half).open(graph.proto, []).run({"x": x}))
 
 
 def assembled(

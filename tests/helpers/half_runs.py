@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Fp16Kernels
 
 Array = np.ndarray[Any, Any]
@@ -43,7 +43,7 @@ def run_model(
     """The model's output, in float64."""
     with np.errstate(over="ignore"):
         halves = {name: array.astype(np.float16) for name, array in feeds.items()}
-    (found,) = OrtBackend(1, kernels).open(proto, []).run(halves).values()
+    (found,) = SimulationBackend(1, kernels).open(proto, []).run(halves).values()
     return found.astype(np.float64)
 
 

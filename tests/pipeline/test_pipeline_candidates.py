@@ -27,8 +27,8 @@ from qdebug.pipeline.gather import gather_ranges
 from qdebug.pipeline.scoring import TensorScore
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.ort import OrtBackend, OrtSession
 from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.simulation import SimulationBackend, SimulationSession
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Precision, ignore_progress
 
@@ -59,14 +59,16 @@ class Case:
     subset: SampleSubset
 
     def runner(self, workers: int = 2, **options: Any) -> CandidateRunner:
-        context = Context(OrtBackend(1), OrtBackend(1), Parallelism(workers, 1), ignore_progress)
+        context = Context(
+            SimulationBackend(1), SimulationBackend(1), Parallelism(workers, 1), ignore_progress
+        )
         return CandidateRunner(context, self.model, self.bound, self.subset, **options)
 
     def literal(self, pins: Mapping[str, Precision]) -> dict[str, Any]:
         """The outputs by the long way, batch by batch as the runner makes them."""
         plan = replace(self.bound.plan, layers={**self.bound.plan.layers, **pins})
         graph = lower(bind_plan(plan, self.model, self.bound.layers)).graph
-        session = OrtBackend(1).open(graph.proto, [])
+        session = SimulationBackend(1).open(graph.proto, [])
         with self.runner() as runner:
             samples = runner.subset.samples
         parts = [session.run(samples.feeds(b.start, b.count)) for b in samples.batches()]
@@ -76,7 +78,9 @@ class Case:
 def case(name: str, plan: PrecisionPlan, count: int = 24) -> Case:
     model = prepare_model(read_model(DATA / f"{name}.onnx"), required_opset(plan))
     samples = open_samples(str(DATA / "digits_holdout.npz"), model.graph.inputs, limit=count)
-    context = Context(OrtBackend(1), OrtBackend(1), Parallelism(2, 1), ignore_progress)
+    context = Context(
+        SimulationBackend(1), SimulationBackend(1), Parallelism(2, 1), ignore_progress
+    )
     gathered = gather_ranges(context, model.graph, whole(samples), cached=False)
     ranges = {t: TensorRange(h.amax) for t, h in gathered.histograms.items()}
     bound = bind_plan(plan.with_ranges(ranges, "test"), model, find_layers(model.graph))
@@ -122,7 +126,9 @@ def test_literal_candidates_equal_the_lowered_plan_bit_for_bit(net: str, base: s
         assert runner.literal
         recorder.seen.clear()
         results = runner.evaluate_many(candidates)
-    reference = OrtBackend(1).open(one.model.graph.proto, []).run(one.subset.samples.feeds(0, 24))
+    reference = (
+        SimulationBackend(1).open(one.model.graph.proto, []).run(one.subset.samples.feeds(0, 24))
+    )
     for pins, found, result in zip(candidates, recorder.seen, results, strict=True):
         expected = one.literal(pins)
         assert found.keys() == expected.keys()
@@ -289,7 +295,9 @@ def test_kernels_that_disagree_or_fail_are_not_used(
 def test_a_runtime_that_fails_is_a_result(cnn: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     with cnn.runner(literal=True) as runner:
         monkeypatch.setattr(
-            OrtSession, "run", lambda *_: (_ for _ in ()).throw(BackendError("out of memory"))
+            SimulationSession,
+            "run",
+            lambda *_: (_ for _ in ()).throw(BackendError("out of memory")),
         )
         (result,) = runner.evaluate_many([{}])
     assert result.failure == "out of memory"
@@ -311,7 +319,7 @@ def test_another_backend_gets_candidates_lowered(cnn: Case) -> None:
         name = "other"
 
         def open(self, proto: Any, capture: Any) -> Any:
-            return OrtBackend(1).open(proto, capture)
+            return SimulationBackend(1).open(proto, capture)
 
     context = Context(Other(), Other(), Parallelism(2, 1), ignore_progress)
     with CandidateRunner(context, cnn.model, cnn.bound, cnn.subset) as runner:

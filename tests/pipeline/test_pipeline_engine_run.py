@@ -16,12 +16,13 @@ from qdebug.errors import BackendError
 from qdebug.model.graph import Graph
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
-from qdebug.pipeline.engine.observe import EngineJob, for_samples, preflight
-from qdebug.run.ort import OrtBackend
-from qdebug.run.tensorrt.build.engine import BuiltEngine
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
-from qdebug.run.tensorrt.fake import fake_build, fake_maker
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
+from qdebug.pipeline.engine.build import fitted
+from qdebug.pipeline.engine.observe import EngineJob, preflight
+from qdebug.run.engine import BuiltEngine, CaptureWay
+from qdebug.run.simulation import SimulationBackend
+from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.testing.cuda import FakeCuda
+from qdebug.testing.tensorrt import fake_build, fake_maker
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(2, 8, 8)).astype(np.float32) / 3
@@ -61,14 +62,28 @@ def job(tmp_path: Any) -> EngineJob:
     np.savez(tmp_path / "x.npz", x=RNG.normal(size=(10, 8)).astype(np.float32))
     samples = open_samples(str(tmp_path / "x.npz"), REFERENCE.inputs, batch_size=4)
     batches = list(samples.batches())
-    maker = for_samples(fake_maker(cuda=FakeCuda()), REFERENCE, samples, batches)
-    return EngineJob(maker, OrtBackend(), OrtBackend(), samples, batches)
+    runtime = fitted(TensorRTBackend(fake_maker(cuda=FakeCuda())), REFERENCE, samples, batches)
+    return EngineJob(runtime, SimulationBackend(), SimulationBackend(), samples, batches)
 
 
-def run(job: EngineJob, build: Build = fake_build, **changes: Any) -> EngineFindings:
-    job = replace(job, maker=replace(job.maker, build=build), **changes)
+def built_by(job: EngineJob, build: Build, ways: Sequence[CaptureWay] | None = None) -> EngineJob:
+    runtime = job.runtime
+    assert isinstance(runtime, TensorRTBackend)
+    factory = replace(runtime.factory, build=build)
+    return replace(job, runtime=replace(runtime, factory=factory, ways=ways or runtime.ways))
+
+
+def run(
+    job: EngineJob,
+    build: Build = fake_build,
+    ways: Sequence[CaptureWay] | None = None,
+    **changes: Any,
+) -> EngineFindings:
+    job = replace(built_by(job, build, ways), **changes)
     found = attribute_engine(job, REFERENCE, COARSE, TENSORS)
-    assert job.maker.cuda is not None and job.maker.cuda.free_bytes() == 2**30  # all given back
+    assert isinstance(job.runtime, TensorRTBackend)
+    cuda = job.runtime.factory.cuda
+    assert cuda is not None and cuda.free_bytes() == 2**30  # all given back
     return found
 
 
@@ -162,7 +177,7 @@ def test_a_tensor_for_which_there_is_no_room_gets_an_engine_of_its_own(job: Engi
 
 def test_a_reference_that_the_engine_misses_too(job: EngineJob) -> None:
     wrong = wrong_kernels(lambda outputs, settings: True)
-    job = replace(job, maker=replace(job.maker, build=wrong))
+    job = built_by(job, wrong)
     found = attribute_engine(job, REFERENCE, COARSE, TENSORS, mismatch=True)
     assert [a.label for a in found.attributions][-1] == "reference-mismatch"
     checked = preflight(job, REFERENCE, COARSE)

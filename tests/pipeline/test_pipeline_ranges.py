@@ -23,7 +23,7 @@ from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import Gathered, gather_ranges
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
 from qdebug.types import ignore_progress
 
@@ -31,7 +31,9 @@ from qdebug.types import ignore_progress
 def _gathered(workers: int) -> Gathered:
     graph = prepare_model(read_model("calib_data/digits_cnn.onnx")).graph
     samples = open_samples("calib_data/digits_calib.npz", graph.inputs, limit=24, batch_size=2)
-    context = Context(OrtBackend(1), OrtBackend(1), Parallelism(workers, 1), ignore_progress, 2)
+    context = Context(
+        SimulationBackend(1), SimulationBackend(1), Parallelism(workers, 1), ignore_progress, 2
+    )
     return gather_ranges(context, graph, whole(samples), cached=False)
 
 
@@ -89,7 +91,9 @@ def test_minmax_is_exactly_onnx_runtimes(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.concatenate(samples))
     prepared = prepare_model(read_model(path)).graph
     subset = whole(open_samples(str(tmp_path / "data.npz"), prepared.inputs))
-    context = Context(OrtBackend(1), OrtBackend(1), Parallelism(1, 1), ignore_progress)
+    context = Context(
+        SimulationBackend(1), SimulationBackend(1), Parallelism(1, 1), ignore_progress
+    )
     found = gather_ranges(context, prepared, subset, cached=False).histograms
     assert set(found) == set(expected) == {"x", "y", "z", "out"}
     for name, histogram in found.items():

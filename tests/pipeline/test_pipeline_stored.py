@@ -10,9 +10,9 @@ from exact_int8 import FP32, INT8, bind, exact_values, exact_weight, model_of
 from onnx import helper
 
 from qdebug.pipeline.bisect.stored import Resumed, StoredActivations, stride_of
-from qdebug.run.ort import OrtSession
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.simulation import SimulationSession
 from qdebug.types import Feeds, Precision, Tensors
 
 LAYERS = [f"conv{i}" for i in range(12)]
@@ -39,9 +39,9 @@ def raised(*layers: str) -> Mapping[str, Precision]:
     return {name: FP32 if name in layers else INT8 for name in LAYERS}
 
 
-def outputs(session: OrtSession | Resumed, samples: list[Feeds]) -> list[Tensors]:
+def outputs(session: SimulationSession | Resumed, samples: list[Feeds]) -> list[Tensors]:
     """Of a candidate from its inputs, or from wherever it starts; then it is kept and closed."""
-    if isinstance(session, OrtSession):
+    if isinstance(session, SimulationSession):
         found = [session.run(feeds) for feeds in samples]
     else:
         found = [session.run(i, feeds) for i, feeds in enumerate(samples)]

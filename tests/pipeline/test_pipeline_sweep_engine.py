@@ -16,18 +16,17 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine.build import Target, fitted
 from qdebug.pipeline.sweep.engines import Found, executed
 from qdebug.pipeline.sweep.errors import OutputJudge
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import parallelism
+from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.cache import EngineCache
-from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.device import Device
-from qdebug.run.tensorrt.fake import fake_build, fake_maker
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
+from qdebug.testing.cuda import FakeCuda
+from qdebug.testing.tensorrt import fake_build, fake_maker
 from qdebug.types import Precision, ignore_progress
 
 FACTS = EngineFacts("a GPU", 0.1, 1, 1, {}, (), (), (), "0f")
@@ -56,18 +55,18 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.savez(tmp_path / "x.npz", x=RNG.normal(size=(10, 8)).astype(np.float32))
     pair, cuda = subject_in(tmp_path), FakeCuda()
     samples = open_samples(str(tmp_path / "x.npz"), pair.reference.inputs, batch_size=4)
-    context = Context(OrtBackend(), OrtBackend(), parallelism(), ignore_progress, batch_size=4)
+    context = Context(
+        SimulationBackend(), SimulationBackend(), parallelism(), ignore_progress, batch_size=4
+    )
     judge = OutputJudge(context, samples, None, cached=True)
-    library = fake_maker(cuda=cuda).library
     here = Device("a GPU", (8, 9), 1)
-    target = Target(library, BuildSettings(), here, EngineCache(tmp_path / "engines"))
-    target = fitted(target, pair.candidate, samples)
-    built = fake_build(library, pair.candidate.proto, target.settings)
+    factory = replace(fake_maker(cuda=cuda), cache=EngineCache(tmp_path / "engines"))
+    runtime = TensorRTBackend(factory, here)
+    runtime = runtime.fitted(pair.candidate.inputs, [{"x": (4, 8)}, {"x": (2, 8)}])
+    built = fake_build(factory.library, pair.candidate.proto, runtime.factory.settings)
 
     def run(found: Found, on: Device = here) -> Execution:
-        return executed(
-            replace(target, device=on), cuda, pair, found, judge, ignore_progress
-        )  # fmt: skip
+        return executed(replace(runtime, device=on), pair, found, judge)
 
     first = run(Found(FACTS, built))
     simulation = judge.simulated(pair)

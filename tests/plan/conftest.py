@@ -19,7 +19,7 @@ from qdebug.model.prepare import Model, prepare_model
 from qdebug.plan.lower import Lowered, lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.rewrite.edit import check
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Precision
 
 KINDS = {"f": TensorProto.FLOAT, "d": TensorProto.DOUBLE, "h": TensorProto.FLOAT16}
@@ -73,7 +73,7 @@ def run(
 ) -> dict[str, Any]:
     """Outputs and captured tensors of one execution on ONNX Runtime."""
     proto = graph.proto if isinstance(graph, Graph) else graph
-    session = OrtBackend(1).open(proto, capture)
+    session = SimulationBackend(1).open(proto, capture)
     try:
         return dict(session.run(feeds))
     finally:

@@ -15,7 +15,7 @@ from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.feed_scales import feed_scales
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Precision
 
 
@@ -32,9 +32,9 @@ def test_scales_that_are_fed_act_as_those_in_the_model(name: str) -> None:
     x = np.load("calib_data/digits_holdout.npz")["input"][:4]
     fed, inputs = feed_scales(lowered(1.0), needed)
     assert set(inputs) == set(needed)
-    session = OrtBackend(1).open(fed, [])
+    session = SimulationBackend(1).open(fed, [])
     for amax in (0.7, 3.0):
-        expected = OrtBackend(1).open(lowered(amax).proto, []).run({"input": x})
+        expected = SimulationBackend(1).open(lowered(amax).proto, []).run({"input": x})
         scales = {inputs[t]: scale_of(amax + i / 10) for i, t in enumerate(needed)}
         for tensor, values in session.run({"input": x, **scales}).items():
             np.testing.assert_array_equal(values, expected[tensor])

@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 
 
 def test_fp16_constants_casts_and_outputs_become_fp32() -> None:
@@ -35,7 +35,7 @@ def test_fp16_constants_casts_and_outputs_become_fp32() -> None:
     assert model.SerializeToString() == before
     x = np.array([[1.0001, 40000.0]], np.float32)
     given = np.array([[0.5, 0.25]], np.float16)
-    session = OrtBackend(1).open(raised, [])
+    session = SimulationBackend(1).open(raised, [])
     found = session.run({"x": x, "given": given})["y"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, x @ weight.astype(np.float32) + given, rtol=1e-6)

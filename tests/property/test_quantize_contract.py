@@ -21,7 +21,7 @@ from qdebug.plan.quantize import (
     scale_of,
     weight_amax,
 )
-from qdebug.run.ort import OrtBackend, OrtSession
+from qdebug.run.simulation import SimulationBackend, SimulationSession
 
 TINY = float(np.finfo(np.float32).tiny)
 FLOATS = hnp.arrays(
@@ -35,13 +35,13 @@ ORDINARY = st.floats(2.0**-100, 2.0**100, width=32)
 
 
 @pytest.fixture(scope="session")
-def ort_pair() -> Callable[[int | None], OrtSession]:
+def ort_pair() -> Callable[[int | None], SimulationSession]:
     """A session that computes Q and DQ of x with a scale that is fed."""
-    made: dict[int | None, OrtSession] = {}
+    made: dict[int | None, SimulationSession] = {}
 
-    def session(axis: int | None) -> OrtSession:
+    def session(axis: int | None) -> SimulationSession:
         if axis not in made:
-            made[axis] = OrtBackend(1).open(_pair_model(axis), [])
+            made[axis] = SimulationBackend(1).open(_pair_model(axis), [])
         return made[axis]
 
     return session
@@ -65,7 +65,7 @@ def _pair_model(axis: int | None) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
-def _assert_equal_to_ort(session: OrtSession, x: Any, scale: Any, axis: int | None) -> None:
+def _assert_equal_to_ort(session: SimulationSession, x: Any, scale: Any, axis: int | None) -> None:
     found = session.run({"x": x, "scale": scale, "zero": np.zeros(scale.shape, np.int8)})
     codes = quantize(x, scale, axis)
     np.testing.assert_array_equal(codes, found["q"])

@@ -50,7 +50,7 @@ def result(
     values: dict[str, Any] = {
         "model_path": "folder/net.onnx",
         "model_sha256": "0" * 64,
-        "backend": "ort",
+        "backend": "simulation",
         "precision": "int8",
         "samples": 12,
         "local_samples": 12,

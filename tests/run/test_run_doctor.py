@@ -13,6 +13,8 @@ import pytest
 from qdebug.plan import quantize
 from qdebug.run import doctor
 from qdebug.run.doctor import OPTIONAL, REQUIRED, Finding, examine
+from qdebug.run.registry import DEFAULT, BackendSpec, specs
+from qdebug.run.tensorrt import probe
 from qdebug.run.tensorrt.execute.device import Device
 
 
@@ -63,6 +65,16 @@ def test_optional_packages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[module] == Finding(module, "absent", "not installed", step)
 
 
+def test_every_backend_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = by_name()
+    for spec in specs():
+        if spec.name != DEFAULT:
+            assert (found[f"backend {spec.name}"].state == "ok") <= spec.installed
+    monkeypatch.setattr(BackendSpec, "installed", False)
+    missing = {f.what: f.next_step for f in examine() if f.what.startswith("backend ")}
+    assert missing == {f"backend {s.name}": s.install for s in specs() if s.name != DEFAULT}
+
+
 def test_an_optional_package_under_any_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "tensorrt-cu12":
@@ -73,10 +85,11 @@ def test_an_optional_package_under_any_of_its_names(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(doctor, "version", version)
-    monkeypatch.setattr(doctor, "load_problem", lambda kind: ("", ""))
-    monkeypatch.setattr(doctor, "find_device", lambda: Device("a GPU", (8, 9), 1))
+    monkeypatch.setattr(probe, "load_problem", lambda kind: ("", ""))
+    for module in (doctor, probe):
+        monkeypatch.setattr(module, "find_device", lambda: Device("a GPU", (8, 9), 1))
     found = by_name()
-    assert found["tensorrt"].detail == "10.9: builds and runs engines on a GPU"
+    assert found["backend tensorrt"].detail == "10.9: builds and runs engines on a GPU"
     assert (found["pycuda"].state, found["pycuda"].detail) == ("ok", "installed")
 
 
@@ -89,8 +102,8 @@ def test_a_simulation_that_rounds_otherwise(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_library_that_is_installed_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(doctor, "version", lambda name: "1.2")
-    monkeypatch.setattr(doctor, "load_problem", lambda kind: (f"{kind} is broken", "mend it"))
-    finding = by_name()["tensorrt_rtx"]
+    monkeypatch.setattr(probe, "load_problem", lambda kind: (f"{kind} is broken", "mend it"))
+    finding = by_name()["backend tensorrt-rtx"]
     assert (finding.state, finding.next_step) == ("absent", "mend it")
     assert finding.detail == "1.2: tensorrt-rtx is broken"
 

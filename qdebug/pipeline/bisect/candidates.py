@@ -32,9 +32,9 @@ from qdebug.plan.lower import lower
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import BoundPlan, nearest
 from qdebug.run.base import Backend, Session
-from qdebug.run.ort import OrtBackend
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.stream import map_in_order
 from qdebug.types import Precision, Tensors
 
@@ -294,6 +294,6 @@ def _lowered(bound: BoundPlan) -> onnx.ModelProto:
 
 def _sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:
     """What assembles candidates for ONNX Runtime; another backend gets them lowered."""
-    if not isinstance(context.simulation, OrtBackend):
+    if not isinstance(context.simulation, SimulationBackend):
         return None
     return CandidateSessions(Assembler(bound, context.fp16_kernels), context.parallel.threads)

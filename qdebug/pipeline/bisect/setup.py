@@ -18,12 +18,12 @@ from qdebug.model.samples.subset import SampleSubset, split, whole
 from qdebug.pipeline.bisect.space import Space, search_space
 from qdebug.pipeline.bisect.suspects import rate_layers
 from qdebug.pipeline.bisect.target import Target, read_target
-from qdebug.pipeline.context import Context, ort_context
-from qdebug.pipeline.engine.build import Target as EngineTarget
-from qdebug.pipeline.engine.build import check_parsed, open_target
+from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.engine.build import check_parsed, open_runtime
 from qdebug.pipeline.engine.latency import read_kernels
 from qdebug.pipeline.model_pair import Planned, load_model, plan_from, plan_ranges
 from qdebug.plan.pair import ModelPair, planned_pair
+from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 
@@ -51,7 +51,7 @@ class Setup:
     held_out: SampleSubset
     rated: Mapping[str, LayerResult]
     space: Space
-    engine: EngineTarget | None
+    engine: EngineRuntime | None
 
 
 def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
@@ -62,7 +62,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     """
     check_engine_flags(settings)
     target = read_target(settings)
-    engine = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
+    engine = open_runtime(settings, cached=settings.cache, progress=progress)
     plan = plan_from(settings)
     if plan.precision is Precision.FP32:
         raise UsageError(
@@ -80,7 +80,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         if target.metric is not None and target.metric.needs_labels:
             labels_of(subset.samples.extras)
     parallel = parallelism()
-    context = ort_context(
+    context = simulation_context(
         parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
     )
     planned = plan_ranges(settings, context, plan, model, searched)

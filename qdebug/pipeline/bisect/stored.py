@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.config.bisect import STORED_BYTES
-from qdebug.run.ort import OrtSession
 from qdebug.run.ort_fast.assemble import Assembled
 from qdebug.run.ort_fast.cuts import Cut
 from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.simulation import SimulationSession
 from qdebug.types import Array, Feeds, Precision, Tensors
 
 _LARGEST = 1 / 4
@@ -152,7 +152,7 @@ class Resumed:
     def __init__(
         self,
         store: StoredActivations,
-        session: OrtSession,
+        session: SimulationSession,
         known: Mapping[str, Mapping[int, Array]],
         new: Sequence[_Crossing],
         measure: bool,

@@ -23,7 +23,7 @@ from qdebug.model.samples.subset import SampleSubset, finely, halves, split, who
 from qdebug.pipeline.calibrate.cache_difference import compare_with_cache
 from qdebug.pipeline.calibrate.quantizable import read_quantizable
 from qdebug.pipeline.calibrate.trial import try_candidates
-from qdebug.pipeline.context import ort_context
+from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.model_pair import range_notes, ranges_for
 from qdebug.plan.plan import TensorRange
@@ -53,7 +53,7 @@ def calibrate(
     calibration, held_out = _portions(settings, pair.model)
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     parallel = parallelism()
-    context = ort_context(parallel, progress, settings.batch_size)
+    context = simulation_context(parallel, progress, settings.batch_size)
     graph = pair.model.graph
     needed, cached = pair.needed, settings.cache
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None

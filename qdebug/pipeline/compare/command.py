@@ -35,8 +35,8 @@ from qdebug.pipeline.compare.results import (
     verdict_of,
 )
 from qdebug.pipeline.compare.stored_reference import open_stored, reuse_notes, stored_rows
-from qdebug.pipeline.context import Context, ort_context
-from qdebug.pipeline.engine.build import Target, engine_of, open_target
+from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.engine.build import engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
 from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
@@ -46,6 +46,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.files import check_new, write_text
 from qdebug.report.jsonout import compare_to_json
+from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import capture_groups, parallelism, probe
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.schema import Keep
@@ -71,23 +72,25 @@ def compare(
             raised (the run file holds everything else).
     """
     started = time.perf_counter()
-    gate, keep, target = _checked(settings)
+    gate, keep, runtime = _checked(settings, progress)
     with ExitStack() as stack:
         stored = open_stored(stack, settings)
         plan = plan_from(settings)
         model = load_model(settings.model, plan)
-        if target is not None:
-            check_model(target.typing, model)
+        if runtime is not None:
+            check_model(runtime.typing, model)
         samples = _samples(settings, model, gate)
         writer = _open_writer(stack, settings, keep, samples.count)
         parallel = parallelism()
-        context = ort_context(
+        context = simulation_context(
             parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
         )
         built = build_pair(settings, context, plan, model, samples)
         pair = built.pair
         # Before the simulation: what cannot be built is told at once.
-        engine = engine_of(target, pair, samples, progress) if target is not None else None
+        engine = None
+        if runtime is not None:
+            engine = engine_of(fitted(runtime, pair.candidate, samples), pair)
         # The digest of the samples costs a pass over them: only for files that will hold it.
         key = reference_key(pair, samples) if writer or stored else ""
         rows = stored_rows(stored, key)
@@ -137,7 +140,9 @@ def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
     return writer.finish(json.dumps(compare_to_json(result), ensure_ascii=False))
 
 
-def _checked(settings: CompareSettings) -> tuple[Gate, Keep, Target | None]:
+def _checked(
+    settings: CompareSettings, progress: ProgressCallback
+) -> tuple[Gate, Keep, EngineRuntime | None]:
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
     gate, keep = read_gate(settings), Keep.parse(settings.keep)
@@ -145,8 +150,7 @@ def _checked(settings: CompareSettings) -> tuple[Gate, Keep, Target | None]:
     for flag, path in {"--save-plan": settings.save_plan, **of_engine}.items():
         if path:
             check_new(path, flag, force=settings.force)
-    target = open_target(settings, cached=settings.cache) if settings.backend != "ort" else None
-    return gate, keep, target
+    return gate, keep, open_runtime(settings, cached=settings.cache, progress=progress)
 
 
 def _with_file(failure: MetricError, run_file: Path | None) -> MetricError:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from qdebug.engine_info.profile import LayerTime
 from qdebug.measure.attribution import Agreement, Attribution, agreement, attribute
 from qdebug.measure.observation import CaptureCheck, add_errors
 from qdebug.measure.sums import ErrorSums
@@ -13,10 +14,8 @@ from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
 from qdebug.pipeline.engine.observe import EngineJob, Observed, observe_engine, opened
 from qdebug.run.base import Session
+from qdebug.run.engine import CaptureWay
 from qdebug.run.stream import map_in_order
-from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
-from qdebug.run.tensorrt.execute.profiling import LayerTime
 from qdebug.types import Progress, Skipped, Tensors
 
 EngineSink = Callable[[Batch, Tensors, Tensors, Tensors], None]
@@ -83,8 +82,8 @@ def attribute_engine(
         stack.callback(observed.session.close)
         plain = None
         if mismatch:
-            backend = TensorRTBackend(job.maker, group_bytes=job.group_bytes)
-            plain = opened(stack, backend.open(reference.proto, inner))
+            way, limit = CaptureWay.OUTPUTS, job.group_bytes
+            plain = opened(stack, job.runtime.open(reference.proto, inner, way, limit))
         sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, sinks)
         first = job.feeds(job.batches[0])
         latency = observed.clean.latency_ms(first)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.config.compare import CompareSettings
+from qdebug.engine_info.profile import LayerTime
 from qdebug.measure.engine import EngineReport, Execution
 from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.measure.metrics import metrics_of
@@ -17,14 +18,13 @@ from qdebug.pipeline.compare.evidence import EvidenceSink
 from qdebug.pipeline.compare.results import verdict_of
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.attribute import EngineSink, attribute_engine
-from qdebug.pipeline.engine.build import Engine, Target, capture_note, save_engine
+from qdebug.pipeline.engine.build import Engine, capture_note, save_engine
 from qdebug.pipeline.engine.latency import kernel_times
-from qdebug.pipeline.engine.observe import EngineJob, for_samples, preflight
+from qdebug.pipeline.engine.observe import EngineJob, preflight
 from qdebug.pipeline.engine.request import build_request
 from qdebug.pipeline.gate import Gate
 from qdebug.plan.pair import ModelPair
-from qdebug.run.tensorrt.execute.observe.ways import ways_from
-from qdebug.run.tensorrt.execute.profiling import LayerTime
+from qdebug.run.engine import EngineRuntime
 from qdebug.types import Array, Fp16Kernels, Precision, Tensors
 
 
@@ -91,7 +91,7 @@ def with_engine(
         notes = (*result.notes, *capture_note(settings, report.not_run), *left_out)
         return replace(result, engine=report, layers=layers, notes=notes)
     keep = [evidence.engine] if evidence else []
-    done = execute_engine(engine.target, settings, pair, samples, context, gate.metric, keep)
+    done = execute_engine(engine.runtime, settings, pair, samples, context, gate.metric, keep)
     kernels = kernel_times(engine.info, done.layer_times)
     report = replace(report, execution=replace(done.execution, kernels=kernels))
     return replace(
@@ -108,7 +108,8 @@ def _explained(
     pair: ModelPair, layers: Sequence[LayerResult], engine: EngineReport
 ) -> tuple[LayerResult, ...]:
     """`layers` with the causes that only the engine shows before those of the simulation."""
-    wrong = {row.node: not_as_planned(row) for row in engine.audit.audit.mismatches}
+    mismatches = engine.audit.audit.mismatches if engine.audit else ()
+    wrong = {row.node: not_as_planned(row) for row in mismatches}
     done = engine.execution
     # The clean engine has the last word on the model's outputs.
     found = {a.tensor: a for a in (*done.tensors, *done.outputs)} if done else {}
@@ -138,7 +139,7 @@ def _half_note(layers: Sequence[LayerResult]) -> tuple[str, ...]:
 
 
 def execute_engine(
-    target: Target,
+    runtime: EngineRuntime,
     settings: CompareSettings,
     pair: ModelPair,
     samples: Samples,
@@ -152,19 +153,17 @@ def execute_engine(
         QdebugError: an engine that cannot be built or run, or a metric that raised.
     """
     batches = list(samples.batches())
-    maker = target.maker(context.progress)
     job = EngineJob(
-        for_samples(maker, pair.reference, samples, batches),
+        runtime,
         context.backend,
         context.simulation,
         samples,
         batches,
-        ways=ways_from(settings.capture),
         group_bytes=settings.memory_budget,
         workers=context.parallel.workers,
         progress=context.progress,
     )
-    built = build_request(target.typing, pair).graph
+    built = build_request(runtime.typing, pair).graph
     before = preflight(job, pair.reference, built)
     finals = _Finals() if metric is not None else None
     found = attribute_engine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from qdebug.engine_info.layers import EngineInfo
@@ -14,7 +15,6 @@ from qdebug.model.load import ModelFile
 from qdebug.pipeline.engine.run_profile import is_run_file, kernels_of_run
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import layer_aliases
-from qdebug.run.tensorrt.execute.profiling import LayerTime as Measured
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 from qdebug.search.cost import Costs, latency_costs
 from qdebug.types import Precision
@@ -87,14 +87,15 @@ def costs_of(kernels: Sequence[KernelTime], pair: ModelPair, work: Costs) -> Cos
     return latency_costs(spent, measured_in, work) if spent else None
 
 
-def kernel_times(info: EngineInfo, measured: Sequence[Measured]) -> tuple[KernelTime, ...]:
+def kernel_times(info: EngineInfo | None, times: Sequence[LayerTime]) -> tuple[KernelTime, ...]:
     """What was measured of an engine's layers, as `info` tells of them; where it has none of
     these names, as the names tell."""
-    times = [LayerTime(t.name, t.median_ms) for t in measured]
-    try:
-        return _kernels(with_times(info, times, "the engine's own profile"))
-    except UsageError:
-        return _kernels(info_of_profile(times))
+    if not times:
+        return ()
+    if info is not None:
+        with suppress(UsageError):
+            return _kernels(with_times(info, times, "the engine's own profile"))
+    return _kernels(info_of_profile(times))
 
 
 def _kernels(info: EngineInfo) -> tuple[KernelTime, ...]:

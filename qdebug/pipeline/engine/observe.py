@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qdebug.errors import BackendError, ModelError
 from qdebug.measure.observation import CaptureCheck, CaptureSums, Preflight, add_errors, sqnr
@@ -13,11 +13,7 @@ from qdebug.measure.sums import ErrorSums
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch, Samples
 from qdebug.run.base import Backend, Session
-from qdebug.run.tensorrt.backend import TensorRTBackend
-from qdebug.run.tensorrt.build.settings import profile_for
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
-from qdebug.run.tensorrt.execute.session import EngineSession
-from qdebug.run.tensorrt.factory import EngineFactory
+from qdebug.run.engine import CaptureWay, EngineRuntime, EngineSession
 from qdebug.types import Feeds, ProgressCallback, ignore_progress
 
 CHECKED_BATCHES = 4
@@ -29,21 +25,19 @@ class EngineJob:
     """What runs, and on what.
 
     Attributes:
-        maker: builds and loads engines; its profile must admit every batch (`for_samples`).
+        runtime: builds and executes engines; fitted to every batch.
         reference: executes the reference.
         simulation: executes the lowered model.
         batches: those of `samples` to run; all have been asked for by their shape.
-        ways: how to observe, in the order in which they are tried.
-        group_bytes: see TensorRTBackend.
+        group_bytes: see EngineRuntime.open.
         workers: executions in flight.
     """
 
-    maker: EngineFactory
+    runtime: EngineRuntime
     reference: Backend
     simulation: Backend
     samples: Samples
     batches: Sequence[Batch]
-    ways: Sequence[CaptureWay] = tuple(CaptureWay)
     group_bytes: int | None = None
     workers: int = 2
     progress: ProgressCallback = ignore_progress
@@ -70,32 +64,18 @@ class Observed:
     checks: tuple[CaptureCheck, ...]
 
 
-def for_samples(
-    maker: EngineFactory, graph: Graph, samples: Samples, batches: Sequence[Batch]
-) -> EngineFactory:
-    """`maker` with a profile that admits the shapes of `batches`.
-
-    Raises:
-        UsageError: an input with dynamic axes and no batch.
-    """
-    feeds = (samples.feeds(batch.start, batch.count) for batch in batches)
-    shapes = ({name: array.shape for name, array in one.items()} for one in feeds)
-    profile = profile_for(graph.inputs, shapes)
-    return replace(maker, settings=replace(maker.settings, profile=profile))
-
-
 def preflight(job: EngineJob, reference: Graph, candidate: Graph) -> Preflight:
     """The FP32 engine against FP32 on the CPU, and `candidate` built twice, on a few batches.
 
     Raises:
         QdebugError: a model that cannot be built or run.
     """
-    anew = TensorRTBackend(replace(job.maker, cache=None))
+    anew = job.runtime.anew()
     fp32: dict[str, ErrorSums] = {}
     repeated: dict[str, ErrorSums] = {}
     with ExitStack() as stack:
         cpu = opened(stack, job.reference.open(reference.proto, []))
-        plain = opened(stack, TensorRTBackend(job.maker).open(reference.proto, []))
+        plain = opened(stack, job.runtime.open(reference.proto, []))
         twice = [opened(stack, anew.open(candidate.proto, [])) for _ in range(2)]
         for batch in job.batches[:CHECKED_BATCHES]:
             feeds = job.feeds(batch)
@@ -121,9 +101,10 @@ def observe_engine(
     """
     checks: list[CaptureCheck] = []
     with ExitStack() as stack:
-        clean = stack.enter_context(EngineSession(job.maker.make(candidate.proto).engine))
+        clean = job.runtime.clean(candidate.proto)
+        stack.callback(clean.close)
         kept: tuple[CaptureWay, Session, CaptureCheck] | None = None
-        for way in job.ways:
+        for way in job.runtime.ways:
             session, check = _tried(job, way, reference, clean, candidate, wanted)
             checks.append(check)
             if session is None:
@@ -154,11 +135,10 @@ def _tried(
     wanted: Sequence[str],
 ) -> tuple[Session | None, CaptureCheck]:
     """An engine observed in one way, and what that did to it; no session where it cannot be."""
-    backend = TensorRTBackend(job.maker, way, group_bytes=job.group_bytes)
     sums = CaptureSums()
     with ExitStack() as stack:
         try:
-            session = opened(stack, backend.open(candidate.proto, wanted))
+            session = opened(stack, job.runtime.open(candidate.proto, wanted, way, job.group_bytes))
             for batch in job.batches[:CHECKED_BATCHES]:
                 feeds = job.feeds(batch)
                 expected = reference.run(feeds)

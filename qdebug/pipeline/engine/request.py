@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qdebug.config.engine import TypingName
 from qdebug.errors import UsageError
 from qdebug.model.graph import Graph
 from qdebug.model.prepare import Model
@@ -15,7 +14,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.types import Precision
 
-STRONG: TypingName = "strong"
+STRONG = "strong"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class BuildRequest:
     notes: tuple[str, ...] = ()
 
 
-def build_request(typing: TypingName, pair: ModelPair) -> BuildRequest:
+def build_request(typing: str, pair: ModelPair) -> BuildRequest:
     """The candidate of `pair`, for an engine.
 
     Raises:
@@ -47,7 +46,7 @@ def build_request(typing: TypingName, pair: ModelPair) -> BuildRequest:
     return BuildRequest(planned_graph(typing, bound), bound.precisions, lost_in_constraints(bound))
 
 
-def planned_graph(typing: TypingName, bound: BoundPlan) -> Graph:
+def planned_graph(typing: str, bound: BoundPlan) -> Graph:
     """A plan, lowered for an engine.
 
     Raises:
@@ -58,7 +57,7 @@ def planned_graph(typing: TypingName, bound: BoundPlan) -> Graph:
     return constrained_graph(bound, by_cache=typing == "implicit-cache")
 
 
-def check_model(typing: TypingName, model: Model) -> None:
+def check_model(typing: str, model: Model) -> None:
     """Refuse a model that cannot be lowered in that way.
 
     Raises:

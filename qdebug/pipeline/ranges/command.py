@@ -20,7 +20,7 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import SampleSubset, whole
-from qdebug.pipeline.context import ort_context
+from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import Gathered, gather_ranges
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan, bind_plan, nearest
@@ -107,7 +107,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
         with given_by("holdout"):
             held_out = whole(open_samples(settings.holdout, inputs, batch_size=batch_size))
     parallel = parallelism()
-    context = ort_context(parallel, progress, batch_size)
+    context = simulation_context(parallel, progress, batch_size)
     gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)
     seen: Gathered | None = None
     if held_out is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import cast
 
@@ -16,12 +16,16 @@ from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
 from qdebug.measure.metrics import GATED
 from qdebug.measure.sweep import ENGINE_VALUES, Combination, SweepRow, idle_axes
-from qdebug.pipeline.engine.build import Target, open_target
+from qdebug.pipeline.engine.build import open_runtime
 from qdebug.pipeline.model_pair import names_model
 from qdebug.plan.pair import ModelPair
-from qdebug.types import Precision
+from qdebug.run.engine import EngineRuntime
+from qdebug.run.registry import spec_of, specs
+from qdebug.types import Precision, ProgressCallback
+from qdebug.wording import option
 
 _DEFAULT = "default"
+_ENGINE_SETTINGS = frozenset(f.name for f in fields(EngineSettings)) - {"backend"}
 _SCOPES = ("output", "metric", "layer", "tensor")
 
 
@@ -38,7 +42,7 @@ class BuilderPoint:
     """How it is built: one value of each of the builder's axes, as written, and what they mean."""
 
     values: Mapping[str, str]
-    target: Target
+    runtime: EngineRuntime
 
     def combination(self, variant: Variant, pair: ModelPair) -> Combination:
         """The point of the whole product."""
@@ -94,17 +98,25 @@ def _compared(settings: SweepSettings, **chosen: str | None) -> CompareSettings:
     )
 
 
-def builder_points(settings: SweepSettings) -> list[BuilderPoint]:
+def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[BuilderPoint]:
     """The product of the builder's axes, every value of which the library has.
 
     Raises:
         BackendError, UsageError: the library is not there, or has no such value.
     """
-    if settings.backend == "ort":
+    spec = spec_of(settings.backend)
+    if not spec.builds:
+        others = [s.name for s in specs() if s.builds]
         raise UsageError(
-            "--backend ort builds no engines, so there is nothing to sweep",
-            "Use --backend tensorrt-rtx, which builds on any machine, or tensorrt.",
+            f"{option('backend', spec.name)} builds no engines, so there is nothing to sweep",
+            f"Use {' or '.join(option('backend', name) for name in others)}.",
+            code="QD-USAGE-SWEEP-BACKEND",
         )
+    spec.check_settings(
+        f.name
+        for f in fields(settings)
+        if f.name in _ENGINE_SETTINGS and getattr(settings, f.name) != f.default
+    )
     axes: dict[str, Sequence[str]] = {
         "compute_capability": settings.compute_capability or ("",),
         "optimization_level": settings.optimization_level,
@@ -116,10 +128,12 @@ def builder_points(settings: SweepSettings) -> list[BuilderPoint]:
         "version_compatible": settings.version_compatible,
     }
     points = product(*axes.values())
-    return [_point(settings, dict(zip(axes, values, strict=True))) for values in points]
+    return [_point(settings, dict(zip(axes, values, strict=True)), progress) for values in points]
 
 
-def _point(settings: SweepSettings, values: Mapping[str, str]) -> BuilderPoint:
+def _point(
+    settings: SweepSettings, values: Mapping[str, str], progress: ProgressCallback
+) -> BuilderPoint:
     named = {_DEFAULT: None, "none": ()}
     capability, level, sources = (
         values[axis] for axis in ("compute_capability", "optimization_level", "tactic_sources")
@@ -138,9 +152,9 @@ def _point(settings: SweepSettings, values: Mapping[str, str]) -> BuilderPoint:
         version_compatible=values["version_compatible"] == "on",
         plugin=settings.plugin,
     )
-    target = open_target(engine, cached=settings.cache)
-    built_for = "+".join(f"{a}.{b}" for a, b in target.settings.compute_capabilities)
-    return BuilderPoint({**values, "compute_capability": built_for}, target)
+    runtime = open_runtime(engine, cached=settings.cache, progress=progress)
+    assert runtime is not None  # by what builder_points checked
+    return BuilderPoint({**values, "compute_capability": runtime.target}, runtime)
 
 
 def idle_note(rows: Sequence[SweepRow], library: str) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
-from qdebug.pipeline.context import Context, ort_context
-from qdebug.pipeline.engine.build import Target, fitted, why_not_run
+from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.engine.build import shapes_of
 from qdebug.pipeline.model_pair import (
     bind_user_plan,
     build_pair,
@@ -37,8 +37,8 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.report.files import check_new, make_folder, write_bytes, write_text
+from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
-from qdebug.run.tensorrt.execute.cuda import Cuda, open_cuda
 from qdebug.types import Progress, ProgressCallback, ignore_progress
 
 
@@ -56,7 +56,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     metric = load_metric(settings.metric) if settings.metric else None
     if settings.output:
         check_new(settings.output, "--output", force=settings.force)
-    points = builder_points(settings)
+    points = builder_points(settings, progress)
     variants = variants_of(settings)
     models = _Models(settings.model, {})
     plans = [models.checked(variant) for variant in variants]
@@ -65,17 +65,17 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         labels_of(samples.extras)
     fit = _fitted(points, models.of(plans[0]), samples)
     parallel = parallelism()
-    gpus = [_gpu(point) for point in fit]
-    runs = any(gpu.cuda for gpu in gpus)
+    not_run = [_why_not_run(point) for point in fit]
+    runs = "" in not_run
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
-    context = ort_context(parallel, progress, batch_size)
+    context = simulation_context(parallel, progress, batch_size)
     total = len(variants) * len(fit)
     if settings.save_engines:
         names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]
         make_folder(settings.save_engines, names, "--save-engines", force=settings.force)
     judge = OutputJudge(context, samples, metric, cached=settings.cache)
-    work = _Work(context, samples, judge, fit, gpus, conditions, total, settings.save_engines)
+    work = _Work(context, samples, judge, fit, not_run, conditions, total, settings.save_engines)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
     for variant, plan in zip(variants, plans, strict=True):
@@ -84,14 +84,14 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         rows += work.rows(variant, pair, len(rows))
         for note in pair.notes:
             notes.setdefault(note, []).append(variant.name)
-    library = points[0].target.library.name
+    library = points[0].runtime.label
     told = tuple(_note(text, names, len(variants)) for text, names in notes.items())
     return SweepResult(
         model_path=settings.model,
         model_sha256=model.file.sha256,
         backend=settings.backend,
         library=library,
-        device=str(getattr(fit[0].target.device, "name", "")) if runs else "",
+        device=fit[0].runtime.device_name if runs else "",
         samples=samples.count,
         metric=metric.name if metric else "",
         rows=tuple(rows),
@@ -146,30 +146,19 @@ def _samples(settings: SweepSettings, model: Model) -> Samples:
 def _fitted(
     points: Sequence[BuilderPoint], model: Model, samples: Samples
 ) -> tuple[BuilderPoint, ...]:
-    """All with the profile of the samples, which may have to be read for it, once."""
-    profile = fitted(points[0].target, model.graph, samples).settings.profile
-    return tuple(
-        replace(p, target=replace(p.target, settings=replace(p.target.settings, profile=profile)))
-        for p in points
-    )
+    """All for the shapes of the samples, which may have to be read for it, once."""
+    shapes = shapes_of(model.graph, samples)
+    return tuple(replace(p, runtime=p.runtime.fitted(model.graph.inputs, shapes)) for p in points)
 
 
-@dataclass(frozen=True)
-class _Gpu:
-    """What executes engines, or why nothing does."""
-
-    cuda: Cuda | None = None
-    not_run: str = ""
-
-
-def _gpu(point: BuilderPoint) -> _Gpu:
-    reason = why_not_run(point.target)
-    if reason:
-        return _Gpu(not_run=reason)
+def _why_not_run(point: BuilderPoint) -> str:
+    if point.runtime.not_run:
+        return point.runtime.not_run
     try:
-        return _Gpu(open_cuda())
+        point.runtime.start()
     except QdebugError as error:  # without pycuda engines are built all the same
-        return _Gpu(not_run=error.message)
+        return error.message
+    return ""
 
 
 @dataclass(frozen=True)
@@ -180,7 +169,7 @@ class _Work:
     samples: Samples
     judge: OutputJudge
     points: Sequence[BuilderPoint]
-    gpus: Sequence[_Gpu]
+    not_run: Sequence[str]
     conditions: Sequence[Condition]
     total: int
     folder: str | None = None
@@ -189,33 +178,29 @@ class _Work:
         """Those of one variant; `done` are before them."""
         self._tell(done, f"{variant.name}, simulated")
         simulation = self.judge.simulated(pair)
-        for number, (point, gpu) in enumerate(zip(self.points, self.gpus, strict=True)):
+        for number, (point, not_run) in enumerate(zip(self.points, self.not_run, strict=True)):
             values = point.values.values()
             text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
             self._tell(done + number, f"{variant.name}, {text}")
-            row = SweepRow(point.combination(variant, pair), simulation, gpu.not_run)
-            yield self._built(row, pair, point.target, gpu, done + number + 1).judged(
-                self.conditions
-            )
+            row = SweepRow(point.combination(variant, pair), simulation, not_run)
+            yield self._built(row, pair, point.runtime, done + number + 1).judged(self.conditions)
         self._tell(done + len(self.points), variant.name)
 
     def _built(
-        self, row: SweepRow, pair: ModelPair, target: Target, gpu: _Gpu, number: int
+        self, row: SweepRow, pair: ModelPair, runtime: EngineRuntime, number: int
     ) -> SweepRow:
-        progress = self.context.progress
-        found = facts_of(target, pair, self.samples, progress, not_run=gpu.not_run)
+        found = facts_of(runtime, pair, not_run=row.not_run)
         if isinstance(found, Failure):
             return replace(row, failure=found)
         row = replace(row, engine=found.facts)
         if self.folder:
-            built = built_of(target, pair, found, progress)
+            built = built_of(runtime, pair, found)
             stem = f"{self.folder}/{number}"
             write_bytes(f"{stem}.engine", built.engine, "--save-engines")
             write_text(f"{stem}.log", built.log, "--save-engines")
-        if gpu.cuda is None:
+        if row.not_run:
             return row
-        execution = executed(target, gpu.cuda, pair, found, self.judge, progress)
-        return replace(row, execution=execution)
+        return replace(row, execution=executed(runtime, pair, found, self.judge))
 
     def _tell(self, done: int, what: str) -> None:
         self.context.progress(Progress("sweep", done, self.total, what))

@@ -5,24 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from qdebug import __version__
+from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.measure.sweep import EngineFacts, Execution, Failure, Misbuilt, OutputErrors
-from qdebug.model.samples import Samples
-from qdebug.pipeline.engine.build import Engine, Target, engine_of
+from qdebug.pipeline.engine.build import Engine, engine_of
 from qdebug.pipeline.engine.request import build_request
 from qdebug.pipeline.sweep.errors import OutputJudge, errors_from_json
 from qdebug.plan.pair import ModelPair
-from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
-from qdebug.run.tensorrt.build.engine import BuiltEngine
-from qdebug.run.tensorrt.execute.cuda import Cuda
-from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.engine import BuiltEngine, EngineRuntime
 from qdebug.store.cache import load_result, save_result
-from qdebug.types import ProgressCallback
 
 _KIND = "sweep"
 
@@ -35,75 +32,55 @@ class Found:
     built: BuiltEngine | None = None
 
 
-def facts_of(
-    target: Target,
-    pair: ModelPair,
-    samples: Samples,
-    progress: ProgressCallback,
-    *,
-    not_run: str,
-) -> Found | Failure:
+def facts_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str) -> Found | Failure:
     """Build and audit, or take what an earlier run found. A failure is not kept: the next run tries
     again.
 
     Args:
-        target: fitted to the samples; without a cache nothing is kept, nor taken.
+        runtime: fitted to the samples.
     """
     try:
-        key = _key(target, pair, "engine", json.dumps(pair.precisions))
-        kept = load_result(_KIND, key) if target.cache else None
+        key = _key(runtime, pair, "engine", json.dumps(pair.precisions))
+        kept = load_result(_KIND, key) if runtime.keeps else None
         facts = kept and _from_json(kept)
         if facts:
             return Found(replace(facts, cached=True))
-        engine = engine_of(target, pair, samples, progress, not_run=not_run)
+        engine = engine_of(runtime, pair, not_run=not_run)
     except QdebugError as error:
         return Failure(error.message, error.hint, tuple(getattr(error, "__notes__", ())))
     facts = _facts(engine)
-    if target.cache:
+    if runtime.keeps:
         save_result(_KIND, key, asdict(facts))
     return Found(facts, engine.built)
 
 
-def built_of(
-    target: Target, pair: ModelPair, found: Found, progress: ProgressCallback
-) -> BuiltEngine:
+def built_of(runtime: EngineRuntime, pair: ModelPair, found: Found) -> BuiltEngine:
     """The engine of which `found` tells; built again where it is kept no longer.
 
     Raises:
         QdebugError: it cannot be built any more.
     """
-    return found.built or build_engine(
-        target.library,
-        build_request(target.typing, pair).graph.proto,
-        target.settings,
-        cache=target.cache,
-        progress=progress,
-    )
+    return found.built or runtime.build(build_request(runtime.typing, pair).graph.proto)
 
 
 def executed(
-    target: Target,
-    cuda: Cuda,
-    pair: ModelPair,
-    found: Found,
-    judge: OutputJudge,
-    progress: ProgressCallback,
+    runtime: EngineRuntime, pair: ModelPair, found: Found, judge: OutputJudge
 ) -> Execution:
     """Execute an engine that was found, over all samples, or take what an earlier run measured.
 
     Raises:
         QdebugError: the reference does not run, samples cannot be read, or the metric raised.
     """
-    key = _key(target, pair, "execution", judge.key(pair), repr(target.device))
-    keep = target.cache is not None and judge.keeps
+    key = _key(runtime, pair, "execution", judge.key(pair), runtime.device_name)
+    keep = runtime.keeps and judge.keeps
     kept = load_result(_KIND, key) if keep else None
     execution = kept and _execution_from_json(kept)
     if execution:
         return execution
     try:
-        built = built_of(target, pair, found, progress)
-        maker = replace(target.maker(progress), cuda=cuda)
-        with EngineSession(maker.load(built)) as session:
+        built = built_of(runtime, pair, found)
+        asked = build_request(runtime.typing, pair).graph
+        with closing(runtime.clean(asked.proto, built)) as session:
             errors = judge.of(session, pair)
             execution = Execution(errors, session.latency_ms(judge.first_feeds()))
     except (BackendError, ModelError) as error:
@@ -113,22 +90,21 @@ def executed(
     return execution
 
 
-def _key(target: Target, pair: ModelPair, *parts: str) -> str:
-    asked = build_request(target.typing, pair).graph
-    engine = engine_key(target.library, BuildJob(asked.proto, target.settings))
+def _key(runtime: EngineRuntime, pair: ModelPair, *parts: str) -> str:
+    engine = runtime.key(build_request(runtime.typing, pair).graph.proto)
     text = "\n".join([__version__, engine, *parts])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _facts(engine: Engine) -> EngineFacts:
     report = engine.report
-    found = report.audit.audit
+    found = report.audit.audit if report.audit else Audit(())
     return EngineFacts(
         built_for=report.built_for,
         seconds=report.seconds,
         size_bytes=report.size_bytes,
         layers=report.layers,
-        values=gate_values(summarize(engine.info), found),
+        values=gate_values(summarize(engine.info), found) if engine.info else {},
         mismatches=tuple(Misbuilt(r.node, str(r.asked), r.built) for r in found.mismatches),
         unknown=tuple(r.node for r in found.unknown),
         warnings=(*engine.notes, *(w.text for w in report.warnings)),

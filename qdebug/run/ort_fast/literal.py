@@ -1,4 +1,4 @@
-"""The literal parts: every node as `lower` and `OrtBackend` have it, in each precision."""
+"""The literal parts: every node as `lower` and `SimulationBackend` have it, in each precision."""
 
 from __future__ import annotations
 

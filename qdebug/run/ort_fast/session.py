@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qdebug.run.ort import OrtSession, loading
 from qdebug.run.ort_fast.assemble import Assembled, Assembler
 from qdebug.run.ort_fast.cuts import Cut
+from qdebug.run.simulation import SimulationSession, loading
 from qdebug.types import Precision
 
 
@@ -26,7 +26,7 @@ class CandidateSessions:
         """See Assembler.takes."""
         return self._assembler.takes(precisions)
 
-    def open(self, precisions: Mapping[str, Precision], *, kernels: bool) -> OrtSession:
+    def open(self, precisions: Mapping[str, Precision], *, kernels: bool) -> SimulationSession:
         """A session of the model in `precisions`, by layer; see `Assembler.assemble`.
 
         Raises:
@@ -41,7 +41,7 @@ class CandidateSessions:
 
     def open_part(
         self, candidate: Assembled, start: Cut | None, stored: Sequence[Cut]
-    ) -> OrtSession:
+    ) -> SimulationSession:
         """A session of a candidate, or of what lies behind `start`; see `Assembled.piece`.
 
         Raises:
@@ -51,7 +51,7 @@ class CandidateSessions:
         with loading():
             piece = candidate.piece(start, stored)
             values = {name: self._value(name) for name in piece.constants}
-            return OrtSession(piece.model, self._threads, constants=values)
+            return SimulationSession(piece.model, self._threads, constants=values)
 
     def _value(self, name: str) -> Any:
         """The one copy of a constant that all sessions read."""

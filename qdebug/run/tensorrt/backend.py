@@ -1,53 +1,153 @@
-"""TensorRT as a Backend: each model is built, loaded and executed on the GPU."""
+"""TensorRT as an EngineRuntime: engines are built, kept, loaded, and observed in three ways."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, assert_never
 
 import onnx
 
+from qdebug.engine_info.build_log import read_build_log
 from qdebug.run.base import Session
+from qdebug.run.engine import BuiltEngine, CaptureWay, Shape, ways_from
+from qdebug.run.tensorrt.build.build import BuildJob, build_engine, check_parse, engine_key
+from qdebug.run.tensorrt.build.builder_config import check_settings
+from qdebug.run.tensorrt.build.cache import EngineCache, library_file
+from qdebug.run.tensorrt.build.constrain import check_implicit
+from qdebug.run.tensorrt.build.settings import (
+    BuildSettings,
+    parse_compute_capability,
+    profile_for,
+)
+from qdebug.run.tensorrt.execute.cuda import open_cuda
+from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.execute.observe.debug import open_unfused, open_with_debug
 from qdebug.run.tensorrt.execute.observe.outputs import open_with_outputs
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
 from qdebug.run.tensorrt.execute.session import EngineSession
 from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.types import Skipped
+from qdebug.run.tensorrt.library import Library, LibraryKind, load_library
+from qdebug.run.tensorrt.probe import abilities
+from qdebug.types import ProgressCallback, Skipped, TensorSpec, ignore_progress
+
+DEFAULT_CAPABILITY = (8, 9)
+"""Built for where there is no GPU and none is named: Ada, GeForce RTX 40 and L4."""
+
+STRONG = "strong"
 
 
+@dataclass(frozen=True)
 class TensorRTBackend:
-    """See Backend."""
+    """See EngineRuntime.
 
-    def __init__(
-        self,
-        maker: EngineFactory,
-        way: CaptureWay = CaptureWay.OUTPUTS,
-        *,
-        group_bytes: int | None = None,
-    ) -> None:
-        """
-        Args:
-            maker: builds and loads the engines.
-            way: how captured tensors are observed.
-            group_bytes: how many bytes of tensors one engine may have as outputs beside the
-                model's; None sets no limit.
-        """
-        self._maker = maker
-        self._way = way
-        self._group_bytes = group_bytes
+    Attributes:
+        factory: builds and loads the engines.
+        device: the GPU to run them on, or why there is none.
+        typing, ways: see EngineRuntime.
+    """
+
+    factory: EngineFactory
+    device: Device | str = "no GPU was looked for"
+    typing: str = STRONG
+    ways: tuple[CaptureWay, ...] = tuple(CaptureWay)
 
     @property
     def name(self) -> str:
         """See Backend.name."""
-        return str(self._maker.library.kind)
+        return str(self.factory.library.kind)
 
-    def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> Session:
-        """See Backend.open.
+    @property
+    def label(self) -> str:
+        """The library, and how it is told the precisions."""
+        implicit = "" if self.typing == STRONG else f", {self.typing}"
+        return f"{self.factory.library.name}{implicit}"
 
-        Raises:
-            UsageError: settings that the library does not have; pycuda is not installed.
-        """
+    @property
+    def built_for(self) -> str:
+        """See EngineRuntime."""
+        named = self.factory.settings.compute_capabilities
+        if named:
+            return f"compute capability {', '.join(f'{a}.{b}' for a, b in named)}"
+        return self.device_name or "this machine"
+
+    @property
+    def target(self) -> str:
+        """See EngineRuntime."""
+        return "+".join(f"{a}.{b}" for a, b in self.factory.settings.compute_capabilities)
+
+    @property
+    def device_name(self) -> str:
+        """See EngineRuntime."""
+        return self.device.name if isinstance(self.device, Device) else ""
+
+    @property
+    def keeps(self) -> bool:
+        """See EngineRuntime."""
+        return self.factory.cache is not None
+
+    @property
+    def not_run(self) -> str:
+        """See EngineRuntime."""
+        library, device = self.factory.library, self.device
+        if isinstance(device, str):
+            return device
+        if library.rtx and library.version >= (1, 7) and device.compute_capability == (9, 0):
+            return abilities(library.kind, library.version, device)[0]
+        named = self.factory.settings.compute_capabilities
+        if named and device.compute_capability not in named:
+            return f"this machine's GPU is a {device.name}"
+        return ""
+
+    def start(self) -> None:
+        """See EngineRuntime."""
+        if self.factory.cuda is None:
+            open_cuda()
+
+    def fitted(
+        self, inputs: Sequence[TensorSpec], shapes: Sequence[Mapping[str, Shape]]
+    ) -> TensorRTBackend:
+        """With a profile that admits `shapes`, fast for the first of them."""
+        settings = replace(self.factory.settings, profile=profile_for(inputs, shapes))
+        return replace(self, factory=replace(self.factory, settings=settings))
+
+    def anew(self) -> TensorRTBackend:
+        """See EngineRuntime."""
+        return replace(self, factory=replace(self.factory, cache=None))
+
+    def check(self, proto: onnx.ModelProto) -> None:
+        """Parses it."""
+        check_parse(self.factory.library, proto, self.factory.settings)
+
+    def key(self, proto: onnx.ModelProto) -> str:
+        """See EngineRuntime. The timing cache does not count."""
+        return engine_key(self.factory.library, BuildJob(proto, self.factory.settings))
+
+    def build(self, proto: onnx.ModelProto) -> BuiltEngine:
+        """See EngineRuntime."""
+        factory = self.factory
+        built = build_engine(
+            factory.library,
+            proto,
+            factory.settings,
+            cache=factory.cache,
+            progress=factory.progress,
+        )
+        return replace(built, info=read_build_log(built.log, "the build log"))
+
+    def clean(self, proto: onnx.ModelProto, built: BuiltEngine | None = None) -> EngineSession:
+        """See EngineRuntime."""
+        factory = self.factory
+        return EngineSession(factory.load(built) if built else factory.make(proto).engine)
+
+    def open(
+        self,
+        proto: onnx.ModelProto,
+        capture: Sequence[str],
+        way: CaptureWay | None = None,
+        group_bytes: int | None = None,
+    ) -> Session:
+        """See EngineRuntime.open."""
         present = {v.name for v in proto.graph.output}
         computed = {t for n in proto.graph.node for t in n.output if t}
         asked = [t for t in dict.fromkeys(capture) if t not in present]
@@ -56,13 +156,77 @@ class TensorRTBackend:
         ]
         wanted = [t for t in asked if t in computed]
         if not wanted:
-            return EngineSession(self._maker.make(proto).engine, skipped=absent)
-        match self._way:
+            return EngineSession(self.factory.make(proto).engine, skipped=absent)
+        chosen = way or self.ways[0]
+        match chosen:
             case CaptureWay.OUTPUTS:
-                return open_with_outputs(self._maker, proto, wanted, absent, self._group_bytes)
+                return open_with_outputs(self.factory, proto, wanted, absent, group_bytes)
             case CaptureWay.DEBUG:
-                return open_with_debug(self._maker, proto, wanted, absent)
+                return open_with_debug(self.factory, proto, wanted, absent)
             case CaptureWay.UNFUSED:
-                return open_unfused(self._maker, proto, wanted, absent)
+                return open_unfused(self.factory, proto, wanted, absent)
             case _:
-                assert_never(self._way)
+                assert_never(chosen)
+
+
+def open_rtx(**settings: Any) -> TensorRTBackend:
+    """TensorRT for RTX; see `_open`."""
+    return _open(LibraryKind.RTX, **settings)
+
+
+def open_classic(**settings: Any) -> TensorRTBackend:
+    """TensorRT 10 or 11; see `_open`."""
+    return _open(LibraryKind.CLASSIC, **settings)
+
+
+def _open(
+    kind: LibraryKind,
+    *,
+    folder: Path | None = None,
+    cached: bool = True,
+    progress: ProgressCallback = ignore_progress,
+    **settings: Any,
+) -> TensorRTBackend:
+    """Load a library, and find out what it can do here.
+
+    Args:
+        folder: where kernel times are kept; with `cached` engines, and what is compiled when they
+            are executed, too.
+        settings: those that the registry lists for it, by name; what is left out has its default.
+
+    Raises:
+        BackendError, UsageError: it is not installed or does not load, or a setting that it does
+            not have.
+    """
+    library = load_library(kind)
+    typing = settings.pop("typing", STRONG)
+    if typing != STRONG:
+        check_implicit(library)
+    device = find_device()
+    ways = ways_from(settings.pop("capture", None))
+    named = [c for text in settings.pop("compute_capability", ()) for c in text.split(",")]
+    capabilities = tuple(parse_compute_capability(c) for c in named)
+    if library.rtx and isinstance(device, str) and not capabilities:
+        capabilities = (DEFAULT_CAPABILITY,)
+    build = BuildSettings(
+        compute_capabilities=capabilities,
+        workspace_bytes=settings.pop("workspace", None),
+        timing_cache=_timing_cache(settings.pop("timing_cache", None), folder, library),
+        plugins=tuple(Path(p) for p in settings.pop("plugin", ())),
+        **settings,
+    )
+    check_settings(library, build)
+    engines = compiled = None
+    if folder is not None and cached:
+        engines = EngineCache(folder / "engines")
+        compiled = library_file(folder / "compiled", "compiled", library)
+    factory = EngineFactory(library, build, cache=engines, compiled=compiled, progress=progress)
+    return TensorRTBackend(factory, device, typing, ways)
+
+
+def _timing_cache(given: str | None, folder: Path | None, library: Library) -> Path | None:
+    if library.rtx:  # it measures no kernels while it builds
+        return None
+    if given is not None:
+        return Path(given)
+    return library_file(folder / "timing", "timing", library) if folder else None

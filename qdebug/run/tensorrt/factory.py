@@ -11,9 +11,9 @@ import onnx
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import opset_of
+from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.cache import EngineCache
-from qdebug.run.tensorrt.build.engine import BuiltEngine
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import Cuda
 from qdebug.run.tensorrt.execute.runtime import Engine, load_engine

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 
-from qdebug.run.tensorrt.execute.device import Device
-from qdebug.run.tensorrt.library import LibraryKind
+from qdebug.run.tensorrt.execute.device import Device, find_device
+from qdebug.run.tensorrt.library import LibraryKind, parse_version
 
 _CODE = """
 import json
@@ -19,6 +19,23 @@ try:
 except QdebugError as error:
     print(json.dumps([error.message, error.hint]))
 """
+
+
+def probe_rtx(version: str) -> tuple[bool, str, str]:
+    """What TensorRT for RTX can do here; see BackendSpec.probe."""
+    return _probe(LibraryKind.RTX, version)
+
+
+def probe_classic(version: str) -> tuple[bool, str, str]:
+    """What TensorRT 10 or 11 can do here; see BackendSpec.probe."""
+    return _probe(LibraryKind.CLASSIC, version)
+
+
+def _probe(kind: LibraryKind, version: str) -> tuple[bool, str, str]:
+    problem, hint = load_problem(kind)
+    if problem:
+        return False, problem, hint
+    return True, *abilities(kind, parse_version(version), find_device())
 
 
 def load_problem(kind: LibraryKind) -> tuple[str, str]:

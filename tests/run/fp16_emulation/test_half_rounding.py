@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from onnx import TensorProto, checker, helper, numpy_helper
 
 from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 Array = np.ndarray[Any, Any]
@@ -49,7 +49,7 @@ def overflowing() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("capture", [[], ["c1"], ["r"], ["c2"], ["c1", "r", "c2", "h"]])
 def test_overflow_between_layers_is_seen(capture: list[str]) -> None:
-    session = OrtBackend(1).open(overflowing(), capture)
+    session = SimulationBackend(1).open(overflowing(), capture)
     found = session.run({"x": np.full((1, 1, 2, 2), 1600, np.float32)})
     assert np.all(np.isposinf(found["y"]))
     for name in capture:
@@ -58,7 +58,9 @@ def test_overflow_between_layers_is_seen(capture: list[str]) -> None:
 
 
 def test_nothing_overflows_in_range() -> None:
-    found = OrtBackend(1).open(overflowing(), []).run({"x": np.ones((1, 1, 2, 2), np.float32)})
+    found = (
+        SimulationBackend(1).open(overflowing(), []).run({"x": np.ones((1, 1, 2, 2), np.float32)})
+    )
     np.testing.assert_allclose(found["y"], 0.3, rtol=2e-3)
 
 
@@ -101,7 +103,7 @@ def test_elementwise_chains_equal_numpys_float16(chain: list[str], watched: bool
     x[:3] = np.nan, np.inf, -np.inf
     names = [f"t{i}" for i in range(len(chain))]
     proto = half_model(nodes, weights, [64], names[-1])
-    found = OrtBackend(1).open(proto, names if watched else []).run({"x": x})
+    found = SimulationBackend(1).open(proto, names if watched else []).run({"x": x})
     expected = x.astype(np.float16)
     with np.errstate(all="ignore"):
         for name, op in zip(names, chain, strict=True):
@@ -139,7 +141,7 @@ def test_names_that_the_barriers_would_take(taken: str) -> None:
         helper.make_node("Add", ["t0", taken], ["t1"], "n2"),
     ]
     proto = half_model(nodes, {"k": 3}, [2], "t1")
-    found = OrtBackend(1).open(proto, [taken, "t0"]).run({"x": np.array([1, 2], np.float32)})
+    found = SimulationBackend(1).open(proto, [taken, "t0"]).run({"x": np.array([1, 2], np.float32)})
     np.testing.assert_array_equal(found["y"], [2, 4])
     np.testing.assert_array_equal(found[taken], [-1, -2])
     np.testing.assert_array_equal(found["t0"], [3, 6])
@@ -167,5 +169,5 @@ def test_fp16_that_only_a_scale_brings_in(where: str) -> None:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     assert keep_fp16_rounding(proto) is not proto
-    found = OrtBackend(1).open(proto, []).run({"x": np.array([100], np.int8)})
+    found = SimulationBackend(1).open(proto, []).run({"x": np.array([100], np.int8)})
     assert np.isposinf(found["y"][0])

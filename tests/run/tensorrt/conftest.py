@@ -16,8 +16,8 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
+from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.build.engine import BuiltEngine
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.library import Library, load_library
 from qdebug.types import Precision

@@ -16,8 +16,8 @@ import pytest
 
 from qdebug.errors import UsageError
 from qdebug.plan.lower import Lowered
+from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.build.engine import BuiltEngine
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.library import Library
 from qdebug.types import Progress

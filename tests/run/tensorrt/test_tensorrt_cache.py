@@ -10,11 +10,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from qdebug.run.engine import BuildWarning, BuiltEngine
 from qdebug.run.tensorrt.build import cache as cache_module
 from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
 from qdebug.run.tensorrt.build.cache import EngineCache, library_file
-from qdebug.run.tensorrt.build.engine import BuiltEngine
-from qdebug.run.tensorrt.build.messages import BuildWarning
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.library import Library

@@ -19,7 +19,7 @@ from qdebug.plan.constraints import (
 )
 from qdebug.plan.parsed_network import nodes_of, ranges_in
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
 from qdebug.run.tensorrt.build.network import tensors_of
 from qdebug.run.tensorrt.build.settings import BuildSettings
@@ -144,7 +144,7 @@ def test_a_range_of_what_stays_in_float_is_not_exceeded(bound_plan: Plan, net: s
     bound = bound_plan(net, "int8")
     graph = bound.layers.graph
     images = np.load(DATA / "digits_calib.npz")["input"][:32]
-    session = OrtBackend().open(graph.proto, graph.activations())
+    session = SimulationBackend().open(graph.proto, graph.activations())
     found = session.run({"input": images}) | {"input": images}
     largest = {t: float(np.abs(a).max()) for t, a in found.items() if a.dtype == np.float32}
     ranges = {t: TensorRange(largest[t]) for t in bound.needed_ranges()}

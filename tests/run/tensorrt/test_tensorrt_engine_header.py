@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from qdebug.errors import BackendError, UsageError
-from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.execute.engine_header import EngineHeader, engine_header
 from qdebug.run.tensorrt.execute.runtime import load_engine
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.opening import open_engine_file
+from qdebug.testing.cuda import FakeCuda
 
 Built = Callable[[str, str], BuiltEngine]
 

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 from qdebug.run.tensorrt.execute import runtime_cache
 from qdebug.run.tensorrt.execute.runtime import Engine
 from qdebug.run.tensorrt.execute.session import EngineSession
-from qdebug.run.tensorrt.fake import fake_maker
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
 from qdebug.run.tensorrt.library import Library
+from qdebug.testing.cuda import FakeCuda
+from qdebug.testing.tensorrt import fake_maker
 
 
 class Compiled:

@@ -17,8 +17,8 @@ from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, open_cuda
 from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.run.tensorrt.execute.runtime import load_engine
 from qdebug.run.tensorrt.execute.session import EngineSession
-from qdebug.run.tensorrt.fake import fake_maker
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
+from qdebug.testing.cuda import FakeCuda
+from qdebug.testing.tensorrt import fake_maker
 
 X = np.arange(4, dtype=np.float32) - 2
 BYTES = X.nbytes * 2
@@ -103,7 +103,7 @@ def test_without_room_for_two_it_runs_one_after_the_other(room: int) -> None:
 def test_times() -> None:
     with opened(FakeCuda()) as session:
         assert session.latency_ms({"x": X}, rounds=3) == 1.0
-        assert [(t.name, t.median_ms) for t in session.layer_times({"x": X})] == [("relu", 0.5)]
+        assert [(t.name, t.ms) for t in session.layer_times({"x": X})] == [("relu", 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_an_engine_that_is_none() -> None:
 def test_without_a_gpu_the_next_step_is_told() -> None:
     with pytest.raises(BackendError) as caught:
         open_cuda()
-    assert "--backend ort" in caught.value.hint
+    assert "backend='simulation'" in caught.value.hint

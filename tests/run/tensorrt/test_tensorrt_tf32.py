@@ -9,7 +9,7 @@ import pytest
 
 from qdebug.errors import BackendError
 from qdebug.run.tensorrt.execute import tf32
-from qdebug.run.tensorrt.fake import fake_library
+from qdebug.testing.tensorrt import fake_library
 
 NAME = "NVIDIA_TF32_OVERRIDE"
 

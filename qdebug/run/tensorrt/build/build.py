@@ -22,6 +22,7 @@ from google.protobuf.message import EncodeError
 from qdebug.errors import BackendError, QdebugError, UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.constraints import constraints_in
+from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.builder_config import check_profile, check_settings, config_loader
 from qdebug.run.tensorrt.build.cache import EngineCache
 from qdebug.run.tensorrt.build.constrain import (
@@ -30,7 +31,6 @@ from qdebug.run.tensorrt.build.constrain import (
     check_implicit,
     constrain_config,
 )
-from qdebug.run.tensorrt.build.engine import BuiltEngine
 from qdebug.run.tensorrt.build.logger import LogMessage, log_text
 from qdebug.run.tensorrt.build.messages import build_failure, no_device_for_refit, warnings_of
 from qdebug.run.tensorrt.build.network import observe

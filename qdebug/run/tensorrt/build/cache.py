@@ -17,8 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from qdebug.run.tensorrt.build.engine import BuiltEngine
-from qdebug.run.tensorrt.build.messages import BuildWarning
+from qdebug.run.engine import BuildWarning, BuiltEngine
 from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.library import Library
 from qdebug.types import Skipped

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import onnx
 
 from qdebug.errors import BackendError, QdebugError
+from qdebug.run.engine import BuildWarning
 from qdebug.run.tensorrt.build.logger import LogMessage
 from qdebug.run.tensorrt.library import Library
 
@@ -18,21 +18,6 @@ _NOISE = re.compile(r"^Make sure input .* has Int64 binding\.$")
 """Warnings about what qdebug does anyway."""
 
 _POSITION = re.compile(r"^\S+\.(?:cpp|h|cc):\d+: ")
-
-
-@dataclass(frozen=True)
-class BuildWarning:
-    """A warning of the parser or builder.
-
-    Attributes:
-        text: as TensorRT gave it, less source positions.
-        nodes: nodes of the model that it names.
-        count: how often it came.
-    """
-
-    text: str
-    nodes: tuple[str, ...] = ()
-    count: int = 1
 
 
 def warnings_of(messages: Sequence[LogMessage], proto: onnx.ModelProto) -> tuple[BuildWarning, ...]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from qdebug.errors import BackendError, UsageError
 from qdebug.run.tensorrt.execute.device import find_device
+from qdebug.wording import option
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -247,7 +248,8 @@ def _open() -> PyCuda:
     if isinstance(device, str):
         raise BackendError(
             f"an engine cannot be executed here: {device}",
-            "Without a GPU engines are built and audited only; --backend ort simulates them.",
+            "Without a GPU engines are built and audited only; "
+            f"{option('backend', 'simulation')} simulates them.",
         )
     try:
         import pycuda.driver as driver

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class LayerTime:
-    """The time of one layer of an engine.
-
-    Attributes:
-        name: the engine's name for it, as in EngineLayer.name.
-        median_ms: of GPU time, over the rounds.
-    """
-
-    name: str
-    median_ms: float
+from qdebug.engine_info.profile import LayerTime
 
 
 class LayerProfiler:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qdebug.engine_info.profile import LayerTime
 from qdebug.errors import BackendError
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError
-from qdebug.run.tensorrt.execute.profiling import LayerProfiler, LayerTime
+from qdebug.run.tensorrt.execute.profiling import LayerProfiler
 from qdebug.run.tensorrt.execute.runtime import Contexts, Engine, skipped_outputs
 from qdebug.run.tensorrt.execute.slot import Listener, RunTimes, Slot
 from qdebug.types import Array, Feeds, Skipped, Tensors

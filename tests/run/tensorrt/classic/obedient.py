@@ -21,18 +21,17 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.pipeline.engine import build as engine
-from qdebug.pipeline.sweep import command as sweep
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.trtcache import read_cache
+from qdebug.run.tensorrt import backend
 from qdebug.run.tensorrt.build import cache
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.execute import runtime
 from qdebug.run.tensorrt.execute.device import Device
-from qdebug.run.tensorrt.fake import fake_build, fake_library
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
 from qdebug.run.tensorrt.library import Library
+from qdebug.testing.cuda import FakeCuda
+from qdebug.testing.tensorrt import fake_build, fake_library
 from qdebug.types import Precision
 
 _PRECISIONS = {"FLOAT": Precision.FP32, "HALF": Precision.FP16, "INT8": Precision.INT8}
@@ -46,9 +45,9 @@ def obedient_library() -> tuple[Library, Recorder]:
     for name, value in vars(fake_library().module).items():
         setattr(library.module, name, value)
     cuda = FakeCuda()
-    for module in (runtime, sweep):
+    for module in (runtime, backend):
         vars(module)["open_cuda"] = lambda: cuda
-    for module in (engine, cache):
+    for module in (backend, cache):
         vars(module)["find_device"] = lambda: Device("a GPU", (8, 9), 1)
     stand_in._run = lambda recorder, config: _run(library, recorder, config)
     return library, recorder

@@ -14,8 +14,8 @@ from qdebug.engine_info.layers import EngineInfo
 from qdebug.model.graph import Graph
 from qdebug.plan.lower import Lowered
 from qdebug.plan.plan import BoundPlan
+from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.build.engine import BuiltEngine
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.library import Library
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings
-from qdebug.run.tensorrt.fake import fake_maker
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
+from qdebug.testing.cuda import FakeCuda
+from qdebug.testing.tensorrt import fake_maker
 
 INNER = [f"t{k}" for k in range(8)]
 KB = 1024
@@ -38,9 +38,8 @@ def chain() -> onnx.ModelProto:
 def test_engines_take_turns_where_memory_is_short(limit: int, group: int | None) -> None:
     """x, y and two more tensors fit: all are seen, in as many engines as it takes."""
     cuda = FakeCuda(limit_bytes=limit * KB)
-    session = TensorRTBackend(fake_maker(BuildSettings(), cuda), group_bytes=group).open(
-        chain(), INNER
-    )
+    backend = TensorRTBackend(fake_maker(BuildSettings(), cuda))
+    session = backend.open(chain(), INNER, group_bytes=group)
     feeds = [{"x": np.full(KB // 4, k, np.float32)} for k in range(6)]
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(session.run, feeds))

@@ -12,11 +12,11 @@ from qdebug.engine_info.layer_info import read_layer_info
 from qdebug.engine_info.layers import EngineLayer
 from qdebug.model.graph import Graph
 from qdebug.run.base import Session
-from qdebug.run.ort import OrtBackend
+from qdebug.run.engine import CaptureWay
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.tensorrt.execute.observe.listener import DebugListener
 from qdebug.run.tensorrt.execute.observe.shapes import Shape, shapes_for
 from qdebug.run.tensorrt.execute.observe.unfused import candidates, not_observed, place_tensors
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
 from qdebug.run.tensorrt.execute.runtime import Contexts, Engine, failure
 from qdebug.run.tensorrt.execute.session import EngineSession, Heard
 from qdebug.run.tensorrt.execute.slot import Slot
@@ -78,7 +78,7 @@ def _simulate(
     proto: onnx.ModelProto, options: Mapping[str, Sequence[str]], feeds: Feeds
 ) -> Tensors:
     wanted = list(dict.fromkeys(t for tensors in options.values() for t in tensors))
-    session = OrtBackend().open(proto, wanted)
+    session = SimulationBackend().open(proto, wanted)
     try:
         return session.run(feeds)
     finally:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from qdebug.run.engine import CaptureWay
 from qdebug.run.tensorrt.execute.cuda import Cuda
-from qdebug.run.tensorrt.execute.observe.ways import CaptureWay
 from qdebug.run.tensorrt.execute.runtime import numpy_type
 from qdebug.types import Array
 

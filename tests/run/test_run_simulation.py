@@ -16,7 +16,7 @@ from qdebug.errors import BackendError, ModelError
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.plan.quantize import dequantize, fake_quantize, quantize, scale_of, weight_amax
-from qdebug.run.ort import OrtBackend
+from qdebug.run.simulation import SimulationBackend
 
 Array = np.ndarray[Any, Any]
 FLOAT = TensorProto.FLOAT
@@ -74,7 +74,7 @@ def q_network(rng: np.random.Generator) -> tuple[onnx.ModelProto, dict[str, Arra
 
 def plain_conv(x: Array, w: Array) -> Array:
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"])], {"w": w}, list(x.shape))
-    return OrtBackend(1).open(proto, []).run({"x": x})["y"]
+    return SimulationBackend(1).open(proto, []).run({"x": x})["y"]
 
 
 @pytest.mark.parametrize("capture", [[], ["xd"], ["c", "r"], ["xd", "wd", "c", "r", "y_q"]])
@@ -82,7 +82,7 @@ def test_qdq_is_executed_literally(capture: list[str]) -> None:
     rng = np.random.default_rng(0)
     proto, values = q_network(rng)
     x = rng.normal(size=(1, 3, 8, 8)).astype(np.float32) * 2
-    found = OrtBackend(1).open(proto, capture).run({"x": x})
+    found = SimulationBackend(1).open(proto, capture).run({"x": x})
     seen = fake_quantize(x, values["s"])
     weights = dequantize(values["codes"], values["ws"], 0)
     c = plain_conv(seen, weights)
@@ -103,7 +103,7 @@ def test_matmul_qdq_is_executed_literally() -> None:
     values = {"s": scale_of(1.0), "s_zero": np.int8(0), "w": w}
     nodes = [*pair("x", "xd", "s"), helper.make_node("MatMul", ["xd", "w"], ["y"])]
     x = rng.normal(size=(4, 16)).astype(np.float32)
-    found = OrtBackend(1).open(model(nodes, values, [4, 16]), []).run({"x": x})["y"]
+    found = SimulationBackend(1).open(model(nodes, values, [4, 16]), []).run({"x": x})["y"]
     np.testing.assert_allclose(found, fake_quantize(x, values["s"]) @ w, rtol=1e-5, atol=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_unsigned_qdq_is_executed_literally() -> None:
     ]
     x = rng.normal(size=(256, 64)).astype(np.float32)
     proto = model(nodes, weights, [256, 64])
-    found = OrtBackend(1).open(proto, []).run({"x": x})["y"]
+    found = SimulationBackend(1).open(proto, []).run({"x": x})["y"]
 
     def round_trip(a: Array, s: np.float32, z: np.uint8) -> Array:
         codes = np.clip(np.rint(a / s) + np.float32(z), 0, 255)
@@ -137,7 +137,7 @@ def test_unsigned_qdq_is_executed_literally() -> None:
 
 def executed_kinds(proto: onnx.ModelProto) -> set[str]:
     """Operators that are left after ONNX Runtime's optimizations, as its profile names them."""
-    session = OrtBackend(1).open(proto, [])
+    session = SimulationBackend(1).open(proto, [])
     options = session._session.get_session_options()
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
@@ -170,7 +170,7 @@ def test_two_sessions_opened_alike_give_the_same_bits(capture: list[str]) -> Non
     rng = np.random.default_rng(1)
     proto = fp32_network(rng)
     x = rng.normal(size=(1, 3, 12, 12)).astype(np.float32)
-    one, two = (OrtBackend(1).open(proto, capture).run({"x": x}) for _ in range(2))
+    one, two = (SimulationBackend(1).open(proto, capture).run({"x": x}) for _ in range(2))
     assert one.keys() == two.keys() == {"y", *capture}
     for name, array in one.items():
         assert array.tobytes() == two[name].tobytes()
@@ -180,8 +180,8 @@ def test_captures_do_not_change_more_than_rounding() -> None:
     rng = np.random.default_rng(2)
     proto = fp32_network(rng)
     x = rng.normal(size=(1, 3, 12, 12)).astype(np.float32)
-    clean = OrtBackend(1).open(proto, []).run({"x": x})["y"]
-    watched = OrtBackend(1).open(proto, ["c0", "r0", "c3", "sum"]).run({"x": x})["y"]
+    clean = SimulationBackend(1).open(proto, []).run({"x": x})["y"]
+    watched = SimulationBackend(1).open(proto, ["c0", "r0", "c3", "sum"]).run({"x": x})["y"]
     np.testing.assert_allclose(watched, clean, rtol=1e-5, atol=1e-4)
 
 
@@ -200,17 +200,17 @@ def test_old_exports_are_silent(
     path.write_bytes(proto.SerializeToString())
     prepared = prepare_model(read_model(path))
     for graph in (prepared.graph.proto, proto):
-        OrtBackend(1).open(graph, ["c0"]).run({"x": np.ones((1, 3, 12, 12), np.float32)})
+        SimulationBackend(1).open(graph, ["c0"]).run({"x": np.ones((1, 3, 12, 12), np.float32)})
     assert capfd.readouterr() == ("", "")
 
 
 def test_errors_are_silent_too(capfd: pytest.CaptureFixture[str]) -> None:
     proto = model([helper.make_node("Relu", ["x"], ["y"])], {}, [2])
-    session = OrtBackend(1).open(proto, [])
+    session = SimulationBackend(1).open(proto, [])
     with pytest.raises(BackendError):
         session.run({"x": np.ones((3, 3), np.float32)})
     with pytest.raises(ModelError):
-        OrtBackend(1).open(model([helper.make_node("Nope", ["x"], ["y"])], {}, [2]), [])
+        SimulationBackend(1).open(model([helper.make_node("Nope", ["x"], ["y"])], {}, [2]), [])
     assert capfd.readouterr() == ("", "")
 
 
@@ -219,25 +219,25 @@ def test_a_message_that_is_no_text(capfd: pytest.CaptureFixture[str]) -> None:
     proto = model([helper.make_node("Nope", ["x"], ["y"])], {}, [2])
     damaged = proto.SerializeToString().replace(b"Nope", b"N\xffpe")
     with pytest.raises(ModelError):
-        OrtBackend().open(onnx.ModelProto.FromString(damaged), [])
+        SimulationBackend().open(onnx.ModelProto.FromString(damaged), [])
     assert capfd.readouterr() == ("", "")
 
 
 def test_messages_are_short_and_without_source_positions() -> None:
     with pytest.raises(ModelError) as caught:
-        OrtBackend().open(model([helper.make_node("Nope", ["x"], ["y"], "n")], {}, [2]), [])
+        SimulationBackend().open(model([helper.make_node("Nope", ["x"], ["y"], "n")], {}, [2]), [])
     message = caught.value.message
     assert "Nope" in message and ".cc:" not in message and "ONNXRuntimeError" not in message
     assert len(message) < 500
     proto = model([helper.make_node("Relu", ["x"], ["y"])], {}, [2])
     proto.opset_import[0].version = 1000
     with pytest.raises(ModelError, match="opset") as caught:
-        OrtBackend().open(proto, [])
+        SimulationBackend().open(proto, [])
     assert "opset" in caught.value.hint
 
 
 def test_a_model_of_the_wrong_element_type() -> None:
-    session = OrtBackend().open(model([helper.make_node("Relu", ["x"], ["y"])], {}, [2]), [])
+    session = SimulationBackend().open(model([helper.make_node("Relu", ["x"], ["y"])], {}, [2]), [])
     with pytest.raises(BackendError, match="x"):
         session.run({"x": np.ones(2, np.float64)})
 
@@ -248,7 +248,7 @@ def test_a_failure_inside_a_node() -> None:
         <ir_version: 8, opset_import: ["" : 13]>
         g (float[4] x, int64[N] shape) => (float[M, K] y) { y = Reshape(x, shape) }
     """)
-    session = OrtBackend().open(proto, [])
+    session = SimulationBackend().open(proto, [])
     assert session.run({"x": np.ones(4, "f"), "shape": np.array([2, 2])})["y"].shape == (2, 2)
     with pytest.raises(BackendError, match="run the model"):
         session.run({"x": np.ones(4, "f"), "shape": np.array([3, 3])})
@@ -260,7 +260,7 @@ def test_outputs_that_numpy_cannot_hold_are_skipped() -> None:
         g (float[4] x) => (float[4] y) { s = SequenceConstruct(x, x)  y = Relu(x)
           b = Cast<to = 16>(x) }
     """)
-    session = OrtBackend().open(proto, ["s", "b", "nothing"])
+    session = SimulationBackend().open(proto, ["s", "b", "nothing"])
     assert set(session.run({"x": np.ones(4, np.float32)})) == {"y"}
     assert [s.tensor for s in session.skipped] == ["nothing", "s", "b"]
     assert "seq" in session.skipped[1].reason and "bfloat16" in session.skipped[2].reason
@@ -270,7 +270,7 @@ def test_captures_inside_a_layer_that_onnx_runtime_fuses() -> None:
     rng = np.random.default_rng(5)
     proto = fp32_network(rng)
     found = (
-        OrtBackend(1)
+        SimulationBackend(1)
         .open(proto, ["c0", "r0"])
         .run({"x": rng.normal(size=(1, 3, 12, 12)).astype(np.float32)})
     )

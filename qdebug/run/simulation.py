@@ -31,7 +31,7 @@ _NUMPY_TYPES = {
 }
 
 
-class OrtBackend:
+class SimulationBackend:
     """Executes Q/DQ and FP16 models literally.
 
     Graph optimizations are on, for speed, but for two that change what is computed: the fusion of
@@ -39,22 +39,22 @@ class OrtBackend:
     between operators that have no FP16 kernel on the CPU (it would hide an overflow to Inf).
     """
 
-    name = "ort"
+    name = "simulation"
 
     def __init__(self, threads: int = 0, fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT) -> None:
         """`threads` is the number of threads within one operator; 0 lets the runtime choose."""
         self._threads = threads
         self._fp16_kernels = fp16_kernels
 
-    def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> OrtSession:
+    def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> SimulationSession:
         """See Backend.open."""
         with loading():
             rounded = keep_fp16_rounding(proto, self._fp16_kernels)
             marked, skipped = encode_marked(rounded, capture)
-            return OrtSession(marked, self._threads, skipped)
+            return SimulationSession(marked, self._threads, skipped)
 
 
-class OrtSession:
+class SimulationSession:
     """See Session."""
 
     def __init__(
@@ -106,7 +106,7 @@ class OrtSession:
         """See Session.run."""
         session = self._session  # close() may come from another thread
         if session is None:
-            raise BackendError("the session is closed")
+            raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
         names = list(self._dtypes)
         used = {name: array for name, array in feeds.items() if name in self._inputs}
         with _mapped_errors("run the model"):
@@ -133,8 +133,10 @@ def _mapped_errors(action: str) -> Iterator[None]:
         message = _shorten(str(error))
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
             hint = _NO_OPERATOR if "is not a registered function/op" in message else _HINT
-            raise ModelError(f"ONNX Runtime cannot {action}: {message}", hint) from error
-        raise BackendError(f"ONNX Runtime could not {action}: {message}") from error
+            text = f"ONNX Runtime cannot {action}: {message}"
+            raise ModelError(text, hint, code="QD-MODEL-REFUSED") from error
+        text = f"ONNX Runtime could not {action}: {message}"
+        raise BackendError(text, code="QD-BACKEND-EXECUTE") from error
 
 
 _LOAD = "load the model"

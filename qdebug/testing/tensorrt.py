@@ -20,14 +20,14 @@ from qdebug.errors import ModelError
 from qdebug.model.convert import last_line
 from qdebug.model.graph import opset_of
 from qdebug.run.capture import mark_outputs
-from qdebug.run.fake import evaluate
-from qdebug.run.tensorrt.build.engine import BuiltEngine
+from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.logger import LogCollector
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.runtime import Shape
 from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.fake_cuda import FakeCuda
 from qdebug.run.tensorrt.library import Library, LibraryKind
+from qdebug.testing.backend import evaluate
+from qdebug.testing.cuda import FakeCuda
 
 NAME = "TensorRT for RTX 0.0"
 _KINDS = {"float32": "FLOAT", "float16": "HALF"}
@@ -228,7 +228,8 @@ def fake_build(
             raise ValueError(f"opset {opset_of(typed)} is not known")
         evaluate(typed)
     except Exception as error:
-        raise ModelError(f"{NAME} cannot parse the model: {last_line(error)}") from error
+        message = f"{NAME} cannot parse the model: {last_line(error)}"
+        raise ModelError(message, code="QD-MODEL-REFUSED") from error
     return BuiltEngine(typed.SerializeToString(), "", (), (), 0.0, "")
 
 

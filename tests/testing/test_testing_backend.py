@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 from qdebug.errors import BackendError, ModelError
-from qdebug.run.fake import FakeBackend, evaluate
+from qdebug.testing.backend import FakeBackend, evaluate
 from qdebug.types import Feeds, Tensors
 
 MODEL = parser.parse_model("""

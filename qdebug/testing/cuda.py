@@ -32,7 +32,7 @@ class FakeCuda:
     def allocate(self, size: int) -> _Memory:
         """See Cuda.allocate."""
         if self.used_bytes + size > self.limit_bytes:
-            raise DeviceMemoryError("the GPU has no memory left")
+            raise DeviceMemoryError("the GPU has no memory left", code="QD-BACKEND-MEMORY")
         return _Memory(self, size)
 
     def allocate_host(self, size: int) -> _Memory:

@@ -78,7 +78,7 @@ class FakeBackend:
             types = _types(typed)
         except Exception as error:  # a fake cannot run out of anything: the model is at fault
             message = f"the fake backend cannot load the model: {last_line(error)}"
-            raise ModelError(message) from error
+            raise ModelError(message, code="QD-MODEL-REFUSED") from error
         return FakeSession(compute, types, skipped, self._count)
 
     def _count(self) -> None:
@@ -105,13 +105,13 @@ class FakeSession:
     def run(self, feeds: Feeds) -> Tensors:
         """See Session.run."""
         if self._compute is None:
-            raise BackendError("the session is closed")
+            raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
         self._count()
         try:
             return self._compute(feeds, list(self.dtypes))
         except Exception as error:
             message = f"the fake backend could not run the model: {last_line(error)}"
-            raise BackendError(message) from error
+            raise BackendError(message, code="QD-BACKEND-EXECUTE") from error
 
     def close(self) -> None:
         """See Session.close."""

@@ -1,0 +1,251 @@
+"""The backends: what each is called, what it can do, and how to open it.
+
+Everything that depends on which backend was chosen reads it here: settings, help, `doctor`, the
+pipeline and the contract suite. Nothing outside `run/` compares a backend's name. Importing this
+module imports no runtime, nor numpy.
+
+A package adds a backend with an entry point of the group `qdebug.backends` that names a
+`BackendSpec`; docs/recipes/add-a-backend.md shows how.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from qdebug.errors import BackendError, UsageError
+from qdebug.wording import option
+
+GROUP = "qdebug.backends"
+"""The group of entry points that third-party packages add their backends to."""
+
+DEFAULT = "simulation"
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """What is known of a backend before its runtime is imported.
+
+    Attributes:
+        name: as `backend` takes it.
+        help: one line about it.
+        factory: "module:function" that opens it. Gets `settings` and `context` as keywords, and
+            returns a `run.base.Backend` or a `run.engine.EngineRuntime`.
+        executes: it runs models; `EngineRuntime.not_run` may still say that this machine cannot.
+        builds: it compiles the candidate into an engine of its own, which is compared with the
+            simulation. Without, it is the simulation.
+        audits: it says in which precision each layer was built.
+        profiles: it measures the time of each layer.
+        captures: tensors inside a model can be observed.
+        precisions: those it has kernels for: "int8", "fp16", "fp32".
+        settings: names of the engine settings it takes; all others are refused.
+        context: which of "folder" (a Path to keep files in), "cached" (whether engines may be taken
+            from there) and "progress" (a ProgressCallback) its factory takes as well.
+        modules: what must be importable.
+        distributions: packages that any of them may come from, for the version.
+        install: how to get it.
+        probe: "module:function" that tells what an installed library can do on this machine: gets
+            its version, returns `(works, detail, next step)`. "" where being installed suffices.
+    """
+
+    name: str
+    help: str
+    factory: str
+    executes: bool = True
+    builds: bool = True
+    audits: bool = False
+    profiles: bool = False
+    captures: bool = True
+    precisions: tuple[str, ...] = ("fp32", "int8")
+    settings: frozenset[str] = frozenset()
+    context: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+    install: str = ""
+    probe: str = ""
+
+    @property
+    def installed(self) -> bool:
+        """Whether every module it needs can be found. None is imported."""
+        return all(
+            name in sys.modules or importlib.util.find_spec(name) is not None
+            for name in self.modules
+        )
+
+    def open(self, settings: Mapping[str, Any] | None = None, **context: Any) -> Any:
+        """Call the factory.
+
+        Args:
+            settings: by name; those that the backend does not take are left out.
+            context: see BackendSpec.context; likewise.
+
+        Raises:
+            UsageError: a module that it needs is not installed.
+            QdebugError: the factory's own.
+        """
+        if not self.installed:
+            raise UsageError(
+                f"the backend '{self.name}' is not installed", self.install, code=NOT_INSTALLED
+            )
+        taken = self.settings - FILES_TO_WRITE
+        given = {k: v for k, v in (settings or {}).items() if k in taken}
+        given |= {k: v for k, v in context.items() if k in self.context}
+        return self.resolve(self.factory)(**given)
+
+    def resolve(self, path: str) -> Callable[..., Any]:
+        """The function that `path`, "module:function", names.
+
+        Raises:
+            BackendError: there is no such function.
+        """
+        module, _, function = path.partition(":")
+        try:
+            found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise BackendError(
+                f"the backend '{self.name}' cannot be loaded: {path}: {error}",
+                self.install,
+                code="QD-BACKEND-PLUGIN",
+            ) from error
+        return found
+
+    def check_settings(self, given: Iterable[str]) -> None:
+        """Refuse settings that the backend does not take.
+
+        Raises:
+            UsageError: names the first of them, and the backends that take it.
+        """
+        for name in given:
+            if name in self.settings:
+                continue
+            takers = [s.name for s in _literal().values() if name in s.settings]
+            what = "builds no engine" if not self.builds else "does not have this setting"
+            use = f"Use {' or '.join(option('backend', t) for t in takers)}, or drop" * bool(takers)
+            raise UsageError(
+                f"{option(name)}: {option('backend', self.name)} {what}",
+                f"{use or 'Drop'} {option(name)}.",
+                code="QD-USAGE-BACKEND-SETTING",
+            )
+
+
+NOT_INSTALLED = "QD-USAGE-BACKEND-NOT-INSTALLED"
+
+FILES_TO_WRITE = frozenset({"save_engine", "save_log"})
+"""Settings that the pipeline carries out itself, with what `EngineRuntime.build` gives."""
+
+_BUILDER = FILES_TO_WRITE | {
+    "capture",
+    *("optimization_level", "workspace", "tactic_sources", "tf32"),
+    *("sparsity", "plugin", "refit", "version_compatible"),
+}
+
+_BUILT_IN = (
+    BackendSpec(
+        DEFAULT,
+        "literal Q/DQ and emulated FP16 on ONNX Runtime: what quantization alone does",
+        "qdebug.run.simulation:SimulationBackend",
+        builds=False,
+        precisions=("fp32", "fp16", "int8"),
+        modules=("onnxruntime",),
+        distributions=("onnxruntime", "onnxruntime-gpu"),
+        install="pip install onnxruntime",
+    ),
+    BackendSpec(
+        "tensorrt-rtx",
+        "TensorRT for RTX: builds engines on any machine, executes them on an NVIDIA GPU",
+        "qdebug.run.tensorrt.backend:open_rtx",
+        audits=True,
+        profiles=True,
+        precisions=("fp32", "fp16", "int8"),
+        settings=_BUILDER | {"compute_capability"},
+        context=("folder", "cached", "progress"),
+        modules=("tensorrt_rtx",),
+        distributions=("tensorrt-rtx-cu13", "tensorrt-rtx"),
+        install="pip install 'qdebug[tensorrt-rtx]'",
+        probe="qdebug.run.tensorrt.probe:probe_rtx",
+    ),
+    BackendSpec(
+        "tensorrt",
+        "TensorRT 10 and 11: builds and executes engines on an NVIDIA GPU",
+        "qdebug.run.tensorrt.backend:open_classic",
+        audits=True,
+        profiles=True,
+        precisions=("fp32", "fp16", "int8"),
+        settings=_BUILDER | {"typing", "timing_cache"},
+        context=("folder", "cached", "progress"),
+        modules=("tensorrt",),
+        distributions=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+        install="pip install 'qdebug[tensorrt]' on a machine with an NVIDIA GPU and its driver; "
+        "without one, use tensorrt-rtx",
+        probe="qdebug.run.tensorrt.probe:probe_classic",
+    ),
+)
+
+
+def backend_names() -> tuple[str, ...]:
+    """Every backend, the default first, then the built-in ones, then those of other packages."""
+    return (*_literal(), *(name for name in _added() if name not in _literal()))
+
+
+def specs() -> tuple[BackendSpec, ...]:
+    """All of them that can be read, in the order of `backend_names`; a broken entry point is left
+    out, and `spec_of` says why."""
+    found = []
+    for name in backend_names():
+        try:
+            found.append(spec_of(name))
+        except BackendError:
+            continue
+    return tuple(found)
+
+
+def spec_of(name: str) -> BackendSpec:
+    """The backend called `name`.
+
+    Raises:
+        UsageError: there is none.
+        BackendError: an entry point that does not load, or names something else.
+    """
+    if name in _literal():
+        return _literal()[name]
+    entry = _added().get(name)
+    if entry is None:
+        close = difflib.get_close_matches(name, backend_names(), n=1)
+        hint = f"Did you mean '{close[0]}'? " if close else ""
+        raise UsageError(
+            f"{option('backend')}: unknown backend '{name}'",
+            f"{hint}Known: {', '.join(backend_names())}.",
+            code="QD-USAGE-BACKEND-UNKNOWN",
+        )
+    try:
+        spec = entry.load()
+    except Exception as error:
+        raise BackendError(
+            f"the entry point '{name}' of {GROUP} cannot be loaded: {error}",
+            f"Repair or remove the package that adds it ({entry.value}).",
+            code="QD-BACKEND-PLUGIN",
+        ) from error
+    if not isinstance(spec, BackendSpec) or spec.name != name:
+        raise BackendError(
+            f"the entry point '{name}' of {GROUP} is not a BackendSpec of that name",
+            f"Repair or remove the package that adds it ({entry.value}).",
+            code="QD-BACKEND-PLUGIN",
+        )
+    return spec
+
+
+@cache
+def _literal() -> Mapping[str, BackendSpec]:
+    return {spec.name: spec for spec in _BUILT_IN}
+
+
+def _added() -> Mapping[str, EntryPoint]:
+    """Those of other packages. A built-in backend cannot be replaced."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
