@@ -65,7 +65,7 @@ def _main(layer: LayerResult) -> Cause:
 
 
 def test_underflow_is_a_share_of_the_values_that_are_not_zero(tmp_path: Path) -> None:
-    """As behind a Relu: next to no value is anything but 0, and those that are lose their digits."""
+    """As behind a Relu: few values are not 0, and those lose their digits."""
     data, weight = np.zeros((32, 16), np.float32), np.zeros((16, 16), np.float32)
     data[0, 0], weight[0, 0] = 1e-6, 1.0
     layer = _layer(tmp_path, data, data, weight, precision="fp16", fp16_kernels="exact")
