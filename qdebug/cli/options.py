@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
+from qdebug.measure.metrics import metric_usage
 from qdebug.run.registry import backend_names
 
 WHAT, GATE, WRITE, ENGINE = "What to run", "Verdict", "What to write", "TensorRT engine"
@@ -207,7 +208,7 @@ Capture = Annotated[
 Metric = Annotated[
     str | None,
     typer.Option(
-        help="End-to-end accuracy: top1, agreement, file.py:function or package.module:function.",
+        help=f"End-to-end accuracy: {metric_usage()}.",
         rich_help_panel=GATE,
     ),
 ]

@@ -1,4 +1,4 @@
-"""The metrics of tensors: how far a candidate is from its reference.
+"""The metrics: how far a tensor is from its reference, and how good a model is end to end.
 
 A metric of tensors is one field of `Metrics`: from that entry follow its place in the JSON, its
 column in the table of layers, the gate conditions that may name it, and its row in the reference
@@ -26,7 +26,7 @@ class Metric:
         name: in the JSON and in gate conditions; a unit is its suffix.
         meaning: in one line.
         formula: over ref, the reference's values, and cand, the candidate's.
-        unit: "dB", "share" (of 1), "count", "index", or "" for the tensor's own unit.
+        unit: "dB", "share" (of 1), "ratio", "count", "index", or "" for the tensor's own unit.
         better: "higher" or "lower" where it measures a quality; else "".
         column: its head in the table of layers; "" leaves it out.
         of: its value from a tensor's totals; None where a layer has it beside its tensor's.
@@ -113,13 +113,13 @@ class Metrics:
     max_abs_err: float = _metric(
         _unless_broken(lambda sums: sums.max_abs_err),
         "largest error",
-        "max |ref − cand|",
+        "max abs(ref − cand)",
         better="lower",
     )
     mean_abs_err: float = _metric(
         _unless_broken(lambda sums: sums.abs_err / max(sums.count, 1)),
         "mean error",
-        "Σ |ref − cand| / n",
+        "Σ abs(ref − cand) / n",
         better="lower",
     )
     rmse: float = _metric(
@@ -140,23 +140,24 @@ class Metrics:
         _unless_broken(_cosine),
         "cosine similarity; 1 where nothing differs",
         "Σ ref·cand / √(Σ ref² · Σ cand²)",
+        unit="ratio",
         better="higher",
     )
     ref_amax: float = _metric(
         lambda sums: sums.ref_amax,
         "largest finite magnitude of the reference",
-        "max |ref|",
+        "max abs(ref)",
         column="range",
     )
     cand_amax: float = _metric(
         lambda sums: sums.cand_amax,
         "largest finite magnitude of the candidate",
-        "max |cand|",
+        "max abs(cand)",
     )
     clipped_fraction: float | None = _metric(
         lambda sums: None if sums.clipped is None else sums.clipped / max(sums.count, 1),
         "values beyond the range of the Q/DQ pair that reads the tensor",
-        "#(|cand| > amax) / n",
+        "#(abs(cand) > amax) / n",
         unit="share",
         better="lower",
     )
@@ -248,6 +249,42 @@ def metrics_of(sums: ErrorSums) -> Metrics:
     """The metrics that follow from a tensor's totals."""
     values = {metric.name: metric.of(sums) for metric in METRICS if metric.of}
     return Metrics(**values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class BuiltInMetric:
+    """An end-to-end metric that has a name: the function of `measure/task.py` that is so called.
+
+    More is better, which `--max-drop` and `--max-rise` of `bisect` rely on.
+
+    Attributes:
+        name: as users write it.
+        meaning: in one line.
+        needs_labels: the data must hold one array of labels.
+    """
+
+    name: str
+    meaning: str
+    needs_labels: bool
+
+
+BUILT_IN = (
+    BuiltInMetric(
+        "top1", "the share of samples whose highest score is that of their label", needs_labels=True
+    ),
+    BuiltInMetric(
+        "agreement",
+        "the share of samples whose highest score is where the reference has it",
+        needs_labels=False,
+    ),
+)
+"""End-to-end metrics by name; any other is a function of the user's."""
+
+
+def metric_usage() -> str:
+    """The end-to-end metrics as a help text lists them."""
+    names = [metric.name for metric in BUILT_IN]
+    return ", ".join([*names, "file.py:function", "package.module:function"])
 
 
 def gate_usage() -> str:

@@ -15,11 +15,12 @@ import numpy as np
 
 from qdebug.errors import MetricError
 from qdebug.inmemory import InMemory
+from qdebug.measure import metrics
 from qdebug.types import Array
 from qdebug.userfile import digest_of, function_of, last_line, load_file, name_of, raising_line
 from qdebug.wording import option
 
-BUILT_IN = ("top1", "agreement")
+BUILT_IN = tuple(metric.name for metric in metrics.BUILT_IN)
 _GIVEN = ("outputs", "labels", "reference")
 LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
 
@@ -86,7 +87,7 @@ class TaskMetric:
 
 
 def load_metric(spec: str) -> TaskMetric:
-    """The metric for "top1", "agreement", "file.py:function", "package.module:function", or for a
+    """The metric for a name of BUILT_IN, "file.py:function", "package.module:function", or for a
     function in memory (see `metric_in_memory`).
 
     A function of a file, or in memory, is called with those of `outputs`, `labels` and `reference`
@@ -99,15 +100,14 @@ def load_metric(spec: str) -> TaskMetric:
     """
     if isinstance(spec, InMemory):
         return _by_parameters(str(spec), spec.value, function=spec.value)
-    if spec == "top1":
-        return TaskMetric(spec, True, _top1)
-    if spec == "agreement":
-        return TaskMetric(spec, False, _agreement)
+    for metric in metrics.BUILT_IN:
+        if metric.name == spec:
+            return TaskMetric(spec, metric.needs_labels, globals()[spec])
     source, _, name = spec.rpartition(":")
     if not source or not name:
         raise MetricError(
             f"{option('metric')}: unknown metric '{spec}'",
-            f"Known: {', '.join(BUILT_IN)}, file.py:function, package.module:function.",
+            f"Known: {metrics.metric_usage()}.",
         )
     if source.endswith(".py"):
         path = Path(source)
@@ -163,7 +163,8 @@ def join_outputs(parts: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
     return joined
 
 
-def _top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
+def top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
+    """The share of samples whose highest score, in the first output, is that of their label."""
     truth, classes = labels_of(labels), _classes(_first(outputs))
     if truth.size != len(classes):
         raise MetricError(
@@ -174,7 +175,8 @@ def _top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
     return float(np.mean(classes == truth.reshape(-1)))
 
 
-def _agreement(outputs: Outputs, _: Outputs, reference: Outputs) -> float:
+def agreement(outputs: Outputs, _: Outputs, reference: Outputs) -> float:
+    """The share of samples whose highest score is where the reference has it."""
     return float(np.mean(_classes(_first(outputs)) == _classes(_first(reference))))
 
 

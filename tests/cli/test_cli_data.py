@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from qdebug.pipeline.compare.lockstep import Lockstep
-
 DROPPED = ("timings_s", "notes")
 
 
@@ -36,14 +34,16 @@ def close(a: Any, b: Any, rel: float = 1e-6) -> None:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tensors each pass over the samples compared."""
+    from qdebug.pipeline.compare import command as compare
+
     seen: list[int] = []
-    run = Lockstep.run
+    run_pass = compare.run_pass
 
-    def counted(one: Lockstep, *rest: Any, **named: Any) -> Any:
-        seen.append(len(one.comparison.tensors or ()))
-        return run(one, *rest, **named)
+    def counted(one: Any, *rest: Any) -> Any:
+        seen.append(len(one.comparison.tensors))
+        return run_pass(one, *rest)
 
-    monkeypatch.setattr(Lockstep, "run", counted)
+    monkeypatch.setattr(compare, "run_pass", counted)
     return seen
 
 

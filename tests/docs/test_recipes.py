@@ -1,0 +1,158 @@
+"""The recipes are followed: a copy of the sources gets their code, and then has the new part.
+
+A comment before a block says where it goes: ``<!-- file: PATH -->`` for a new file, or
+``<!-- insert: PATH | in: LINE -->`` for an item of what begins with that line: the last one in
+brackets, or, with ``| above: LINE``, before the first such line that follows. It is indented.
+Without `in` it goes above the first such line of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from documents import REPOSITORY, blocks
+
+RECIPES = REPOSITORY / "docs" / "recipes"
+COPIED = ("qdebug", "tests", "scripts", "docs", "calib_data", "README.md", "pyproject.toml")
+WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".git")
+
+
+class Follower:
+    """A copy of the sources to which a recipe has been applied."""
+
+    def __init__(self, recipe: str, folder: Path) -> None:
+        self.folder = folder
+        for name in COPIED:
+            source = REPOSITORY / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, ignore=WITHOUT)
+            else:
+                shutil.copy(source, folder / name)
+        self.shown: list[list[str]] = []
+        for block in blocks((RECIPES / recipe).read_text("utf-8")):
+            if "file" in block.notes:
+                path = folder / block.notes["file"]
+                assert not path.exists()
+                path.write_text(block.body, "utf-8")
+            elif "insert" in block.notes:
+                _insert(folder, block.notes["insert"], block.body)
+            elif block.language == "sh":
+                self.shown += block.commands()
+
+    def run(self, command: list[str], exits: int = 0) -> str:
+        """What a command of the recipe prints."""
+        words = {"qdebug": [sys.executable, "-m", "qdebug"], ".venv/bin/python": [sys.executable]}
+        done = subprocess.run(
+            [*words[command[0]], *command[1:]],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == exits, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def all_shown(self) -> dict[str, str]:
+        """What every command of the recipe prints, by its second word, or "--help"."""
+        said: dict[str, str] = {}
+        for command in self.shown:
+            key = "--help" if command[2:] == ["--help"] else command[1]
+            said[key] = said.get(key, "") + self.run(command)
+        return said
+
+
+def _insert(folder: Path, note: str, body: str) -> None:
+    name, *parts = note.split(" | ")
+    where = dict(part.split(": ", 1) for part in parts)
+    lines = (folder / name).read_text("utf-8").splitlines(keepends=True)
+    if "in" not in where:
+        lines.insert(_line(lines, where["above"]), body + "\n\n")
+    else:
+        start = _line(lines, where["in"])
+        outer = lines[start][: -len(lines[start].lstrip())]
+        if "above" in where:
+            at, body = _line(lines, where["above"], start), body + "\n"
+        else:
+            closing = tuple(outer + bracket for bracket in ")]}")
+            at = next(i for i in range(start + 1, len(lines)) if lines[i].rstrip() in closing)
+            body = body.rstrip("\n") + ",\n"
+        lines.insert(at, textwrap.indent(body, outer + " " * 4))
+    (folder / name).write_text("".join(lines), "utf-8")
+
+
+def _line(lines: list[str], text: str, start: int = 0) -> int:
+    return next(i for i in range(start, len(lines)) if lines[i].strip() == text)
+
+
+@pytest.fixture(scope="module")
+def calibrator(tmp_path_factory: pytest.TempPathFactory) -> Follower:
+    return Follower("add-a-calibrator.md", tmp_path_factory.mktemp("calibrator"))
+
+
+@pytest.fixture(scope="module")
+def metric(tmp_path_factory: pytest.TempPathFactory) -> Follower:
+    return Follower("add-a-metric.md", tmp_path_factory.mktemp("metric"))
+
+
+def test_a_new_calibrator_is_everywhere(calibrator: Follower) -> None:
+    said = calibrator.all_shown()
+    assert "gauss[:K]" in said["--help"]
+    rows = [line.split()[0] for line in said["calibrate"].splitlines() if line.strip()]
+    assert {"gauss:3.92", "gauss:6", "minmax"} <= set(rows)
+    assert any(line.split()[:1] == ["gauss:3.92"] for line in said["ranges"].splitlines())
+    assert " passed in " in said["-m"]
+    table = (calibrator.folder / "docs/reference/calibrators.md").read_text("utf-8")
+    assert "| `gauss[:K]` | K times the rms" in table
+
+
+def test_a_new_calibrator_gives_its_ranges(calibrator: Follower) -> None:
+    command = "qdebug calibrate calib_data/digits_cnn.onnx --method gauss:6 --json found.json"
+    calibrator.run([*command.split(), "--calib-data", "calib_data/digits_calib.npz"])
+    found = json.loads((calibrator.folder / "found.json").read_text("utf-8"))
+    assert list(found["methods"]) == ["gauss:6"]
+    assert all(t["amax"] > 0 for t in found["methods"]["gauss:6"]["tensors"].values())
+
+
+def test_a_new_metric_is_everywhere(metric: Follower) -> None:
+    said = metric.all_shown()
+    assert "psnr_db" in said["--help"]
+    heads = next(line for line in said["compare"].splitlines() if " local dB" in line)
+    assert heads.split()[-5:] == ["cum.", "dB", "range", "PSNR", "clip"]
+    assert "output.psnr_db>=20" in said["compare"]
+    assert " passed in " in said["-m"]
+    table = (metric.folder / "docs/reference/metrics.md").read_text("utf-8")
+    assert "| `psnr_db` | peak signal-to-noise ratio" in table
+
+
+def test_a_new_metric_has_values_and_can_fail_a_gate(metric: Follower) -> None:
+    compare = next(
+        command for command in metric.shown if command[1] == "compare" and "--json" in command
+    )
+    metric.run([w.replace("psnr_db>=20", "psnr_db>=200") for w in compare], exits=1)
+    found = json.loads((metric.folder / "result.json").read_text("utf-8"))
+    (output,) = found["outputs"]
+    peak = 20 * math.log10(output["ref_amax"] / output["rmse"])
+    assert output["psnr_db"] == pytest.approx(peak)
+    assert found["verdict"]["conditions"][0]["value"] == output["psnr_db"]
+    assert all("psnr_db" in entry for entry in (*found["layers"], *found["tensors"]))
+
+
+def test_the_tables_of_the_documentation_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/update_tables.py", "--check"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
