@@ -11,6 +11,8 @@ from qdebug.measure.result import Cause
 LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
 _HALF_MAX, _HALF_TINY = 65504.0, 2.0**-14
+_FEWEST_TINY = 0.01
+"""Underflow is told of where more than this fraction of the non-zero values is tiny."""
 _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
 
@@ -73,13 +75,15 @@ def int8_causes(parts: Sequence[OperandPart], weight: WeightPart | None) -> tupl
 
 
 def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tuple[Cause, ...]:
-    """The causes of an FP16 layer's error.
+    """The causes of an FP16 layer's local error, the largest share first.
 
     Args:
-        largest: magnitude that the layer reads or writes in FP32.
-        tiny: share of its non-zero values below FP16's normal numbers.
-        sums: share of its error that its kernel makes, by sums of products in FP16 most of all.
-        sums_db: SQNR at its output with exact sums.
+        largest: the largest magnitude that the layer reads or writes in FP32.
+        tiny: fraction of the non-zero values it reads or writes that are below FP16's normal
+            numbers, 0 to 1.
+        sums: fraction of its error energy that its kernel adds, mostly by summing products in
+            FP16, 0 to 1.
+        sums_db: SQNR at its output with exact sums, in dB.
     """
     if largest > _HALF_MAX:
         return (
@@ -90,26 +94,27 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
                 "Keep the layer in FP32, or scale what it reads down.",
             ),
         )
-    if tiny > 0.01:
-        return (
+    causes = []
+    if tiny > _FEWEST_TINY:
+        causes.append(
             Cause(
                 "fp16-underflow",
-                tiny,
-                f"{100 * tiny:.2g}% of the values are under {_HALF_TINY:.1g}, where FP16 loses "
-                "digits",
+                min(tiny, 1.0 - sums),
+                f"{100 * tiny:.2g}% of the non-zero values are under {_HALF_TINY:.1g}, where FP16 "
+                "loses digits",
                 "Keep the layer in FP32, or scale what it reads up.",
-            ),
+            )
         )
     if sums >= LEAST_SHARE:
-        return (
+        causes.append(
             Cause(
                 "fp16-sums",
                 sums,
                 f"its kernel also rounds inside, where it sums; with exact sums {sums_db:.1f} dB",
                 "Keep the layer in FP32: TensorRT then sums in FP32 too.",
-            ),
+            )
         )
-    return ()
+    return tuple(sorted(causes, key=lambda c: -(c.share or 0)))
 
 
 def harmless_cause(largest: float, readers_db: float) -> Cause:

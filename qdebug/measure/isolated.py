@@ -38,6 +38,7 @@ class _Values:
     beyond: int = 0
     clip_error: float = 0.0
     error: float = 0.0
+    nonzero: int = 0
     tiny: int = 0
 
     def add(self, values: Array, amax: float | None) -> None:
@@ -54,6 +55,7 @@ class _Values:
         self.largest = max(self.largest, largest)
         if amax is None:
             magnitude = np.abs(exact)
+            self.nonzero += int(np.count_nonzero(magnitude))
             self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
             return
         self.squares += float(exact @ exact)
@@ -114,8 +116,8 @@ class IsolatedLayer:
         """The causes of its error."""
         if self.subject.precisions[self.layer.name] is Precision.FP16:
             values = self.values.values()
-            count = sum(v.count for v in values)
-            tiny = sum(v.tiny for v in values) / count if count else 0.0
+            nonzero = sum(v.nonzero for v in values)
+            tiny = sum(v.tiny for v in values) / nonzero if nonzero else 0.0
             largest = max((v.largest for v in values), default=0.0)
             return half_causes(largest, tiny, *self._sums())
         whole = self.energies.get(WHOLE, 0.0)

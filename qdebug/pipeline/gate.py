@@ -11,7 +11,7 @@ from qdebug.measure.metrics import GATED
 from qdebug.measure.result import TaskResult
 from qdebug.measure.task import TaskMetric, labels_of, load_metric
 from qdebug.model.samples import Samples
-from qdebug.pipeline.compare.lockstep import TaskOutputs
+from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,13 @@ def check_labels(gate: Gate, samples: Samples) -> None:
 
 
 def task_result(
-    metric: TaskMetric | None, outputs: TaskOutputs, samples: Samples
-) -> tuple[TaskResult | None, MetricError | None]:
-    """The metric of both runs; its failure is kept until everything else is safe on disk."""
-    if metric is None:
-        return None, None
-    try:
-        reference, candidate = outputs.joined()
-        before = metric(reference, samples.extras, reference)
-        return TaskResult(metric.name, before, metric(candidate, samples.extras, reference)), None
-    except MetricError as failure:
-        return None, failure
+    metric: TaskMetric, samples: Samples, reference: OutputKeeper, candidate: OutputKeeper
+) -> TaskResult:
+    """The metric of both runs over all samples.
+
+    Raises:
+        MetricError: the metric raised, or an output has another shape for some samples.
+    """
+    evaluator = MetricEvaluator.of(metric, samples, reference)
+    before = evaluator.of_reference()
+    return TaskResult(metric.name, before, evaluator(candidate.joined()))

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from onnx import helper
 
-from qdebug.pipeline.bisect.stored import StoredActivations
 from qdebug.plan.planfile import read_plan
+from qdebug.run.ort_fast.prefix_cache import PrefixCache
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 CNN = str(BUNDLED / "digits_cnn.onnx")
@@ -298,14 +298,14 @@ def test_budgets_end_with_the_best_so_far(desk: Any, found: Any) -> None:
 def test_the_memory_budget_bounds_what_is_stored_and_changes_no_evaluation(
     found: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve, most = StoredActivations.reserve, [0]
+    reserve, most = PrefixCache.reserve, [0]
 
-    def watched(store: StoredActivations, *arguments: Any) -> bool:
+    def watched(store: PrefixCache, *arguments: Any) -> bool:
         reserved = reserve(store, *arguments)
         most[0] = max(most[0], store.size)
         return reserved
 
-    monkeypatch.setattr(StoredActivations, "reserve", watched)
+    monkeypatch.setattr(PrefixCache, "reserve", watched)
     held, histories = [], []
     for budget in ("512M", "40K"):
         most[0] = 0

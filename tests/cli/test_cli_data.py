@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from qdebug.pipeline.compare.lockstep import Lockstep
+
 DROPPED = ("timings_s", "notes")
 
 
@@ -34,16 +36,14 @@ def close(a: Any, b: Any, rel: float = 1e-6) -> None:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tensors each pass over the samples compared."""
-    from qdebug.pipeline.compare import command as compare
-
     seen: list[int] = []
-    run_pass = compare.run_pass
+    run = Lockstep.run
 
-    def counted(one: Any, *rest: Any) -> Any:
-        seen.append(len(one.comparison.tensors))
-        return run_pass(one, *rest)
+    def counted(one: Lockstep, *rest: Any, **named: Any) -> Any:
+        seen.append(len(one.comparison.tensors or ()))
+        return run(one, *rest, **named)
 
-    monkeypatch.setattr(compare, "run_pass", counted)
+    monkeypatch.setattr(Lockstep, "run", counted)
     return seen
 
 

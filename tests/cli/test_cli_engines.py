@@ -300,7 +300,7 @@ def test_an_operator_that_is_not_known_is_told_before_any_work(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was simulated")
 
-    monkeypatch.setattr("qdebug.pipeline.compare.command.run_pass", never)
+    monkeypatch.setattr("qdebug.pipeline.compare.lockstep.Lockstep.run", never)
     monkeypatch.setattr("qdebug.pipeline.bisect.setup.rate_layers", never)
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"),
              helper.make_node(op, ["r"], ["y"], "suspect", domain=domain)]  # fmt: skip

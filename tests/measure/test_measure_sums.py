@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 from qdebug.measure.compare import (
+    CANDIDATE,
+    LOCAL,
+    REFERENCE,
     Comparison,
-    Execution,
-    compare_execution,
-    merge_errors,
+    ErrorTotals,
+    ExecutedBatch,
+    compare_batch,
     skipped_tensors,
 )
 from qdebug.measure.metrics import METRIC_NAMES, metrics_of, sqnr_db
 from qdebug.measure.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
+from qdebug.model.samples import Batch
 
 F32 = np.float32
 INF, NAN = math.inf, math.nan
@@ -168,25 +172,42 @@ def test_sqnr_db_of_energies() -> None:
     assert "sqnr_db" in METRIC_NAMES
 
 
-def _execution(start: int, ref: Any, cand: Any, local: Any) -> Execution:
-    return Execution(start, len(ref), {"a": ref, "b": ref}, {"a2": cand, "b": cand[:, :1]}, local)
+def _executed(start: int, ref: Any, cand: Any, local: Any) -> ExecutedBatch:
+    runs = {
+        REFERENCE: {"a": ref, "b": ref, "n": ref.astype(int)},
+        CANDIDATE: {"a": cand, "b": cand[:, :1], "n": ref.astype(int)},
+        LOCAL: local,
+    }
+    return ExecutedBatch(Batch(start, start, len(ref)), {}, runs)
 
 
-def test_compare_execution_and_merge() -> None:
-    comparison = Comparison({"a": "a2", "b": "b"}, {}, {"layer": ("a", "a:local")}, ("a",))
+def test_errors_of_batches_add_up() -> None:
+    comparison = Comparison(local={"layer": ("a", "a:local")}, rated=("a",))
     ref = np.array([[3, 4], [1, 0]], F32)
     cand = np.array([[3, 2], [1, 0]], F32)
-    parts = [
-        compare_execution(comparison, _execution(s, ref, cand, {"a:local": ref + F32(1)}))
-        for s in (0, 2)
-    ]
-    assert parts[0].output_ratios == (4 / 25, 0)
-    total = merge_errors(parts)
+    total = ErrorTotals()
+    for start in (0, 2):
+        executed = _executed(start, ref, cand, {"a:local": ref + F32(1)})
+        part = compare_batch(comparison, executed)
+        assert part.sample_ratios == (4 / 25, 0)
+        total.add(part)
     assert total.tensors["a"].sq_err == 8
     assert total.tensors["a"].worst_sample == 0
-    assert "b" not in total.tensors
+    assert set(total.tensors) == {"a"}
+    assert total.local_samples == 4
     skipped = skipped_tensors(total)
     assert (skipped[0].tensor, len(skipped)) == ("b", 1)
     assert "(2, 2) in the reference, (2, 1)" in skipped[0].reason
     energy = total.local["layer"]
     assert (energy.error_sq, energy.ref_sq) == (8, 52)
+
+
+def test_an_output_with_nan_is_infinite_noise() -> None:
+    ones = np.ones((1, 4), F32)
+    totals = ErrorTotals({"a": measure(ones, ones * F32(1.1))})
+    assert totals.noise() == pytest.approx(0.01, rel=1e-5)
+    totals.tensors["b"] = measure(ones * 100, ones * 110)
+    assert totals.noise() == pytest.approx(0.01, rel=1e-5)  # the scale of an output does not count
+    totals.tensors["c"] = measure(ones, ones * NAN)
+    assert math.isinf(totals.noise())
+    assert math.isnan(ErrorTotals().noise())

@@ -18,22 +18,20 @@ from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.model.samples import Batch, open_samples
+from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import SampleSubset, split, whole
 from qdebug.pipeline.bisect.candidates import CandidateRunner
-from qdebug.pipeline.bisect.stored import StoredActivations
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import gather_ranges
-from qdebug.pipeline.scoring import TensorScore
 from qdebug.plan.lower import lower, required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, TensorRange, bind_plan
+from qdebug.run.ort_fast.prefix_cache import PrefixCache
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.simulation import SimulationBackend, SimulationSession
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Precision, ignore_progress
 
 DATA = Path(__file__).parents[2] / "calib_data"
-BATCH = Batch(0, 0, 1)
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 
 
@@ -150,7 +148,7 @@ def test_results_do_not_depend_on_the_number_of_workers(cnn: Case) -> None:
         assert found[0] == found[1] == found[2]
 
 
-class _Watched(StoredActivations):
+class _Watched(PrefixCache):
     """Remembers how much it has held at most."""
 
     most = 0
@@ -169,8 +167,8 @@ def test_stored_activations_change_no_bit_of_any_result(
     failures = []
     plain = CandidateRunner._try
 
-    def watched(self: CandidateRunner, *arguments: Any) -> Any:
-        run = plain(self, *arguments)
+    def watched(self: CandidateRunner, *arguments: Any, **named: Any) -> Any:
+        run = plain(self, *arguments, **named)
         failures.append(run.failure)
         return run
 
@@ -185,7 +183,7 @@ def test_stored_activations_change_no_bit_of_any_result(
             assert runner._sessions is not None
             store = _Watched(runner._sessions, limit)
             store.measured(running=1.0, keeping=0.0)  # as a large network: keeps everywhere
-            runner._stored = store if way == "stored" else None
+            runner._cache = store if way == "stored" else None
             results = [r for pins in candidates for r in runner.evaluate_many([pins])]
             found.append([replace(r, seconds=0.0) for r in results])
             if way == "stored":
@@ -327,15 +325,3 @@ def test_another_backend_gets_candidates_lowered(cnn: Case) -> None:
         (found,) = runner.evaluate_many([{}])
     with cnn.runner(literal=True) as runner:
         assert runner.evaluate_many([{}])[0].outputs == found.outputs
-
-
-def test_an_output_with_nan_is_infinite_noise() -> None:
-    score = TensorScore(False)
-    ones = np.ones((1, 4), np.float32)
-    score.add({"a": ones, "n": ones.astype(int)}, {"a": ones * 1.1, "n": ones.astype(int)}, BATCH)
-    assert score.noise() == pytest.approx(0.01, rel=1e-5)
-    score.add({"b": ones * 100}, {"b": ones * 110}, BATCH)
-    assert score.noise() == pytest.approx(0.01, rel=1e-5)  # the scale of an output does not count
-    score.add({"c": ones}, {"c": ones * math.nan}, BATCH)
-    assert math.isinf(score.noise())
-    assert math.isnan(TensorScore(False).noise())

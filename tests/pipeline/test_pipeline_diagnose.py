@@ -64,6 +64,14 @@ def _main(layer: LayerResult) -> Cause:
     return layer.causes[0]
 
 
+def test_underflow_is_a_share_of_the_values_that_are_not_zero(tmp_path: Path) -> None:
+    """As behind a Relu: few values are not 0, and those lose their digits."""
+    data, weight = np.zeros((32, 16), np.float32), np.zeros((16, 16), np.float32)
+    data[0, 0], weight[0, 0] = 1e-6, 1.0
+    layer = _layer(tmp_path, data, data, weight, precision="fp16", fp16_kernels="exact")
+    assert "fp16-underflow" in [cause.label for cause in layer.causes]
+
+
 def test_ranges_from_other_data(tmp_path: Path) -> None:
     cause = _main(_layer(tmp_path, X, X / 10, WEIGHT))
     assert cause.label == "unrepresentative-calibration"

@@ -1,7 +1,7 @@
 """Evaluate candidate plans of one model, thousands of times: the predicate of a precision search.
 
-A candidate raises some layers of a base plan to a higher precision; ranges, samples and reference
-are those of the base and are prepared once.
+A candidate overrides the precision of some layers of a base plan; ranges, samples and reference are
+those of the base and are prepared once.
 """
 
 from __future__ import annotations
@@ -15,28 +15,40 @@ from enum import Enum, auto
 
 import onnx
 
-from qdebug.config.bisect import STORED_BYTES
 from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.measure.candidate import Agreement, CandidateResult
-from qdebug.measure.sums import MeasureOptions
+from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.measure.task import TaskMetric
 from qdebug.model.prepare import Model
-from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
-from qdebug.pipeline.bisect.stored import Resumed, StoredActivations
 from qdebug.pipeline.compare.lockstep import measure_options
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.kept_reference import KeptReference
-from qdebug.pipeline.scoring import MetricEvaluator, TensorScore
+from qdebug.pipeline.evaluator import (
+    KeptReference,
+    MetricEvaluator,
+    OutputKeeper,
+    Run,
+    evaluate,
+    run_of,
+)
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import BoundPlan, nearest
 from qdebug.run.base import Backend, Session
 from qdebug.run.ort_fast.assemble import Assembler
+from qdebug.run.ort_fast.prefix_cache import DEFAULT_BYTES, PrefixCache, ResumedSession
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.stream import map_in_order
 from qdebug.types import Precision, Tensors
+
+PrecisionOverrides = Mapping[str, Precision]
+"""Layer name -> the precision it runs in; every other layer is as in the base plan."""
+
+_INNER, _LITERAL = "inner", "literal"
+"""Runs beside the candidate: tensors inside the reference, and the candidate on literal Q/DQ."""
+_AGREEMENT_SAMPLES = 16
+"""About how many samples are run both ways, to see whether the fast kernels may be used."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +64,13 @@ class Engines:
     model: Callable[[BoundPlan], onnx.ModelProto]
 
 
-Raises = Mapping[str, Precision]
-"""Layer name -> the precision it is raised to; every other layer is as in the base plan."""
+class _Mode(Enum):
+    """How a candidate runs: on INT8 kernels from a cached prefix, on INT8 kernels from its inputs,
+    or as literal Q/DQ."""
 
-_AGREEMENT_SAMPLES = 16
-"""About how many samples are run both ways, to see whether the fast kernels may be used."""
+    RESUMED = auto()
+    KERNELS = auto()
+    LITERAL = auto()
 
 
 class CandidateRunner(AbstractContextManager["CandidateRunner"]):
@@ -81,7 +95,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         capture: Sequence[str] = (),
         literal: bool | None = None,
         engines: Engines | None = None,
-        stored_bytes: int = STORED_BYTES,
+        cache_bytes: int = DEFAULT_BYTES,
     ) -> None:
         """Runs the reference once over the samples.
 
@@ -91,28 +105,28 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             literal: True for literal Q/DQ, False for the fast kernels, None to use these where
                 they agree with literal Q/DQ on this machine.
             engines: what runs the candidates in place of ONNX Runtime.
-            stored_bytes: limit of the activations that candidates start from.
+            cache_bytes: limit of the activations that candidates start from.
 
         Raises:
             QdebugError: a range is missing, samples cannot be read, the model does not run, or the
                 metric raised.
         """
         self._context, self._model, self._bound = context, model, bound
+        self._capture = tuple(dict.fromkeys(capture))
         self._engines: Backend | None = None
         self._lowered: Callable[[BoundPlan], onnx.ModelProto] = _lowered
-        self._capture = tuple(dict.fromkeys(capture))
-        self._keep = metric is not None
         self.agreement: Agreement | None = None
         self._sessions = _sessions_of(context, bound)
-        self._stored = StoredActivations(self._sessions, stored_bytes) if self._sessions else None
+        self._cache = PrefixCache(self._sessions, cache_bytes) if self._sessions else None
         with ExitStack() as stack:
-            session = context.backend.open(model.graph.proto, self._capture)
-            stack.callback(session.close)
-            self._reference = KeptReference(context, model.graph, session, subset, metric)
+            self._inner = context.backend.open(model.graph.proto, self._capture)
+            stack.callback(self._inner.close)
+            self._reference = KeptReference(context, model.graph, self._inner, subset, metric)
             self.subset = self._reference.subset
             if engines is not None:
                 self._engines, self._lowered = engines.backend(self.subset), engines.model
-            self.reference_task = self._reference.judge.of(self._reference.judge.reference)
+            task = self._reference.task
+            self.reference_task = task.of_reference() if task else None
             self.literal, self.reason = self._choose(literal)
             self._stack = stack.pop_all()
 
@@ -123,94 +137,106 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """Let go of the reference; doing so twice does nothing."""
         self._stack.close()
 
-    def evaluate_many(self, candidates: Sequence[Raises]) -> list[CandidateResult]:
+    def evaluate_many(self, candidates: Sequence[PrecisionOverrides]) -> list[CandidateResult]:
         """The results, in order. They do not depend on the number of workers.
 
         Raises:
-            PlanError: an unknown layer, or a raise that the model cannot be lowered with.
+            PlanError: an unknown layer, or an override that the model cannot be lowered with.
             MetricError: the metric raised.
         """
-        bounds = [self._raised(raises) for raises in candidates]
+        bounds = [self._overridden(overrides) for overrides in candidates]
         workers = self._context.parallel.workers
         if len(bounds) < workers:
             runs = [self._run(bound, workers) for bound in bounds]
         else:
             runs = list(map_in_order(lambda bound: self._run(bound, 1), bounds, workers))
-        return [_result(run, self._reference.judge) for run in runs]
+        return [run.result(self._reference.task) for run in runs]
 
-    def _raised(self, raises: Raises) -> BoundPlan:
+    def _overridden(self, overrides: PrecisionOverrides) -> BoundPlan:
         known = self._bound.precisions
-        for name in raises:
+        for name in overrides:
             if name not in known:
-                raise PlanError(f"the model has no layer '{name}'", nearest(name, known))
-        plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **raises})
-        return replace(self._bound, plan=plan, precisions={**known, **raises})
+                raise PlanError(
+                    f"the model has no layer '{name}'",
+                    nearest(name, known),
+                    code="QD-PLAN-UNKNOWN-LAYER",
+                )
+        plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **overrides})
+        return replace(self._bound, plan=plan, precisions={**known, **overrides})
 
     def _run(self, bound: BoundPlan, workers: int) -> _Run:
-        """One candidate over all samples; in a plainer way where one fails."""
-        ways = (_Way.LITERAL,) if self.literal else tuple(_Way)
+        """One candidate over all samples; in a plainer mode where one fails."""
         seconds = 0.0
-        for way in ways:
-            run = self._try(bound, self.subset.batches, workers, way, self._keep)
+        for mode in (_Mode.LITERAL,) if self.literal else tuple(_Mode):
+            run = self._try(
+                bound, self.subset, workers, mode, keep=self._reference.task is not None
+            )
             seconds += run.seconds
             if not run.failure:
                 break
         return replace(run, seconds=seconds)
 
     def _try(
-        self, bound: BoundPlan, batches: Sequence[Batch], workers: int, way: _Way, keep: bool
+        self,
+        bound: BoundPlan,
+        subset: SampleSubset,
+        workers: int,
+        mode: _Mode,
+        *,
+        keep: bool,
+        literal: OutputKeeper | None = None,
     ) -> _Run:
-        """Build one candidate and run it with `workers` executions in flight."""
+        """Build one candidate and run it with `workers` batches in flight.
+
+        Args:
+            keep: keep its outputs.
+            literal: outputs of another run of it, to compare its own with.
+        """
         started = time.perf_counter()
-        options: Mapping[str, MeasureOptions] = {}
+        outputs = OutputKeeper(CANDIDATE, self._model.graph.outputs)
+        runs: dict[str, Run] = {REFERENCE: self._reference.run}
+        comparisons = {REFERENCE: Comparison()}
         if self._capture:
             options = measure_options(planned_pair(self._model, bound), self._capture)
-        score, captured, failure = TensorScore(keep), TensorScore(False, options), ""
+            comparisons[_INNER] = Comparison(_INNER, options=options)
+            runs[_INNER] = self._inner_run
+        if literal is not None:
+            comparisons[_LITERAL] = Comparison(_LITERAL)
+            runs[_LITERAL] = lambda executed: literal.by_batch[executed.batch]
+        totals, failure = {name: ErrorTotals() for name in comparisons}, ""
         try:
-            session = self._open(bound, way)
+            session = self._open(bound, mode)
             try:
-                self._execute(session, batches, workers, score, captured)
-                if isinstance(session, Resumed):
+                totals = evaluate(
+                    subset,
+                    {**runs, CANDIDATE: _candidate_run(session)},
+                    comparisons,
+                    self._context,
+                    workers=workers,
+                    feeds=self._reference.feeds,
+                    sinks=[outputs] if keep else [],
+                )
+                if isinstance(session, ResumedSession):
                     session.keep()
             finally:
                 session.close()
         except (BackendError, ModelError) as error:
             failure = error.message
-        return _Run(score, captured, time.perf_counter() - started, failure)
+        return _Run(totals, outputs, time.perf_counter() - started, failure)
 
-    def _open(self, bound: BoundPlan, way: _Way) -> Session | Resumed:
-        if way is _Way.RESUMED and self._stored is not None:
-            return self._stored.open(bound.precisions)
+    def _inner_run(self, executed: ExecutedBatch) -> Tensors:
+        found = self._inner.run(executed.feeds)
+        return {t: found[t] for t in self._capture if t in found}
+
+    def _open(self, bound: BoundPlan, mode: _Mode) -> Session | ResumedSession:
+        if mode is _Mode.RESUMED and self._cache is not None:
+            return self._cache.open(bound.precisions)
         sessions = self._sessions
         if self._engines is not None:
             return self._engines.open(self._lowered(bound), self._capture)
         if sessions is not None and not self._capture and sessions.takes(bound.precisions):
-            return sessions.open(bound.precisions, kernels=way is not _Way.LITERAL)
+            return sessions.open(bound.precisions, kernels=mode is not _Mode.LITERAL)
         return self._context.simulation.open(_lowered(bound), self._capture)
-
-    def _execute(
-        self,
-        session: Session | Resumed,
-        batches: Sequence[Batch],
-        workers: int,
-        score: TensorScore,
-        captured: TensorScore,
-    ) -> None:
-        """Run and measure; sums are added up in the batches' order, whoever ran them."""
-        reference = self._reference
-
-        def one(batch: Batch) -> tuple[Tensors, Tensors]:
-            feeds = reference.feeds(batch)
-            inside = reference.session.run(feeds) if self._capture else {}
-            if isinstance(session, Resumed):
-                return inside, session.run(batch.index, feeds)
-            return inside, session.run(feeds)
-
-        results = map_in_order(one, batches, workers) if workers > 1 else map(one, batches)
-        for batch, (inside, found) in zip(batches, results, strict=True):
-            score.add(reference.outputs[batch.index], found, batch)
-            both = {t: inside[t] for t in self._capture if t in inside and t in found}
-            captured.add(both, found, batch)
 
     def _choose(self, literal: bool | None) -> tuple[bool, str]:
         """Whether to run literally, and why."""
@@ -225,7 +251,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             return True, "Candidates run on literal Q/DQ: this base plan has no INT8 kernels."
         if literal is not None:
             return literal, f"Candidates run on {'literal Q/DQ' if literal else 'INT8 kernels'}."
-        found = self.agreement = self._compare_ways()
+        found = self.agreement = self._compare_modes()
         if found.fast.failure:
             return True, f"Candidates run on literal Q/DQ: INT8 kernels fail, {found.fast.failure}"
         figures = (
@@ -236,56 +262,62 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             return False, f"Candidates run on INT8 kernels, which agree here: {figures}."
         return True, f"Candidates run on literal Q/DQ: INT8 kernels do not agree here, {figures}."
 
-    def _compare_ways(self) -> Agreement:
-        """The base plan both ways on a few samples."""
-        batches = self._reference.some(_AGREEMENT_SAMPLES)
+    def _compare_modes(self) -> Agreement:
+        """The base plan in both modes on a few samples."""
+        few = SampleSubset(self.subset.samples, tuple(self._reference.some(_AGREEMENT_SAMPLES)))
         workers = self._context.parallel.workers
-        ways = (_Way.LITERAL, _Way.WHOLE)
-        literal, fast = (self._try(self._bound, batches, workers, way, True) for way in ways)
-        between = TensorScore(False)
-        if not literal.failure and not fast.failure:
-            for i, batch in enumerate(batches):
-                between.add(literal.score.batch(i), fast.score.batch(i), batch)
-        judge = self._reference.judge_of(batches)
+        literal = self._try(self._bound, few, workers, _Mode.LITERAL, keep=True)
+        beside = None if literal.failure else literal.outputs
+        fast = self._try(self._bound, few, workers, _Mode.KERNELS, keep=True, literal=beside)
+        between = fast.totals[_LITERAL].metrics() if beside else {}
+        task = self._reference.task_on(few.batches)
         return Agreement(
-            sum(batch.count for batch in batches),
-            min((m.sqnr_db for m in between.metrics().values()), default=math.nan),
-            *(_result(way, judge) for way in (literal, fast)),
+            few.count,
+            min((m.sqnr_db for m in between.values()), default=math.nan),
+            literal.result(task),
+            fast.result(task),
         )
-
-
-class _Way(Enum):
-    """How a candidate runs: on kernels from activations that are stored, on kernels, literally."""
-
-    RESUMED = auto()
-    WHOLE = auto()
-    LITERAL = auto()
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One candidate that ran; its metric is computed later, in the caller's thread."""
+    """One candidate that ran; its metric is computed later, in the caller's thread.
 
-    score: TensorScore
-    captured: TensorScore
+    Attributes:
+        totals: errors by what it was compared with.
+        outputs: kept where a metric needs them.
+    """
+
+    totals: Mapping[str, ErrorTotals]
+    outputs: OutputKeeper
     seconds: float
     failure: str
 
+    def result(self, task: MetricEvaluator | None) -> CandidateResult:
+        """What it found, with the metric.
 
-def _result(run: _Run, judge: MetricEvaluator) -> CandidateResult:
-    if run.failure:
-        return CandidateResult({}, None, math.nan, run.seconds, failure=run.failure)
-    score, inside = run.score, run.captured.metrics()
-    outputs = score.metrics()
-    try:
-        task = judge(score)
-    except MetricError as error:
-        if all(m.is_finite for m in outputs.values()):
-            raise
-        # No fault of the metric: this candidate overflows, and is no answer.
-        failure = f"its outputs hold NaN or Inf, and {error.message}"
-        return CandidateResult({}, None, math.nan, run.seconds, failure=failure)
-    return CandidateResult(outputs, task, score.noise(), run.seconds, inside)
+        Raises:
+            MetricError: the metric raised on outputs that are all finite.
+        """
+        failure, totals = self.failure, self.totals[REFERENCE]
+        if not failure:
+            outputs = totals.metrics()
+            inner = self.totals[_INNER].metrics() if _INNER in self.totals else {}
+            try:
+                value = task(self.outputs.joined()) if task else None
+                return CandidateResult(outputs, value, totals.noise(), self.seconds, inner)
+            except MetricError as error:
+                if all(m.is_finite for m in outputs.values()):
+                    raise
+                # No fault of the metric: this candidate overflows, and is no answer.
+                failure = f"its outputs hold NaN or Inf, and {error.message}"
+        return CandidateResult({}, None, math.nan, self.seconds, failure=failure)
+
+
+def _candidate_run(session: Session | ResumedSession) -> Run:
+    if isinstance(session, ResumedSession):
+        return lambda executed: session.run(executed.batch.index, executed.feeds)
+    return run_of(session)
 
 
 def _lowered(bound: BoundPlan) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import numpy as np
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.task import BUILT_IN
 from qdebug.pipeline.bisect.setup import Setup
-from qdebug.pipeline.kept_reference import KeptReference
+from qdebug.pipeline.evaluator import KeptReference
 from qdebug.search.find import SearchResult
 
 
@@ -47,12 +47,12 @@ def _of_shuffled_outputs(setup: Setup) -> float | None:
     """The metric of FP32's outputs, each sample with those of another; None where it fails."""
     graph, context = setup.model.graph, setup.context
     with closing(context.backend.open(graph.proto, [])) as session:
-        kept = KeptReference(context, graph, session, setup.searched, setup.target.metric)
-    order = np.random.default_rng(0).permutation(kept.subset.count)
-    outputs = kept.judge.reference
-    if any(len(array) != len(order) for array in outputs.values()):
+        task = KeptReference(context, graph, session, setup.searched, setup.target.metric).task
+    assert task is not None  # it was measured before
+    order = np.random.default_rng(0).permutation(setup.searched.count)
+    if any(len(array) != len(order) for array in task.reference.values()):
         return None
     try:
-        return kept.judge.of({name: array[order] for name, array in outputs.items()})
+        return task({name: array[order] for name, array in task.reference.items()})
     except MetricError:
         return None

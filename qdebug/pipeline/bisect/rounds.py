@@ -148,7 +148,7 @@ def _search(setup: Setup, way: _Way) -> Searched:
                 capture=target.captured(layers, setup.model.graph),
                 literal=way.literal,
                 engines=way.engines,
-                stored_bytes=settings.memory_budget,
+                cache_bytes=settings.memory_budget,
             )
         )
         at_once = 1 if way.engines else setup.context.parallel.workers

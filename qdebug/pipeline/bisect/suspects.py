@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from qdebug.measure.compare import compare_execution, merge_errors
 from qdebug.measure.result import LayerResult
 from qdebug.model.samples.subset import SampleSubset
-from qdebug.pipeline.compare.lockstep import open_pass
+from qdebug.pipeline.compare.lockstep import open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context
 from qdebug.plan.pair import ModelPair
-from qdebug.types import Progress
 
 SAMPLES = 16
 """A ratio of energies over whole activations moves little with more."""
@@ -20,16 +18,10 @@ SAMPLES = 16
 def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict[str, LayerResult]:
     """Local and cumulative errors of the layers, on some samples spread over the subset."""
     tensors = [t for t in pair.tensors if t in pair.reference.producers]
-    samples = subset.samples
-    wanted = min(len(subset.batches), max(1, SAMPLES // samples.batch_size))
+    wanted = min(len(subset.batches), max(1, SAMPLES // subset.samples.batch_size))
     step = len(subset.batches) / wanted
-    batches = [subset.batches[int(i * step)] for i in range(wanted)]
+    batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
     with ExitStack() as stack:
-        one = open_pass(stack, context, pair, tensors, rated=False)
-        parts = []
-        for done, batch in enumerate(batches, start=1):
-            feeds = samples.feeds(batch.start, batch.count)
-            execution = one.execute(batch, feeds, None, True)
-            parts.append(compare_execution(one.comparison, execution))
-            context.progress(Progress("rate layers", done, wanted))
-    return {r.name: r for r in layer_results(pair, merge_errors(parts))}
+        one = open_lockstep(stack, context, pair, tensors, rated=False)
+        errors = one.run(SampleSubset(subset.samples, batches), context, stage="rate layers")
+    return {r.name: r for r in layer_results(pair, errors)}

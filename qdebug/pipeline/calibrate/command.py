@@ -71,7 +71,7 @@ def calibrate(
         mix = choose_mix(ranges, chosen_on.histograms, choosing.count)
         ranges["mix"] = dict(mix.tensors)
     candidates = pair.candidates(ranges)
-    trials = try_candidates(context, graph, candidates, judging.samples, judging.batches, metric)
+    trials = try_candidates(context, graph, candidates, judging, metric)
     methods = {
         name: MethodResult(name, tensors, trials.by_name[name], _clipped(tensors, seen.histograms))
         for name, tensors in ranges.items()

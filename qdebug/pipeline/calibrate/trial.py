@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -10,14 +10,22 @@ import numpy as np
 import onnx
 
 from qdebug.measure.calibration import Trial
+from qdebug.measure.compare import REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.measure.task import TaskMetric
 from qdebug.model.graph import Graph
-from qdebug.model.samples import Batch, Samples
+from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.scoring import MetricEvaluator, TensorScore, labels_for
-from qdebug.run.base import Backend, Session
-from qdebug.run.stream import map_in_order
-from qdebug.types import Array, Feeds, Progress, Tensors
+from qdebug.pipeline.evaluator import (
+    MetricEvaluator,
+    OutputKeeper,
+    Run,
+    Sink,
+    evaluate,
+    open_all,
+    run_of,
+)
+from qdebug.run.base import Session
+from qdebug.types import Array, Feeds, Tensors
 
 
 @dataclass(frozen=True)
@@ -40,59 +48,62 @@ def try_candidates(
     context: Context,
     reference: Graph,
     candidates: Mapping[str, Candidate],
-    samples: Samples,
-    batches: Iterable[Batch],
+    subset: SampleSubset,
     metric: TaskMetric | None,
 ) -> Trials:
     """Run the reference once and every candidate on each batch; compare the outputs.
 
     Candidates of one model share its session. Without a metric nothing is kept but sums; with one,
     the outputs of all samples are.
+
+    Raises:
+        QdebugError: samples cannot be read, a model does not run, or the metric raised.
     """
-    batches = list(batches)
-    total = sum(batch.count for batch in batches)
-    everything = {"": Candidate(reference.proto, {}), **candidates}
-    scores = {name: TensorScore(metric is not None) for name in everything}
-    errors: dict[str, list[Mapping[str, float]]] = {name: [] for name in everything}
+    kept = {run: OutputKeeper(run, reference.outputs) for run in (REFERENCE, *candidates)}
+    by_batch = _ErrorsByBatch({name: [] for name in candidates})
     with ExitStack() as stack:
-        sessions: dict[int, Session] = {}
-        for one in everything.values():
-            if id(one.proto) not in sessions:
-                backend = (
-                    context.simulation if one.proto is not reference.proto else context.backend
-                )
-                sessions[id(one.proto)] = _opened(stack, backend, one.proto)
-
-        def run(batch: Batch) -> dict[str, Tensors]:
-            feeds = samples.feeds(batch.start, batch.count)
-            return {
-                name: sessions[id(one.proto)].run({**feeds, **one.feeds})
-                for name, one in everything.items()
-            }
-
-        done = 0
-        results = map_in_order(run, batches, context.parallel.workers)
-        for batch, outputs in zip(batches, results, strict=True):
-            for name, score in scores.items():
-                score.add(outputs[""], outputs[name], batch)
-                errors[name].append({t: sums.sq_err for t, sums in score.sums.items()})
-            done += batch.count
-            context.progress(Progress("evaluate", done, total))
-    judge = MetricEvaluator(metric, labels_for(samples, batches), scores[""].joined())
+        protos = {id(one.proto): one.proto for one in candidates.values()}
+        models = [(context.simulation, proto, ()) for proto in protos.values()]
+        first, *others = open_all(stack, [(context.backend, reference.proto, ()), *models])
+        sessions = dict(zip(protos, others, strict=True))
+        runs: dict[str, Run] = {REFERENCE: run_of(first)}
+        for name, one in candidates.items():
+            runs[name] = _run_of(sessions[id(one.proto)], one.feeds)
+        comparisons = {name: Comparison(candidate=name) for name in candidates}
+        sinks: list[Sink] = [by_batch, *(kept.values() if metric else ())]
+        totals = evaluate(subset, runs, comparisons, context, sinks=sinks, stage="evaluate")
+    task = None
+    if metric is not None:
+        task = MetricEvaluator.of(metric, subset.samples, kept[REFERENCE])
     trials = {
-        name: Trial(scores[name].metrics(), judge(scores[name]), _by_batch(errors[name]))
+        name: Trial(
+            totals[name].metrics(),
+            task(kept[name].joined()) if task else None,
+            by_batch.of(name),
+        )
         for name in candidates
     }
-    return Trials(trials, judge(scores[""]))
+    return Trials(trials, task.of_reference() if task else None)
 
 
-def _opened(stack: ExitStack, backend: Backend, proto: onnx.ModelProto) -> Session:
-    session = backend.open(proto, [])
-    stack.callback(session.close)
-    return session
+def _run_of(session: Session, own: Feeds) -> Run:
+    def run(executed: ExecutedBatch) -> Tensors:
+        return session.run({**executed.feeds, **own})
+
+    return run
 
 
-def _by_batch(totals: Sequence[Mapping[str, float]]) -> dict[str, Array]:
-    """What each batch added to totals that grow from batch to batch."""
-    tensors = totals[-1] if totals else {}
-    return {t: np.diff([one.get(t, 0.0) for one in totals], prepend=0.0) for t in tensors}
+@dataclass(frozen=True)
+class _ErrorsByBatch:
+    """A sink: Σerr² of every output in each batch, by candidate."""
+
+    found: dict[str, list[dict[str, float]]]
+
+    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        for name, batches in self.found.items():
+            batches.append({t: sums.sq_err for t, sums in errors[name].tensors.items()})
+
+    def of(self, candidate: str) -> dict[str, Array]:
+        batches = self.found[candidate]
+        tensors = dict.fromkeys(t for one in batches for t in one)
+        return {t: np.array([one.get(t, 0.0) for one in batches]) for t in tensors}

@@ -8,24 +8,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
 from qdebug.errors import MetricError, given_by
-from qdebug.measure.compare import Errors
+from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
+from qdebug.model.samples.subset import whole
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.compare.evidence import EvidenceSink
-from qdebug.pipeline.compare.lockstep import (
-    ExecutionSink,
-    PassOptions,
-    StoredReference,
-    TaskOutputs,
-    open_pass,
-    run_pass,
-)
+from qdebug.pipeline.compare.lockstep import StoredReference, open_lockstep
 from qdebug.pipeline.compare.results import (
     all_skipped,
     first_divergence,
@@ -39,6 +34,7 @@ from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
+from qdebug.pipeline.evaluator import OutputKeeper, Sink
 from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
 from qdebug.pipeline.gather import to_records
 from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
@@ -94,11 +90,18 @@ def compare(
         # The digest of the samples costs a pass over them: only for files that will hold it.
         key = reference_key(pair, samples) if writer or stored else ""
         rows = stored_rows(stored, key)
-        outputs = TaskOutputs()
         evidence = _evidence(writer, keep, pair)
-        sinks = _sinks(evidence, pair, outputs if gate.metric else None)
+        both = {*pair.tensors, *pair.candidate.outputs}
+        outputs = [t for t in pair.reference.outputs if t in both]
+        kept = [OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE)]
+        sinks: list[Sink] = [*([evidence] if evidence else []), *(kept if gate.metric else [])]
         errors, not_float = _run(settings, context, pair, samples, rows, sinks)
-        task, failure = task_result(gate.metric, outputs, samples)
+        task, failure = None, None
+        if gate.metric is not None:
+            try:
+                task = task_result(gate.metric, samples, *kept)
+            except MetricError as error:  # to be raised when everything else is safe on disk
+                failure = error
         result = _result(settings, pair, samples, gate, errors, not_float, task)
         result = _explained(context, pair, samples, result)
         if engine is not None:
@@ -181,45 +184,35 @@ def _evidence(writer: RunWriter | None, keep: Keep, pair: ModelPair) -> Evidence
     return EvidenceSink(writer, keep, pair.tensors)
 
 
-def _sinks(
-    evidence: EvidenceSink | None, pair: ModelPair, outputs: TaskOutputs | None
-) -> list[ExecutionSink]:
-    sinks: list[ExecutionSink] = [evidence] if evidence else []
-    if outputs is not None:
-        sinks.append(lambda execution, _: outputs.add(execution, pair))
-    return sinks
-
-
 def _run(
     settings: CompareSettings,
     context: Context,
     pair: ModelPair,
     samples: Samples,
     stored: StoredReference | None,
-    sinks: Sequence[ExecutionSink],
-) -> tuple[Errors, list[str]]:
+    sinks: Sequence[Sink],
+) -> tuple[ErrorTotals, list[str]]:
     """All tensors in one pass; in several, over groups of them, where one exceeds the budget."""
-    workers = context.parallel.workers
     tensors = [t for t in pair.tensors if t in pair.reference.producers]
-    rated = any(isinstance(sink, EvidenceSink) and sink.rates for sink in sinks)
-    options = PassOptions(workers, settings.local_samples, stored, sinks)
+    evidence = [sink for sink in sinks if isinstance(sink, EvidenceSink)]
+    rated = any(sink.rates for sink in evidence)
+    how: Any = {"local_samples": settings.local_samples, "stored": stored, "sinks": sinks}
     with ExitStack() as stack:
-        whole = open_pass(stack, context, pair, tensors, rated=rated)
-        sizing = probe(whole.reference, samples, settings.batch_size)
-        sizes = sizing.bytes_per_batch
-        groups = capture_groups(tensors, sizes, workers + 1, settings.memory_budget)
+        one = open_lockstep(stack, context, pair, tensors, rated=rated)
+        sizing = probe(one.reference, samples, settings.batch_size)
+        subset = whole(sizing.samples)
+        held = context.parallel.workers + 1
+        groups = capture_groups(tensors, sizing.bytes_per_batch, held, settings.memory_budget)
         if len(groups) == 1:
-            errors = run_pass(whole, sizing.samples, options, context.progress)
-            return errors, list(whole.not_float)
-    total = Errors()
+            return one.run(subset, context, **how), list(one.not_float)
+    total = ErrorTotals()
     not_float: list[str] = []
     for group in groups:
-        for sink in sinks:
-            if isinstance(sink, EvidenceSink):
-                sink.start_group()
+        for sink in evidence:
+            sink.start_group()
         with ExitStack() as stack:
-            one = open_pass(stack, context, pair, group, rated=rated)
-            total = total.joined(run_pass(one, sizing.samples, options, context.progress))
+            one = open_lockstep(stack, context, pair, group, rated=rated)
+            total = total.joined(one.run(subset, context, **how))
         not_float += one.not_float
     return total, not_float
 
@@ -229,7 +222,7 @@ def _result(
     pair: ModelPair,
     samples: Samples,
     gate: Gate,
-    errors: Errors,
+    errors: ErrorTotals,
     not_float: Sequence[str],
     task: TaskResult | None,
 ) -> CompareResult:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from qdebug.measure.compare import Errors, Execution
+from qdebug.measure.compare import CANDIDATE, ErrorTotals, ExecutedBatch
 from qdebug.model.samples import Batch
+from qdebug.pipeline.compare.lockstep import CUMULATIVE
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Array, Tensors
 
 
 class EvidenceSink:
-    """Writes activations of the samples worth keeping, as executions come by.
+    """Writes activations of the samples worth keeping, as batches come by.
 
     With `worst:N` a sample enters while it is among the N worst so far by its outputs' error, and
     takes the row of the one it displaces: exact in one pass, with about N·ln(samples/N) writes.
     """
 
-    def __init__(self, writer: RunWriter, keep: Keep, tensors: Mapping[str, str]) -> None:
+    def __init__(self, writer: RunWriter, keep: Keep, tensors: Collection[str]) -> None:
+        """`tensors`: those of the reference that the candidate has."""
         self._writer = writer
         self._keep = keep
         self._tensors = tensors
@@ -36,13 +38,13 @@ class EvidenceSink:
         """The next executions go over the same samples again, with other tensors."""
         self._worst = []
 
-    def __call__(self, execution: Execution, errors: Errors) -> None:
-        """Write what is to be kept of one execution."""
-        for index in range(execution.count):
-            badness = errors.output_ratios[index] if self.rates else 0.0
-            row = self._row(execution.start + index, badness)
+    def __call__(self, executed: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        """Write what is to be kept of one batch. See evaluator.Sink."""
+        for index in range(executed.batch.count):
+            badness = errors[CUMULATIVE].sample_ratios[index] if self.rates else 0.0
+            row = self._row(executed.batch.start + index, badness)
             if row is not None:
-                self._write(execution, index, row)
+                self._write(executed, index, row)
 
     def engine(self, batch: Batch, _: Tensors, engine: Tensors, outputs: Tensors) -> None:
         """Write what the engine gave for the samples that were kept, once all are known. See
@@ -52,8 +54,7 @@ class EvidenceSink:
             sample = batch.start + index
             row = sample if self._keep.kind == "all" else rows.get(sample)
             if row is not None:
-                found = {**engine, **outputs}
-                parts = {n: sample_part(a, index, batch.count) for n, a in found.items()}
+                parts = _part_of({**engine, **outputs}, index, batch.count)
                 self._writer.put_rows("engine", row, sample, parts)
 
     def _row(self, sample: int, badness: float) -> int | None:
@@ -71,19 +72,17 @@ class EvidenceSink:
         heapq.heapreplace(self._worst, (badness, -sample, row))
         return row
 
-    def _write(self, execution: Execution, index: int, row: int) -> None:
-        sample, count = execution.start + index, execution.count
-        self.unsplit.update(n for n, a in execution.reference.items() if not _splits(a, count))
-        reference = {
-            name: sample_part(array, index, count) for name, array in execution.reference.items()
-        }
-        candidate = {
-            name: sample_part(execution.candidate[stand_in], index, count)
-            for name, stand_in in self._tensors.items()
-            if stand_in in execution.candidate
-        }
-        self._writer.put_rows("reference", row, sample, reference)
-        self._writer.put_rows("candidate", row, sample, candidate)
+    def _write(self, executed: ExecutedBatch, index: int, row: int) -> None:
+        sample, count = executed.batch.start + index, executed.batch.count
+        reference, candidate = executed.reference, executed.of(CANDIDATE)
+        self.unsplit.update(n for n, a in reference.items() if not _splits(a, count))
+        kept = {t: array for t, array in candidate.items() if t in self._tensors}
+        self._writer.put_rows("reference", row, sample, _part_of(reference, index, count))
+        self._writer.put_rows("candidate", row, sample, _part_of(kept, index, count))
+
+
+def _part_of(tensors: Tensors, index: int, count: int) -> dict[str, Array]:
+    return {name: sample_part(array, index, count) for name, array in tensors.items()}
 
 
 def sample_part(array: Array, index: int, count: int) -> Array:

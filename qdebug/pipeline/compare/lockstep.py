@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
 from qdebug.measure.compare import (
+    CANDIDATE,
+    FEEDS,
+    LOCAL,
+    REFERENCE,
     Comparison,
-    Errors,
-    Execution,
-    compare_execution,
-    merge_errors,
+    ErrorTotals,
+    ExecutedBatch,
 )
-from qdebug.measure.sums import ErrorSums, MeasureOptions, measure
-from qdebug.measure.task import join_outputs
+from qdebug.measure.sums import MeasureOptions
 from qdebug.model.layers import Layer
-from qdebug.model.samples import Batch, Samples
+from qdebug.model.samples import Batch
+from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.evaluator import Run, Sink, evaluate, open_all, run_of
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.rewrite.cut import cut_layers
-from qdebug.run.base import Backend, Session
-from qdebug.run.stream import map_in_order
-from qdebug.types import Array, Feeds, Precision, Progress, ProgressCallback, Tensors
+from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
+from qdebug.run.base import Session
+from qdebug.types import Precision, Tensors
 
 CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
 """Where the channels are in the output of an operator that has them."""
@@ -34,68 +34,81 @@ CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
 StoredReference = Callable[[Batch, Sequence[str]], Tensors | None]
 """Reference tensors of a batch from an earlier run, or None to execute the model."""
 
-ExecutionSink = Callable[[Execution, Errors], None]
-"""Takes each execution, in order, while its arrays are alive."""
-
-
-@dataclass
-class TaskOutputs:
-    """Final outputs of both runs, kept only when a metric needs them."""
-
-    reference: dict[str, list[Array]] = field(default_factory=dict)
-    candidate: dict[str, list[Array]] = field(default_factory=dict)
-    seen: int = 0
-
-    def add(self, execution: Execution, pair: ModelPair) -> None:
-        """Keep the outputs of one execution, once: every group of tensors yields them again."""
-        if execution.start < self.seen:
-            return
-        self.seen = execution.start + execution.count
-        for name in pair.reference.outputs:
-            stand_in = pair.tensors.get(name, name)
-            if name in execution.reference and stand_in in execution.candidate:
-                self.reference.setdefault(name, []).append(execution.reference[name])
-                self.candidate.setdefault(name, []).append(execution.candidate[stand_in])
-
-    def joined(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Reference and candidate outputs, [samples, …].
-
-        Raises:
-            MetricError: an output has another shape for some samples.
-        """
-        return join_outputs(self.reference), join_outputs(self.candidate)
+CUMULATIVE = "cumulative"
+"""The comparison whose errors rate the samples."""
+_INPUTS = "inputs"
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One group of tensors, ready to be compared over all samples."""
+class Lockstep:
+    """One group of tensors, ready to be compared over all samples.
 
-    pair: ModelPair
-    comparison: Comparison
+    Attributes:
+        reference: the session of the FP32 model.
+        candidate: runs the model under test.
+        local: runs its layers, fed with reference activations; None where there are none.
+        comparison: cumulative and local errors.
+        clipped: of the inputs, beyond which magnitude the Q/DQ pairs that read them clip.
+        not_float: tensors of the group that cannot be compared.
+    """
+
     reference: Session
-    candidate: Session
-    local: Session | None
-    local_feeds: tuple[str, ...]
+    candidate: Run
+    local: Run | None
+    comparison: Comparison
+    clipped: Mapping[str, MeasureOptions]
     not_float: tuple[str, ...]
 
-    def execute(
-        self, batch: Batch, feeds: Feeds, stored: StoredReference | None, with_local: bool
-    ) -> Execution:
-        """Run the sessions on one batch, one after the other."""
-        reference = stored(batch, list(self.reference.dtypes)) if stored else None
-        if reference is None:
-            reference = self.reference.run(feeds)
-        candidate = self.candidate.run(feeds)
-        local: Tensors = {}
-        if self.local is not None and with_local:
-            sources = {**feeds, **reference}
-            local = self.local.run({name: sources[name] for name in self.local_feeds})
-        return Execution(batch.start, batch.count, reference, candidate, local)
+    def run(
+        self,
+        subset: SampleSubset,
+        context: Context,
+        *,
+        local_samples: int | None = None,
+        stored: StoredReference | None = None,
+        sinks: Sequence[Sink] = (),
+        stage: str = "compare",
+    ) -> ErrorTotals:
+        """The error totals of the group; memory for `workers + 1` batches.
+
+        Args:
+            local_samples: about how many samples to measure local errors on, spread evenly; None
+                for all. Running every layer twice on all of them would cost half as much again,
+                and moves a ratio of energies by little.
+            stored: the reference of an earlier run.
+            sinks: what else takes each batch.
+
+        Raises:
+            QdebugError: samples cannot be read, or a model does not run.
+        """
+        total = len(subset.batches)
+        wanted = total if local_samples is None else -(-local_samples // subset.samples.batch_size)
+        spread = _spread(total, wanted)
+        due = {subset.batches[i].index for i in spread}
+        runs: dict[str, Run] = {REFERENCE: self._reference(stored), CANDIDATE: self.candidate}
+        if self.local is not None:
+            local = self.local
+            runs[LOCAL] = lambda one: local(one) if one.batch.index in due else {}
+        comparisons = {
+            CUMULATIVE: self.comparison,
+            _INPUTS: Comparison(FEEDS, FEEDS, tuple(self.clipped), self.clipped),
+        }
+        errors = evaluate(subset, runs, comparisons, context, sinks=sinks, stage=stage)
+        return errors[CUMULATIVE].joined(errors[_INPUTS])
+
+    def _reference(self, stored: StoredReference | None) -> Run:
+        names = list(self.reference.dtypes)
+
+        def run(executed: ExecutedBatch) -> Tensors:
+            found = stored(executed.batch, names) if stored else None
+            return self.reference.run(executed.feeds) if found is None else found
+
+        return run
 
 
-def open_pass(
+def open_lockstep(
     stack: ExitStack, context: Context, pair: ModelPair, tensors: Sequence[str], *, rated: bool
-) -> Pass:
+) -> Lockstep:
     """Open the sessions for one group of tensors; `stack` closes them.
 
     `rated` asks for the errors of every sample's outputs, by which the worst ones are kept: then
@@ -111,116 +124,36 @@ def open_pass(
         if layer.output in group and pair.precisions[layer.name] is not Precision.FP32
     ]
     cut = cut_layers(pair.reference, pair.candidate, wanted)
-    feeds = cut.inputs if cut else ()
-    fed = (t for t in feeds if t in pair.reference.producers)
-    wanted_sessions = [
+    fed = (t for t in (cut.inputs if cut else ()) if t in pair.reference.producers)
+    models = [
         (context.backend, pair.reference.proto, list(dict.fromkeys([*tensors, *fed]))),
         (context.simulation, pair.candidate.proto, [pair.tensors[t] for t in tensors]),
     ]
     if cut:
-        wanted_sessions.append((context.simulation, cut.proto, []))
-    reference, candidate, *local = _open_all(stack, wanted_sessions)
-    floats = [t for t in tensors if _is_float(pair, t, reference, candidate)]
+        models.append((context.simulation, cut.proto, []))
+    reference, candidate, *local = open_all(stack, models)
+    floats = tuple(t for t in tensors if _is_float(pair, t, reference, candidate))
     cut_outputs = cut.outputs if cut else {}
     comparison = Comparison(
-        tensors={t: pair.tensors[t] for t in floats},
+        tensors=floats,
         options=measure_options(pair, floats),
         local={x.name: (x.output, cut_outputs[x.name]) for x in wanted if x.name in cut_outputs},
-        outputs=tuple(t for t in finals if t in floats),
+        rated=tuple(t for t in finals if t in floats),
     )
-    return Pass(
-        pair=pair,
-        comparison=comparison,
+    inputs = {spec.name for spec in pair.reference.inputs}
+    return Lockstep(
         reference=reference,
-        candidate=candidate,
-        local=local[0] if local else None,
-        local_feeds=feeds,
+        candidate=run_of(candidate, stand_ins(pair)),
+        local=_local_run(cut, local[0]) if cut else None,
+        comparison=comparison,
+        clipped={t: MeasureOptions(limit) for t, limit in pair.amax.items() if t in inputs},
         not_float=tuple(t for t in tensors if t not in floats),
     )
 
 
-def _open_all(
-    stack: ExitStack, models: Sequence[tuple[Backend, onnx.ModelProto, list[str]]]
-) -> list[Session]:
-    """A session for each model with the tensors to capture, opened side by side: optimizing a
-    graph and packing its weights take a good part of a short run."""
-    with ThreadPoolExecutor(max_workers=len(models)) as pool:
-        futures = [pool.submit(backend.open, proto, capture) for backend, proto, capture in models]
-        wait(futures)
-    for future in futures:
-        if future.exception() is None:
-            stack.callback(future.result().close)
-    return [future.result() for future in futures]
-
-
-@dataclass(frozen=True)
-class PassOptions:
-    """How to run a pass.
-
-    Attributes:
-        workers: executions in flight.
-        local_samples: about how many samples to measure local errors on, spread evenly. Running
-            every layer twice on all of them would cost half as much again, and moves a ratio of
-            energies by little.
-        stored: the reference of an earlier run.
-        sinks: what else takes each execution.
-    """
-
-    workers: int
-    local_samples: int
-    stored: StoredReference | None
-    sinks: Sequence[ExecutionSink]
-
-
-def run_pass(
-    one: Pass, samples: Samples, options: PassOptions, progress: ProgressCallback
-) -> Errors:
-    """The error totals of a group over all samples; memory for `workers + 1` executions."""
-    batches = list(samples.batches())
-    due = _spread(len(batches), -(-options.local_samples // samples.batch_size))
-
-    def work(batch: Batch) -> tuple[Execution, Errors]:
-        feeds = samples.feeds(batch.start, batch.count)
-        execution = one.execute(batch, feeds, options.stored, batch.index in due)
-        errors = compare_execution(one.comparison, execution)
-        errors.tensors.update(_clipped_inputs(one.pair, batch, feeds))
-        return execution, errors
-
-    def consumed() -> Iterator[Errors]:
-        for execution, errors in map_in_order(work, batches, options.workers):
-            for sink in options.sinks:
-                sink(execution, errors)
-            progress(Progress("compare", execution.start + execution.count, samples.count))
-            yield errors
-
-    return merge_errors(consumed())
-
-
-def _clipped_inputs(pair: ModelPair, batch: Batch, feeds: Feeds) -> dict[str, ErrorSums]:
-    """The model's inputs against themselves: what the Q/DQ pairs that read them clip."""
-    return {
-        name: measure(
-            feeds[name],
-            feeds[name],
-            first_sample=batch.start,
-            samples=batch.count,
-            options=MeasureOptions(limit),
-        )
-        for name, limit in pair.amax.items()
-        if name in feeds and name not in pair.reference.producers
-    }
-
-
-def _spread(total: int, wanted: int) -> set[int]:
-    """`wanted` of `total` numbers, evenly spread; at least two, since data may be sorted."""
-    wanted = min(total, max(2, wanted))
-    return {k * total // wanted for k in range(wanted)}
-
-
-def _is_float(pair: ModelPair, tensor: str, reference: Session, candidate: Session) -> bool:
-    stand_in = pair.tensors[tensor]
-    kinds = (reference.dtypes.get(tensor), candidate.dtypes.get(stand_in))
-    return all(k is not None and np.issubdtype(k, np.floating) for k in kinds)
+def stand_ins(pair: ModelPair) -> dict[str, str]:
+    """The candidate's tensor for every tensor and output of the reference."""
+    return {**{t: t for t in pair.reference.outputs}, **pair.tensors}
 
 
 def measure_options(pair: ModelPair, tensors: Sequence[str]) -> dict[str, MeasureOptions]:
@@ -234,3 +167,23 @@ def measure_options(pair: ModelPair, tensors: Sequence[str]) -> dict[str, Measur
         if axis is not None or limit is not None:
             options[tensor] = MeasureOptions(limit, axis)
     return options
+
+
+def _local_run(cut: LocalGraph, session: Session) -> Run:
+    def run(executed: ExecutedBatch) -> Tensors:
+        sources = {**executed.feeds, **executed.reference}
+        return session.run({name: sources[name] for name in cut.inputs})
+
+    return run
+
+
+def _spread(total: int, wanted: int) -> set[int]:
+    """`wanted` of `total` numbers, evenly spread; at least two, since data may be sorted."""
+    wanted = min(total, max(2, wanted))
+    return {k * total // wanted for k in range(wanted)}
+
+
+def _is_float(pair: ModelPair, tensor: str, reference: Session, candidate: Session) -> bool:
+    stand_in = pair.tensors[tensor]
+    kinds = (reference.dtypes.get(tensor), candidate.dtypes.get(stand_in))
+    return all(k is not None and np.issubdtype(k, np.floating) for k in kinds)

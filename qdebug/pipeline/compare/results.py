@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qdebug.measure.compare import Errors, skipped_tensors
+from qdebug.measure.compare import ErrorTotals, skipped_tensors
 from qdebug.measure.conditions import Checked, Condition, check_condition
 from qdebug.measure.metrics import metrics_of, sqnr_db
 from qdebug.measure.overflow import contained
@@ -25,7 +25,7 @@ DIVERGENCE_DB = 20.0
 """First divergence: an error of a tenth of the signal."""
 
 
-def tensor_results(pair: ModelPair, errors: Errors) -> tuple[TensorResult, ...]:
+def tensor_results(pair: ModelPair, errors: ErrorTotals) -> tuple[TensorResult, ...]:
     """Every compared tensor that a node computes, in execution order."""
     return tuple(
         TensorResult(tensor, metrics_of(errors.tensors[tensor]))
@@ -34,7 +34,7 @@ def tensor_results(pair: ModelPair, errors: Errors) -> tuple[TensorResult, ...]:
     )
 
 
-def layer_results(pair: ModelPair, errors: Errors) -> tuple[LayerResult, ...]:
+def layer_results(pair: ModelPair, errors: ErrorTotals) -> tuple[LayerResult, ...]:
     """Every layer whose output was compared, worst first."""
     results = [
         _layer_result(pair, errors, layer)
@@ -85,7 +85,9 @@ def _overflowing(layers: Sequence[LayerResult]) -> str:
     return f"{count} (values of up to {huge:.3g} in FP32), such as '{layers[0].name}'"
 
 
-def all_skipped(pair: ModelPair, errors: Errors, not_float: Sequence[str]) -> tuple[Skipped, ...]:
+def all_skipped(
+    pair: ModelPair, errors: ErrorTotals, not_float: Sequence[str]
+) -> tuple[Skipped, ...]:
     """Tensors of the reference that have no error, with the reason."""
     skipped = list(skipped_tensors(errors))
     skipped += [Skipped(t, "not floating point") for t in not_float]
@@ -123,7 +125,7 @@ def verdict_of(
     return Verdict(tuple(checked))
 
 
-def _layer_result(pair: ModelPair, errors: Errors, layer: Layer) -> LayerResult:
+def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerResult:
     sums = errors.tensors[layer.output]
     energy = errors.local.get(layer.name)
     local = None
@@ -145,7 +147,7 @@ def _layer_result(pair: ModelPair, errors: Errors, layer: Layer) -> LayerResult:
     )
 
 
-def _clipped(errors: Errors, tensor: str) -> float | None:
+def _clipped(errors: ErrorTotals, tensor: str) -> float | None:
     sums = errors.tensors.get(tensor)
     if sums is None or sums.clipped is None or not sums.count:
         return None

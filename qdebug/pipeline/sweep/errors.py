@@ -10,21 +10,20 @@ from typing import Any
 
 from qdebug import __version__
 from qdebug.errors import BackendError, ModelError, UsageError
+from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison
 from qdebug.measure.metrics import Metrics
 from qdebug.measure.sweep import OutputErrors
 from qdebug.measure.task import BUILT_IN, TaskMetric
 from qdebug.model.graph import Graph
-from qdebug.model.samples import Batch, Samples
+from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.kept_reference import KeptReference
-from qdebug.pipeline.scoring import TensorScore
+from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, evaluate, run_of
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
-from qdebug.run.stream import map_in_order
 from qdebug.store.cache import load_result, save_result
 from qdebug.store.manifest import reference_key
-from qdebug.types import Feeds, Progress, Tensors
+from qdebug.types import Feeds
 
 _KIND = "sweep"
 
@@ -84,20 +83,22 @@ class OutputJudge:
                 f"the reference has outputs that the model does not have: {', '.join(names)}",
                 "Give the FP32 model that the quantized one was made from.",
             )
-        score = TensorScore(self._metric is not None)
-        subset, done = reference.subset, 0
-
-        def one(batch: Batch) -> Tensors:
-            found = session.run(reference.feeds(batch))
-            return {t: found[name] for t, name in names.items()}
-
-        results = map_in_order(one, subset.batches, self._context.parallel.workers)
-        for batch, outputs in zip(subset.batches, results, strict=True):
-            score.add(reference.outputs[batch.index], outputs, batch)
-            done += batch.count
-            self._context.progress(Progress("evaluate", done, subset.count))
-        judge = reference.judge
-        return OutputErrors(score.metrics(), judge(score), judge.of(judge.reference))
+        kept = OutputKeeper(CANDIDATE, list(names))
+        task = reference.task
+        totals = evaluate(
+            reference.subset,
+            {REFERENCE: reference.run, CANDIDATE: run_of(session, names)},
+            {CANDIDATE: Comparison()},
+            self._context,
+            feeds=reference.feeds,
+            sinks=[kept] if task else [],
+            stage="evaluate",
+        )
+        return OutputErrors(
+            totals[CANDIDATE].metrics(),
+            task(kept.joined()) if task else None,
+            task.of_reference() if task else None,
+        )
 
     def _reference(self, graph: Graph) -> KeptReference:
         key = hashlib.sha256(graph.proto.SerializeToString(deterministic=True)).digest()

@@ -17,7 +17,7 @@ from qdebug.plan.plan import BoundPlan
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
 from qdebug.run.fp16_emulation.rounding import mentions_fp16
 from qdebug.run.ort_fast.conv import conv_to_codes, conv_to_float
-from qdebug.run.ort_fast.cuts import Cut, Emitted, cuts_of, inputs_for, places_of
+from qdebug.run.ort_fast.cut_points import CutPoint, Emitted, cut_points_of, inputs_for, places_of
 from qdebug.run.ort_fast.literal import SOURCES, Literal
 from qdebug.run.ort_fast.matmul import KernelPart, matmul_part
 from qdebug.run.ort_fast.parts import CONTRIB, Form, Formed, Part, Workshop, encode
@@ -38,7 +38,7 @@ class Piece:
 class Assembled:
     """A candidate; `cuts` is where it may be cut, in order."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[CutPoint, ...]
     _shop: Workshop
     _parts: tuple[Part, ...]
     _outputs: tuple[str, ...]
@@ -49,7 +49,7 @@ class Assembled:
         """All of it, encoded."""
         return self.piece(None, ()).model
 
-    def piece(self, start: Cut | None, stored: Sequence[Cut]) -> Piece:
+    def piece(self, start: CutPoint | None, stored: Sequence[CutPoint]) -> Piece:
         """The model behind `start`, which takes the tensors that cross there as inputs too, and
         gives those that cross the cuts in `stored` as outputs."""
         shop, rest = self._shop, self._parts[start.start if start else 0 :]
@@ -65,7 +65,7 @@ class Assembled:
         model = b"".join([shop.header, more, *(part.fragment for part in rest), *declared])
         return Piece(model, tuple(name for name in used if name in shop.arrays))
 
-    def crossing(self, cut: Cut) -> dict[str, Formed]:
+    def crossing(self, cut: CutPoint) -> dict[str, Formed]:
         """The tensors that cross `cut`, by their names in the candidate."""
         return {self._shop.name(*formed): formed for formed in cut.needs}
 
@@ -166,7 +166,7 @@ class _Assembly:
         shop, parts = self.assembler.shop, tuple(one.part for one in self.emitted)
         for name in self.constants:
             shop.declaration(name)  # here, where no other thread does
-        cuts = cuts_of(self.graph, self.emitted, marks)
+        cuts = cut_points_of(self.graph, self.emitted, marks)
         return Assembled(cuts, shop, parts, tuple(constant_outputs))
 
     def _part(self, node: Node) -> tuple[Part, frozenset[str]]:

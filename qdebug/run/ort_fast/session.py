@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qdebug.run.ort_fast.assemble import Assembled, Assembler
-from qdebug.run.ort_fast.cuts import Cut
+from qdebug.run.ort_fast.cut_points import CutPoint
 from qdebug.run.simulation import SimulationSession, loading
 from qdebug.types import Precision
 
@@ -40,7 +40,7 @@ class CandidateSessions:
         return self._assembler.assemble(precisions, kernels=True)
 
     def open_part(
-        self, candidate: Assembled, start: Cut | None, stored: Sequence[Cut]
+        self, candidate: Assembled, start: CutPoint | None, stored: Sequence[CutPoint]
     ) -> SimulationSession:
         """A session of a candidate, or of what lies behind `start`; see `Assembled.piece`.
 

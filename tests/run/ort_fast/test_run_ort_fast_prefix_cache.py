@@ -9,8 +9,8 @@ import pytest
 from exact_int8 import FP32, INT8, bind, exact_values, exact_weight, model_of
 from onnx import helper
 
-from qdebug.pipeline.bisect.stored import Resumed, StoredActivations, stride_of
 from qdebug.run.ort_fast.assemble import Assembler
+from qdebug.run.ort_fast.prefix_cache import PrefixCache, ResumedSession, stride_of
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.simulation import SimulationSession
 from qdebug.types import Feeds, Precision, Tensors
@@ -39,7 +39,7 @@ def raised(*layers: str) -> Mapping[str, Precision]:
     return {name: FP32 if name in layers else INT8 for name in LAYERS}
 
 
-def outputs(session: SimulationSession | Resumed, samples: list[Feeds]) -> list[Tensors]:
+def outputs(session: SimulationSession | ResumedSession, samples: list[Feeds]) -> list[Tensors]:
     """Of a candidate from its inputs, or from wherever it starts; then it is kept and closed."""
     if isinstance(session, SimulationSession):
         found = [session.run(feeds) for feeds in samples]
@@ -56,7 +56,7 @@ def test_a_large_network_keeps_everywhere_and_a_tiny_one_does_not(
 ) -> None:
     """Convolutions of single values take no longer than keeping them; those of millions do."""
     sessions, samples = chain(channels, size)
-    store = StoredActivations(sessions)
+    store = PrefixCache(sessions)
     for layers in ((), LAYERS[-1:], LAYERS[5:6], (LAYERS[5], LAYERS[-1])):
         whole = outputs(sessions.open(raised(*layers), kernels=True), samples)
         assert_same(outputs(store.open(raised(*layers)), samples), whole)
@@ -72,7 +72,7 @@ def test_results_are_the_same_wherever_activations_are_kept(
     share: float, stride: int | None
 ) -> None:
     sessions, samples = chain(4, 6)
-    store = StoredActivations(sessions)
+    store = PrefixCache(sessions)
     store.measured(running=1.0, keeping=share)
     store.measured(running=1.0, keeping=9.0)  # the first candidate decides, and no other
     assert store.stride == stride == stride_of(1.0, share)

@@ -34,7 +34,7 @@ _LAST = frozenset({Form.PLAIN_LAST, Form.FAKE_LAST, Form.U8_LAST})
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutPoint:
     """A place in one candidate.
 
     Attributes:
@@ -105,7 +105,9 @@ def _size(graph: Graph, tensor: str) -> float:
     return math.prod(size for size in graph.shapes.get(tensor, ()) if isinstance(size, int))
 
 
-def cuts_of(graph: Graph, emitted: Sequence[Emitted], marks: Sequence[int]) -> tuple[Cut, ...]:
+def cut_points_of(
+    graph: Graph, emitted: Sequence[Emitted], marks: Sequence[int]
+) -> tuple[CutPoint, ...]:
     """The cuts that do not change what is computed; `marks` are the numbers of parts before the
     places."""
     readers: dict[Formed, list[bool]] = {}
@@ -123,7 +125,7 @@ def cuts_of(graph: Graph, emitted: Sequence[Emitted], marks: Sequence[int]) -> t
         after = dict.fromkeys(x for one in emitted[start:] for x in one.part.needs)
         needs = tuple(x for x in after if x in made)
         if needs and all(_crosses(graph, x, readers[x], has_conv) for x in needs):
-            cuts.append(Cut(place, digest.digest(), start, needs))
+            cuts.append(CutPoint(place, digest.digest(), start, needs))
     return tuple(cuts)
 
 

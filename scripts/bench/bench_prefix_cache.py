@@ -4,8 +4,8 @@ The same search by `auto` without them, with them kept at every place, and where
 shows that this pays, in turns: CPU seconds of the process, the least of some rounds, of the whole
 and of its evaluations. The evaluations must be the same to the bit.
 
-    python scripts/bench/bench_stored_activations.py [--nets digits_cnn digits_encoder W1 W2 W3]
-    python scripts/bench/bench_stored_activations.py --nets model.onnx --inputs data.npz \\
+    python scripts/bench/bench_prefix_cache.py [--nets digits_cnn digits_encoder W1 W2 W3]
+    python scripts/bench/bench_prefix_cache.py --nets model.onnx --inputs data.npz \\
         [--calib-data calib.npz] --target "output.sqnr_db>=25"
 """
 
@@ -25,10 +25,10 @@ from bench_candidates import make_samples
 from nets import NETS
 
 from qdebug.config.bisect import BisectSettings
-from qdebug.pipeline.bisect.candidates import CandidateRunner, Raises
+from qdebug.pipeline.bisect.candidates import CandidateRunner, PrecisionOverrides
 from qdebug.pipeline.bisect.command import bisect, candidates
 from qdebug.pipeline.bisect.setup import prepare
-from qdebug.pipeline.bisect.stored import StoredActivations
+from qdebug.run.ort_fast.prefix_cache import PrefixCache
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import ignore_progress
 
@@ -90,7 +90,7 @@ class _Evaluating:
         CandidateRunner.evaluate_many = self._timed()  # type: ignore[method-assign]
 
     def _timed(self) -> Any:
-        def evaluate(runner: CandidateRunner, sets: Sequence[Raises]) -> Any:
+        def evaluate(runner: CandidateRunner, sets: Sequence[PrecisionOverrides]) -> Any:
             started = time.process_time()
             try:
                 return self._evaluate(runner, sets)
@@ -107,7 +107,7 @@ def _bench(net: str, settings: BisectSettings, evaluating: _Evaluating, rounds: 
     strides: list[int | None] = []
     for _ in range(rounds):
         for way, opens in _ways(strides).items():
-            candidates.StoredActivations = opens  # type: ignore[misc,assignment]
+            candidates.PrefixCache = opens  # type: ignore[misc,assignment]
             for journal in _journals(settings):
                 journal.unlink()
             evaluating.seconds, started = 0.0, time.process_time()
@@ -128,12 +128,12 @@ def _bench(net: str, settings: BisectSettings, evaluating: _Evaluating, rounds: 
 def _ways(strides: list[int | None]) -> dict[str, Callable[[CandidateSessions, int], Any]]:
     """What opens candidates; `strides` collects what was decided."""
 
-    class Everywhere(StoredActivations):
+    class Everywhere(PrefixCache):
         def __init__(self, sessions: CandidateSessions, limit: int) -> None:
             super().__init__(sessions, limit)
             super().measured(running=1.0, keeping=0.0)
 
-    class Measured(StoredActivations):
+    class Measured(PrefixCache):
         def measured(self, running: float, keeping: float) -> None:
             super().measured(running, keeping)
             strides.append(self.stride)

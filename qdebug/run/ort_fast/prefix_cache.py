@@ -1,11 +1,12 @@
-"""Activations that candidates of one search have in common: the next one starts behind them.
+"""A cache of network prefixes: a candidate resumes behind the layers it shares with earlier ones.
 
-Candidates of a search differ little: most have the first layers, raised or not, in common with one
-that ran before. Where a few activations cross, they are kept, as many as fit a limit; a candidate
-is run from the last place that is known. Its results are the same to the bit.
+Candidates of a search differ little: most have their first layers, raised or not, in common with
+one that ran before. At cut points, which few activations cross, these are cached, as many as fit a
+limit, and the next candidate starts at the last cut point that is known. Its results are the same
+to the bit. docs/validation/prefix-cache.md says what that saves.
 
-Keeping takes time too, on a tiny network as much as running it: the first candidate measures both,
-which decides whether the others keep activations at all places, at some of them, or nowhere.
+Caching takes time too, on a tiny network as much as running it: the first candidate measures both,
+which decides whether the others cache activations at all cut points, at some, or at none.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qdebug.config.bisect import STORED_BYTES
 from qdebug.run.ort_fast.assemble import Assembled
-from qdebug.run.ort_fast.cuts import Cut
+from qdebug.run.ort_fast.cut_points import CutPoint
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.simulation import SimulationSession
 from qdebug.types import Array, Feeds, Precision, Tensors
 
+DEFAULT_BYTES = 512 << 20
+"""What cached activations may take, unless told otherwise."""
 _LARGEST = 1 / 4
 """A place at which more than this part of the limit crosses is not used any more."""
 _DEAREST = 1 / 2
@@ -31,10 +33,10 @@ _DEAREST = 1 / 2
 
 
 @dataclass
-class _Crossing:
+class _Prefix:
     """What crosses a cut: by tensor, then by number of the batch."""
 
-    cut: Cut
+    cut: CutPoint
     tensors: dict[str, dict[int, Array]]
     size: int = 0
 
@@ -54,7 +56,7 @@ def stride_of(running: float, keeping: float) -> int | None:
     return None if share > _DEAREST else max(1, math.ceil(4 * math.sqrt(share)))
 
 
-class StoredActivations:
+class PrefixCache:
     """Opens candidates of one base plan, for samples that are always the same; from several threads
     if need be.
 
@@ -64,19 +66,19 @@ class StoredActivations:
         stride: every how many places candidates keep activations, None at none: see `stride_of`.
     """
 
-    def __init__(self, sessions: CandidateSessions, limit: int = STORED_BYTES) -> None:
+    def __init__(self, sessions: CandidateSessions, limit: int = DEFAULT_BYTES) -> None:
         """`limit`, in bytes, is for what is kept and for what running candidates gather to be
         kept; the oldest go first."""
         self._sessions = sessions
         self._limit = limit
-        self._known: OrderedDict[bytes, _Crossing] = OrderedDict()
+        self._known: OrderedDict[bytes, _Prefix] = OrderedDict()
         self.size = self.resumed = 0
         self.stride: int | None = 1
         self._measured = False
         self._too_large: set[int] = set()
         self._lock = threading.Lock()
 
-    def open(self, precisions: Mapping[str, Precision]) -> Resumed:
+    def open(self, precisions: Mapping[str, Precision]) -> ResumedSession:
         """A session of the model in `precisions`, by layer, from the last place that is known.
 
         Raises:
@@ -91,8 +93,8 @@ class StoredActivations:
             new = [c for c in behind if self._keeps(c) and c.place not in self._too_large]
             measure = not self._measured
         session = self._sessions.open_part(candidate, start, new)
-        found = [_Crossing(c, {name: {} for name in candidate.crossing(c)}) for c in new]
-        return Resumed(self, session, known.tensors if known else {}, found, measure)
+        found = [_Prefix(c, {name: {} for name in candidate.crossing(c)}) for c in new]
+        return ResumedSession(self, session, known.tensors if known else {}, found, measure)
 
     def measured(self, running: float, keeping: float) -> None:
         """What an execution of the first candidate took, in seconds; see `stride_of`."""
@@ -100,7 +102,7 @@ class StoredActivations:
             if not self._measured:
                 self.stride, self._measured = stride_of(running, keeping), True
 
-    def reserve(self, crossing: _Crossing, more: int) -> bool:
+    def reserve(self, crossing: _Prefix, more: int) -> bool:
         """Room for `more` bytes that cross a cut, at the cost of the oldest. False where there is
         none; a cut that takes too much is not used any more."""
         with self._lock:
@@ -120,7 +122,7 @@ class StoredActivations:
         with self._lock:
             self.size -= size
 
-    def add(self, found: Iterable[_Crossing]) -> None:
+    def add(self, found: Iterable[_Prefix]) -> None:
         """Keep what crossed these cuts: it has been reserved."""
         with self._lock:
             for crossing in found:
@@ -132,10 +134,10 @@ class StoredActivations:
                     self.size -= self._known.pop(key).size
                 self._known[key] = crossing
 
-    def _keeps(self, cut: Cut) -> bool:
+    def _keeps(self, cut: CutPoint) -> bool:
         return self.stride is not None and cut.place % self.stride == self.stride // 2
 
-    def _last_known(self, candidate: Assembled) -> _Crossing | None:
+    def _last_known(self, candidate: Assembled) -> _Prefix | None:
         with self._lock:
             for cut in reversed(candidate.cuts):
                 known = self._known.get(cut.key)
@@ -146,15 +148,15 @@ class StoredActivations:
         return None
 
 
-class Resumed:
+class ResumedSession:
     """A candidate that starts where it is known. What crosses its further places is kept."""
 
     def __init__(
         self,
-        store: StoredActivations,
+        store: PrefixCache,
         session: SimulationSession,
         known: Mapping[str, Mapping[int, Array]],
-        new: Sequence[_Crossing],
+        new: Sequence[_Prefix],
         measure: bool,
     ) -> None:
         """`known` are the tensors to start from, by batch; `new` is to be filled and kept.
@@ -183,7 +185,7 @@ class Resumed:
                 self._keeping = min(self._keeping, time.perf_counter() - locked)
         return found
 
-    def _gather(self, crossing: _Crossing, number: int, tensors: Tensors) -> bool:
+    def _gather(self, crossing: _Prefix, number: int, tensors: Tensors) -> bool:
         """Whether there is room for what crosses a cut in that batch."""
         more = 0
         for name, arrays in crossing.tensors.items():
