@@ -7,17 +7,7 @@ from typing import Annotated
 import typer
 
 from qdebug.cli.options import Force
-
-TARGETS = {
-    "onnx": "explicit Q/DQ + Cast model",
-    "trtexec": "shell script for trtexec and tensorrt_rtx",
-    "polygraphy": "network postprocessing script",
-    "python": "script that builds the engine",
-    "modelopt": "Model Optimizer's exclude lists",
-    "ort": "arguments of ONNX Runtime's quantizer",
-    "trt-cache": "TensorRT's calibration cache, of EntropyCalibration2",
-}
-"""Names and what is written; their order is that of qdebug.plan.export.TARGETS."""
+from qdebug.plan.export import EXPORT_TARGETS
 
 
 def export_command(
@@ -36,7 +26,9 @@ def export_command(
     to: Annotated[
         str,
         typer.Option(
-            help="What to write: " + "; ".join(f"{k} ({v})" for k, v in TARGETS.items()) + ".",
+            help="What to write: "
+            + "; ".join(f"{name} ({x.help})" for name, x in EXPORT_TARGETS.items())
+            + ".",
             metavar="TARGET",
         ),
     ] = "onnx",

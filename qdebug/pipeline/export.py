@@ -11,7 +11,7 @@ from qdebug.errors import PlanError, StoreError, UsageError, given_by
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.model_pair import bind_user_plan, ranges_for
-from qdebug.plan.export import TARGETS
+from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.source import Source
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
@@ -47,11 +47,11 @@ def export_plan(
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
-    if target not in TARGETS:
-        raise UsageError(f"--to: unknown target '{target}'", f"Known: {', '.join(TARGETS)}.")
+    if target not in EXPORT_TARGETS:
+        raise UsageError(f"--to: unknown target '{target}'", f"Known: {', '.join(EXPORT_TARGETS)}.")
     if missing not in MISSING:
         raise UsageError(f"--missing: unknown '{missing}'", f"Known: {', '.join(MISSING)}.")
-    path = Path(output or f"{Path(source).with_suffix('')}{TARGETS[target].suffix}")
+    path = Path(output or f"{Path(source).with_suffix('')}{EXPORT_TARGETS[target].suffix}")
     _check_free([path], force)
     ranges = read_ranges(source)
     model_path = model_for(source, ranges.model_path, model)
@@ -61,7 +61,7 @@ def export_plan(
     with given_by("model") if model else nullcontext():
         file = read_model(model_path)
     bound, prepared, notes = _bind(source, ranges, file, missing)
-    rendered = TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
+    rendered = EXPORT_TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
     check_distinct({f"-o, of which {p.name} is a part": str(p) for p in rendered.files}, inputs)
     changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}
     _check_free(list(changed), force)

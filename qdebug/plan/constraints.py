@@ -1,7 +1,7 @@
-"""TensorRT 10's implicit way to say a plan: the FP32 model, dynamic ranges, layer precisions.
+"""Lower a plan to TensorRT 10's implicit quantization: dynamic ranges and layer precisions.
 
-The second lowering of the same BoundPlan; `plan.lower` is the first. As there, a lowered plan is
-one ONNX model: here the FP32 model, and among its metadata what TensorRT is to be told of it.
+This is the second lowering of a BoundPlan; `plan.lower` is the first. Here, too, a lowered plan is
+one ONNX model: the FP32 model, whose metadata holds what TensorRT is to be told about it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import QMAX, scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
+from qdebug.wording import option
 
-_CUTTING = frozenset({"Relu", "Clip"})
-"""Operators that cut values off and change no other."""
-
-_KEY = "qdebug.constraints"
-"""Of the metadata that hold them."""
+_CUTTING = frozenset({"Relu", "Clip"})  # they cut values off and change no others
+_KEY = "qdebug.constraints"  # of the model's metadata
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,22 @@ class Constraints:
 
     Attributes:
         precisions: by ONNX node.
-        stored: tensors whose element type is fixed, because a layer reads them as they are.
-        rest: the type of what else an INT8 layer writes, between its nodes for example, less
-            `free`: what TensorRT may store in INT8.
-        ranges: amax by tensor: what TensorRT calls the dynamic range (-amax, amax).
-        others: of the nodes of INT8 layers: amax for what they read and write that `ranges` does
-            not have. TensorRT takes an INT8 kernel only where all of these have a range, also what
-            is stored in floating point or lives within a kernel.
-        weights: of the same nodes: the largest magnitude of their weights.
-        by_cache: the ranges are given as a calibrator's cache rather than one by one.
+        stored: the element type of tensors for which it is fixed, because a layer reads them as
+            they are.
+        fallback: the element type of everything else that an INT8 layer writes, such as what is
+            between its nodes, except what is in `free`.
+        free: tensors that TensorRT may store in INT8.
+        ranges: amax by tensor; TensorRT calls (-amax, amax) the dynamic range.
+        others: by node of the INT8 layers: amax for whatever they read and write that is not in
+            `ranges`. TensorRT chooses an INT8 kernel only where all of these have a range, even
+            what is stored in floating point or lives within a kernel.
+        weights: by the same nodes: the largest magnitude of their weights.
+        by_cache: the ranges are passed as a calibrator's cache rather than one by one.
     """
 
     precisions: Mapping[str, Precision]
     stored: Mapping[str, Precision]
-    rest: Precision
+    fallback: Precision
     free: tuple[str, ...]
     ranges: Mapping[str, float]
     others: Mapping[str, float]
@@ -57,7 +57,7 @@ class Constraints:
 
 
 def constrained_graph(bound: BoundPlan, *, by_cache: bool = False) -> Graph:
-    """The model that asks TensorRT 10 for a plan: FP32, with its constraints among its metadata.
+    """The FP32 model with the constraints of a plan in its metadata.
 
     Raises:
         PlanError: as `constraints_of`.
@@ -83,17 +83,18 @@ def constraints_in(proto: onnx.ModelProto) -> Constraints | None:
     return Constraints(
         precisions("precisions"),
         precisions("stored"),
-        Precision(found["rest"]),
+        Precision(found["fallback"]),
         tuple(found["free"]),
         **kept,
     )
 
 
 def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
-    """The constraints that ask TensorRT 10 for a plan.
+    """The constraints that request a plan from TensorRT 10.
 
-    A layer that is not INT8 keeps its output in its own precision; an INT8 layer in that of the
-    rest, unless all who read it are INT8 layers that quantize it: then TensorRT may pass INT8 on.
+    The output of a layer in higher precision has that precision. The output of an INT8 layer has
+    the plan's fallback precision, unless every reader is an INT8 layer that quantizes it: then
+    TensorRT may pass INT8 on.
 
     Raises:
         PlanError: an INT8 layer reads a tensor without an amax, or with several.
@@ -101,17 +102,18 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
     missing = bound.missing_ranges()
     if missing:
         raise PlanError(
-            f"tensor '{missing[0]}' is read by an INT8 layer and has no amax in the plan",
-            "Give calibration samples (--calib-data), or add the tensor to the plan.",
+            f"tensor '{missing[0]}' is read by an INT8 layer, but has no amax in the plan",
+            f"Give calibration samples ({option('calib_data')}), or add the tensor to the plan.",
+            code="QD-PLAN-RANGE-MISSING",
         )
     precisions = {n: bound.precisions[layer.name] for layer in bound.layers for n in layer.nodes}
     stored: dict[str, Precision] = {}
     for layer in bound.layers:
-        asked = bound.precisions[layer.name]
+        requested = bound.precisions[layer.name]
         if layer.output in bound.layers.graph.outputs:
             stored[layer.output] = Precision.FP32  # a model keeps the types of its outputs
-        elif asked is not Precision.INT8:
-            stored[layer.output] = asked
+        elif requested is not Precision.INT8:
+            stored[layer.output] = requested
         elif not bound.only_quantized(layer.output):
             stored[layer.output] = bound.plan.fallback_precision
     ranges = {t: _amax(bound, t) for t in bound.needed_ranges()}
@@ -125,14 +127,18 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
         others |= dict.fromkeys(layer.nodes, other)
         if layer.output not in stored:
             free += _written(bound, layer) if cut else [layer.output]
-    rest = bound.plan.fallback_precision
-    return Constraints(precisions, stored, rest, tuple(free), ranges, others, weights, by_cache)
+    fallback = bound.plan.fallback_precision
+    return Constraints(precisions, stored, fallback, tuple(free), ranges, others, weights, by_cache)
 
 
 def _amax(bound: BoundPlan, tensor: str) -> float:
     amax = bound.plan.tensors[tensor].amax
     if isinstance(amax, tuple):
-        raise PlanError(f"tensor '{tensor}' is an activation: it takes one amax, not {len(amax)}")
+        raise PlanError(
+            f"tensor '{tensor}' is an activation: it takes one amax, not {len(amax)}",
+            "Give one number; only a weight can have one per output channel.",
+            code="QD-PLAN-AMAX-COUNT",
+        )
     return QMAX * float(scale_of(amax, f"tensor '{tensor}'"))
 
 
@@ -141,16 +147,16 @@ def _written(bound: BoundPlan, layer: Layer) -> list[str]:
 
 
 def _cut_off(bound: BoundPlan, layer: Layer) -> bool:
-    """Whether an INT8 layer's tensors may all be quantized as its output is: what follows its
-    product only cuts values off, so that it makes no difference where they are."""
+    """Whether all tensors of an INT8 layer may be quantized as its output is: what follows its
+    product only cuts values off, so it makes no difference where."""
     after = {bound.layers.graph.by_name[name].op_type for name in layer.nodes[1:]}
     return layer.output in bound.plan.tensors and bool(after) and after <= _CUTTING
 
 
 def _limit(bound: BoundPlan, layer: Layer) -> float:
     """A magnitude that no tensor of an INT8 layer exceeds: Σ|w|·amax of its worst output channel
-    (of two activations, K·amax·amax), and all that is added to it. No activation that is fused with
-    a product exceeds what it reads, or 1."""
+    (K·amax·amax for two activations), plus everything that is added to it. No activation function
+    that is fused with a product exceeds its input, or 1."""
     graph = bound.layers.graph
     anchor = graph.by_name[layer.name]
     reads = [_amax(bound, t) for t in layer.quantized_inputs if t in anchor.inputs]
@@ -182,15 +188,17 @@ def _largest(graph: Graph, constant: str) -> float:
 
 
 def lost_in_constraints(bound: BoundPlan) -> tuple[str, ...]:
-    """What of a plan cannot be said this way, for people."""
+    """What of a plan constraints cannot express, for people."""
     notes = []
     weights = [x.weight for x in bound.layers_in(Precision.INT8) if x.weight]
     own = [w for w in weights if w in bound.plan.tensors]
     if own:
         notes.append(
-            f"The plan's ranges for {len(own)} weights, first '{own[0]}', are not used: implicit "
-            "quantization takes a weight's from its values, by output channel."
+            f"The plan's ranges for {len(own)} weights are not used (first '{own[0]}'): implicit "
+            "quantization derives them from the values, per output channel."
         )
     elif weights and bound.plan.weights is Granularity.PER_TENSOR:
-        notes.append("Implicit quantization quantizes weights by output channel, never as a whole.")
+        notes.append(
+            "Implicit quantization quantizes weights per output channel, never per tensor."
+        )
     return tuple(notes)

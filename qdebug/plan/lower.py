@@ -1,4 +1,4 @@
-"""Lower a plan: one explicit ONNX model with Q/DQ pairs and Casts, the same for every backend."""
+"""Lower a plan to one explicit ONNX model with Q/DQ pairs and Casts, the same for every backend."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from qdebug.plan.rewrite.edit import check
 from qdebug.plan.rewrite.fp16 import convert_to_fp16
 from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq, weight_axis
 from qdebug.types import Precision
+from qdebug.wording import option
 
 HALF_QDQ_OPSET = 19
 """The first opset in which Q/DQ carry FP16."""
@@ -44,7 +45,7 @@ def required_opset(plan: PrecisionPlan) -> int:
 
 
 def lower(bound: BoundPlan) -> Lowered:
-    """The model of `bound` in the precisions it asks for.
+    """The model in the precisions of a plan.
 
     Raises:
         PlanError: an INT8 layer reads a tensor without an amax, or the opset is too old.
@@ -71,7 +72,9 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
         if graph.opset < HALF_QDQ_OPSET:
             raise PlanError(
                 f"INT8 with FP16 needs opset {HALF_QDQ_OPSET} (FP16 Q/DQ), "
-                f"the model has {graph.opset}"
+                f"but the model has {graph.opset}",
+                "Export the model with a newer opset, or keep the other layers in FP32.",
+                code="QD-PLAN-OPSET",
             )
         half |= _half_int8_nodes(graph, items)
     if not half:
@@ -87,17 +90,17 @@ def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
     """`layer` with the scales that the plan gives its operands.
 
     Raises:
-        PlanError: a range is missing, or is not one that a scale can be made of.
+        PlanError: a range is missing or not valid.
     """
     activations = {t: _activation_scale(bound, layer, t) for t in layer.quantized_inputs}
     return Int8Layer(layer, activations, _weight_quantization(bound, layer))
 
 
 def check_ranges(bound: BoundPlan) -> None:
-    """Whether a scale can be made of every range that the plan gives an operand of an INT8 layer.
+    """Check the ranges that the plan gives the operands of INT8 layers.
 
     Raises:
-        PlanError: of one it cannot; the message names the tensor.
+        PlanError: one is not valid; the message names the tensor.
     """
     tensors = bound.plan.tensors
     for layer in bound.layers_in(Precision.INT8):
@@ -113,12 +116,14 @@ def _activation_scale(bound: BoundPlan, layer: Layer, tensor: str) -> FloatArray
     if entry is None:
         raise PlanError(
             f"layer '{layer.name}' is INT8, but its input '{tensor}' has no amax in the plan",
-            "Give calibration samples (--calib-data), or add the tensor to the plan.",
+            f"Give calibration samples ({option('calib_data')}), or add the tensor to the plan.",
+            code="QD-PLAN-RANGE-MISSING",
         )
     if isinstance(entry.amax, tuple):
         raise PlanError(
             f"tensor '{tensor}' is an activation: it takes one amax, not {len(entry.amax)}",
-            "Give one number; only a weight takes one for each output channel.",
+            "Give one number; only a weight can have one per output channel.",
+            code="QD-PLAN-AMAX-COUNT",
         )
     return _rounded(bound, scale_of(entry.amax, f"tensor '{tensor}'"))
 
@@ -135,7 +140,9 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
         if amax.ndim and len(amax) != channels:
             raise PlanError(
                 f"weight '{layer.weight}' of layer '{layer.name}' has {channels} output channels, "
-                f"but {len(amax)} amax are given"
+                f"but {len(amax)} amax are given",
+                "Give one number, or one per output channel.",
+                code="QD-PLAN-AMAX-COUNT",
             )
         axis = axis if amax.ndim else None
     else:
@@ -148,7 +155,7 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
 
 
 def _rounded(bound: BoundPlan, scale: FloatArray) -> FloatArray:
-    """Scales that FP16 Q/DQ will carry are rounded before anything is quantized by them."""
+    """`scale`, rounded where FP16 Q/DQ will carry it, before anything is quantized with it."""
     if bound.plan.fallback_precision is not Precision.FP16:
         return scale
     half = half_scale(scale)

@@ -19,6 +19,7 @@ from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
 from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.plan.unconverted import unconverted_notes
 from qdebug.types import Precision
+from qdebug.wording import option
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def quantized_pair(
         raise PlanError(
             f"{reference_path} and {model.file.path} share no tensor name",
             "Give the FP32 model that the quantized one was made from.",
+            code="QD-PLAN-NO-COMMON-TENSOR",
         )
     return ModelPair(
         model=model,
@@ -123,8 +125,8 @@ def _without_qdq(model: Model) -> tuple[Graph, str]:
     raised = Graph(onnx.shape_inference.infer_shapes(raise_to_fp32(model.graph.proto)))
     stripped = onnx.shape_inference.infer_shapes(strip_qdq(raised))
     note = (
-        "The model carries Q/DQ: it is compared with itself without them. The rounding of weights "
-        "that are stored as INT8 cannot be seen so; --reference FP32.onnx shows it."
+        "The model is quantized (Q/DQ): it is compared with itself without Q/DQ. That hides the "
+        f"rounding of weights stored as INT8; {option('reference', 'FP32.onnx')} shows it."
     )
     return Graph(stripped), note
 
@@ -134,11 +136,12 @@ def _check_inputs(model: Model, reference: Graph, reference_path: str | None) ->
     for spec in reference.inputs:
         found = given.get(spec.name)
         if found != spec.dtype:
-            kind = "not at all" if found is None else f"as {found}"
+            kind = "none of that name" if found is None else f"it as {found}"
             raise UsageError(
-                f"--reference: {reference_path} takes an input '{spec.name}' ({spec.dtype}), "
-                f"{model.file.path} takes it {kind}",
+                f"{option('reference')}: {reference_path} has an input '{spec.name}' "
+                f"({spec.dtype}), but {model.file.path} has {kind}",
                 "Give the FP32 model that the quantized one was made from.",
+                code="QD-USAGE-REFERENCE-INPUTS",
             )
 
 

@@ -1,12 +1,12 @@
-"""What a plan's constraints mean to a network that TensorRT 10 parsed: layer precisions, element
-types, dynamic ranges.
+"""Apply a plan's constraints to a network that TensorRT 10 parsed.
 
-qdebug's own builds call these functions, and exported scripts contain them as they stand here
-(`script_source`); so they use nothing but Python. Checked against NVIDIA's Python bindings, and
-never executed by TensorRT 10: that takes a GPU and its library.
+They set layer precisions, element types and dynamic ranges. qdebug's own builds call these
+functions, and exported scripts contain their source (`script_source`), so they use nothing but
+Python. They were checked against NVIDIA's Python bindings, but never executed by TensorRT 10, which
+takes a GPU and its library.
 
-In all of them `trt` is the TensorRT module, `network` a parsed trt.INetworkDefinition, and `asked`
-has the attributes of `constraints.Constraints`, precisions being "fp32", "fp16" and "int8".
+In all of them `trt` is the TensorRT module, `network` a parsed trt.INetworkDefinition, and
+`requested` has the attributes of `constraints.Constraints`, with precisions "fp32", "fp16", "int8".
 """
 
 from __future__ import annotations
@@ -15,51 +15,55 @@ import inspect
 from typing import Any
 
 
-def constrain(network: Any, trt: Any, asked: Any) -> list[str]:
-    """Set the precision of layers and the types of what they write. Returns the nodes that the
-    parser made no layer of."""
+def constrain(network: Any, trt: Any, requested: Any) -> list[str]:
+    """Set the precision of layers and the types of their outputs. Returns the nodes that no layer
+    was made for."""
     found: set[str] = set()
     for layer in layers_of(network):
         nodes = nodes_of(layer)
         found.update(nodes)
-        precision = next((asked.precisions[n] for n in nodes if n in asked.precisions), None)
+        precision = next(
+            (requested.precisions[n] for n in nodes if n in requested.precisions), None
+        )
         if precision is not None and has_choice(layer):
-            pin(layer, trt, precision, asked)
-    return [node for node in asked.precisions if node not in found]
+            pin(layer, trt, precision, requested)
+    return [node for node in requested.precisions if node not in found]
 
 
-def pin(layer: Any, trt: Any, precision: str, asked: Any) -> None:
-    """Constrain one layer. Of an INT8 layer that is the product; the activation after it is fused,
-    or left to choose."""
+def pin(layer: Any, trt: Any, precision: str, requested: Any) -> None:
+    """Constrain one layer. In an INT8 layer that is the product; the activation function after it
+    is fused, or TensorRT's choice."""
     types = {"fp32": trt.DataType.FLOAT, "fp16": trt.DataType.HALF, "int8": trt.DataType.INT8}
     written = [(i, t.name) for i, t in enumerate(outputs_of(layer)) if is_float(t, trt)]
     products = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
     if written and (precision != "int8" or layer.type.name in products):
         layer.precision = types[precision]
     for index, tensor in written:
-        stored = asked.stored.get(tensor)
-        if stored is None and precision == "int8" and tensor not in asked.free:
-            stored = asked.rest
+        stored = requested.stored.get(tensor)
+        if stored is None and precision == "int8" and tensor not in requested.free:
+            stored = requested.fallback
         if stored is not None:
             layer.set_output_type(index, types[stored])
 
 
-def ranges_in(network: Any, trt: Any, asked: Any) -> dict[str, float]:
+def ranges_in(network: Any, trt: Any, requested: Any) -> dict[str, float]:
     """amax of the plan's tensors, and of all others that the layers of an INT8 node read or write,
-    by their names in the network: the parser makes more layers and tensors than there are nodes."""
+    by name in the network: the parser makes more layers and tensors than there are nodes."""
     layers = layers_of(network)
     made = {t.name: layer for layer in layers for t in outputs_of(layer) if t is not None}
-    ranges = dict(asked.ranges)
+    ranges = dict(requested.ranges)
     for layer in layers:
-        node = next((n for n in nodes_of(layer) if n in asked.others), None)
+        node = next((n for n in nodes_of(layer) if n in requested.others), None)
         if node is None or not has_choice(layer):
             continue
-        other = asked.others[node]
+        other = requested.others[node]
         inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
         for tensor in inputs + outputs_of(layer):
             if is_float(tensor, trt):
                 weight = is_constant(tensor.name, made)
-                ranges.setdefault(tensor.name, asked.weights.get(node, other) if weight else other)
+                ranges.setdefault(
+                    tensor.name, requested.weights.get(node, other) if weight else other
+                )
     return ranges
 
 
@@ -75,15 +79,15 @@ def set_ranges(network: Any, ranges: dict[str, float]) -> list[str]:
     ]
 
 
-def builder_flags(asked: Any) -> list[str]:
+def builder_flags(requested: Any) -> list[str]:
     """Names of trt.BuilderFlag."""
-    used = {*asked.precisions.values(), *asked.stored.values()}
+    used = {*requested.precisions.values(), *requested.stored.values()}
     flags = ["FP16"] * ("fp16" in used) + ["INT8"] * ("int8" in used)
     return ["OBEY_PRECISION_CONSTRAINTS", *flags]
 
 
 def nodes_of(layer: Any) -> tuple[str, ...]:
-    """The ONNX nodes that a layer was made for: its metadata say, else its name does."""
+    """The ONNX nodes that a layer was made for, by its metadata or else its name."""
     return nodes_in_metadata(layer.metadata or "") or (layer.name,)
 
 
@@ -100,7 +104,7 @@ def nodes_in_metadata(text: str) -> tuple[str, ...]:
 
 
 def has_choice(layer: Any) -> bool:
-    """Whether a layer's precision is more than what its data say."""
+    """Whether a layer's precision is a choice, rather than given by its data."""
     given = ("CONSTANT", "SHAPE", "ASSERTION", "CAST", "QUANTIZE", "DEQUANTIZE")
     return layer.type.name not in given
 
@@ -128,7 +132,7 @@ def outputs_of(layer: Any) -> list[Any]:
 
 
 def script_source() -> str:
-    """These functions as a part of a Python script."""
+    """The source of these functions, for a Python script."""
     parts = (
         *(constrain, pin, ranges_in, set_ranges, builder_flags, nodes_of, nodes_in_metadata),
         *(has_choice, is_constant, is_float, layers_of, outputs_of),

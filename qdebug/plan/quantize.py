@@ -27,7 +27,7 @@ _LARGEST_HALF_SCALE = float(np.finfo(np.float16).max) / -QMIN
 def scale_of(amax: npt.ArrayLike, what: str = "tensor") -> FloatArray:
     """The scale that maps ±`amax` to ±127, float32, of `amax`'s shape.
 
-    An all-zero tensor (amax 0) is exact at any scale; it gets 1, as in ONNX Runtime's quantizer.
+    An all-zero tensor (amax 0) is exact at any scale and gets 1, as in ONNX Runtime's quantizer.
 
     Raises:
         PlanError: an amax is negative, not finite, or beyond float32.
@@ -40,18 +40,22 @@ def scale_of(amax: npt.ArrayLike, what: str = "tensor") -> FloatArray:
         raise PlanError(
             f"{what}: amax must be a finite number >= 0, got {values.flat[first]:g}{where}",
             "Calibrate again on samples without NaN or Inf.",
+            code="QD-PLAN-AMAX",
         )
     scale = np.clip(values / QMAX, _SMALLEST_SCALE, _LARGEST_SCALE)
     return np.where(values == 0, 1.0, scale).astype(np.float32)
 
 
 def half_scale(scale: FloatArray) -> FloatArray | None:
-    """`scale` rounded up to FP16 (up: never clips more), or None where FP16 cannot hold it, or not
-    the values that it dequantizes to.
+    """`scale` rounded up to FP16 (up, so that it never clips more), as float32.
 
-    Q/DQ around FP16 arithmetic carry FP16 scales. Below about 1e-5 the rounding would change the
-    quantization itself, and above 511 the largest codes would dequantize to Inf, which an INT8
-    kernel never makes; such layers keep FP32 scales.
+    Q/DQ pairs around FP16 arithmetic carry FP16 scales. Below about 1e-5 the rounding would change
+    the quantization itself (by more than 1 %), and above 511 (65504 / 128) the largest codes would
+    dequantize to Inf, which an INT8 kernel never produces.
+
+    Returns:
+        None where FP16 cannot hold the scale or the values it dequantizes to; such layers keep
+        FP32 scales.
     """
     with np.errstate(over="ignore"):
         half = scale.astype(np.float16)
@@ -65,7 +69,8 @@ def half_scale(scale: FloatArray) -> FloatArray | None:
 
 
 def quantize(x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = None) -> Int8Array:
-    """INT8 codes of `x`, which must not hold NaN. `scale` is a scalar, or 1-D along `axis`."""
+    """INT8 codes of `x`, of its shape; `x` must not hold NaN. `scale` is [] or [channels]; with
+    channels, `axis` is theirs."""
     with np.errstate(over="ignore"):  # beyond float32 is beyond the range too
         ratio = np.asarray(x, np.float32) / _along(scale, x.ndim, axis)
     codes: Int8Array = np.clip(np.rint(ratio), QMIN, QMAX).astype(np.int8)
@@ -73,7 +78,7 @@ def quantize(x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = 
 
 
 def dequantize(codes: Int8Array, scale: FloatArray, axis: int | None = None) -> FloatArray:
-    """Values of INT8 codes, float32."""
+    """The float32 values of INT8 codes, of their shape; `scale` and `axis` as in `quantize`."""
     with np.errstate(over="ignore"):  # Inf, as ONNX Runtime makes of it
         values: FloatArray = codes.astype(np.float32) * _along(scale, codes.ndim, axis)
     return values
@@ -87,7 +92,7 @@ def fake_quantize(
 
 
 def weight_amax(weight: npt.NDArray[np.floating], axis: int | None) -> npt.NDArray[np.float64]:
-    """Largest magnitude of a weight: a scalar, or one per channel along `axis`."""
+    """The largest magnitude of a weight, float64: of shape [], or [channels] along `axis`."""
     magnitude = np.abs(weight.astype(np.float64))
     if axis is None:
         return np.asarray(magnitude.max(initial=0.0))

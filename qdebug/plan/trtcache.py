@@ -23,10 +23,10 @@ from qdebug.plan.quantize import QMAX
 HEADER = re.compile(r"^TRT-(\d+)-(\w+)$")
 KINDS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 DEFAULT_KIND = "EntropyCalibration2"
-"""Of the class that trtexec, Polygraphy by default and qdebug itself ask with. TensorRT skips a
+"""The class of calibrator that trtexec, qdebug and, by default, Polygraphy use. TensorRT ignores a
 cache of another class than its reader's, whatever method found the ranges."""
 DEFAULT_VERSION = 101600
-"""10.16.0, the newest with calibrators; TensorRT skips a cache of a version it does not accept."""
+"""10.16.0, the newest with calibrators; TensorRT ignores a cache of other versions."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CalibrationCache:
 
     @property
     def release(self) -> str:
-        """The version as people write it: 8601 is 8.6.1, and from 10 on 101600 is 10.16.0."""
+        """The version in dots: 8601 is 8.6.1, and from version 10 on 101600 is 10.16.0."""
         major, rest = divmod(self.version, 10_000 if self.version >= 100_000 else 1000)
         return f"{major}.{rest // 100}.{rest % 100}"
 
@@ -74,21 +74,32 @@ def read_cache(path: str | Path) -> CalibrationCache:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise PlanError(f"{path}: no such file") from None
+        raise PlanError(
+            f"{path}: no such file", "Check the path.", code="QD-PLAN-FILE-NOT-FOUND"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot be read as text: {error}") from error
+        raise PlanError(
+            f"{path}: cannot be read as text: {error}",
+            "Give a calibration cache that TensorRT wrote.",
+            code="QD-PLAN-FILE-UNREADABLE",
+        ) from error
     header = HEADER.match(lines[0].strip()) if lines else None
     if header is None:
         raise PlanError(
             f"{path}:1: not a TensorRT calibration cache",
-            "Its first line must be like TRT-101100-EntropyCalibration2.",
+            "Its first line must look like TRT-101100-EntropyCalibration2.",
+            code="QD-PLAN-CACHE",
         )
     scales: dict[str, float] = {}
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
             name, scale = _entry(path, number, line)
             if name in scales:
-                raise PlanError(f"{path}:{number}: tensor '{name}' stands here a second time")
+                raise PlanError(
+                    f"{path}:{number}: tensor '{name}' is listed twice",
+                    "Remove one of the two lines.",
+                    code="QD-PLAN-CACHE",
+                )
             scales[name] = scale
     return CalibrationCache(int(header[1]), header[2], scales)
 
@@ -107,13 +118,15 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, float]:
     bits = bits.strip()
     if not colon or not name or not re.fullmatch(r"[0-9a-fA-F]{8}", bits):
         raise PlanError(
-            f"{path}:{number}: '{line.strip()[:60]}' is no line of a calibration cache",
-            "A line is 'tensor: 3c010a14': a name and eight hexadecimal digits.",
+            f"{path}:{number}: '{line.strip()[:60]}' is not a line of a calibration cache",
+            "A line looks like 'tensor: 3c010a14': a name and eight hexadecimal digits.",
+            code="QD-PLAN-CACHE",
         )
     scale = struct.unpack(">f", bytes.fromhex(bits))[0]
     if not math.isfinite(scale) or scale < 0:
         raise PlanError(
             f"{path}:{number}: the scale of '{name.strip()}' is {scale}",
-            "Calibrate again: a scale is a finite number that is not negative.",
+            "Calibrate again: a scale is a finite number >= 0.",
+            code="QD-PLAN-CACHE",
         )
     return name.strip(), float(scale)

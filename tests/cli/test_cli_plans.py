@@ -86,7 +86,7 @@ def exported(desk: Any) -> Any:
 def test_a_quantized_model_is_compared_as_it_is(desk: Any, exported: Any) -> None:
     done = desk.run("compare", "int8.onnx", "--inputs", "data.npz", "--json", "-")
     result = done.json
-    assert any("carries Q/DQ" in note for note in result["notes"])
+    assert any("is quantized (Q/DQ)" in note for note in result["notes"])
     precisions = {x["name"]: x["precision"] for x in result["layers"]}
     assert {n for n, p in precisions.items() if p == "int8"} == {"conv1", "conv2", "fc"}
     own = {x["name"]: x["local_sqnr_db"] for x in exported["layers"]}

@@ -177,16 +177,18 @@ def test_integer_arithmetic_is_refused(kit: SimpleNamespace) -> None:
     ]
     constants = {"s": ONE, "z": ZERO, "w": np.ones((1, 1, 1, 1), np.int8)}
     proto = kit.make(nodes, {"x": (1, 1, 2, 2)}, ["y"], constants)
-    with pytest.raises(ModelError, match=r"'qconv' \(QLinearConv\) computes on INT8") as caught:
+    with pytest.raises(
+        ModelError, match=r"'qconv' \(QLinearConv\)(?s:.)*QD-MODEL-NO-FP32-FORM"
+    ) as caught:
         _strip(kit, proto)
-    assert "--reference" in caught.value.hint
+    assert "reference" in caught.value.hint
 
 
 def test_codes_without_a_quantizer_or_as_output_are_refused(kit: SimpleNamespace) -> None:
     constants = {"s": ONE, "z": ZERO}
     dequantize = kit.node("DequantizeLinear", ["x", "s", "z"], ["y"], "dq")
-    with pytest.raises(ModelError, match="'dq' dequantizes values that no QuantizeLinear made"):
+    with pytest.raises(ModelError, match=r"'dq'(?s:.)*QD-MODEL-NO-FP32-FORM"):
         _strip(kit, kit.make([dequantize], {"x": ("c", (1,))}, ["y"], constants))
     quantize = kit.node("QuantizeLinear", ["x", "s", "z"], ["q"], "q")
-    with pytest.raises(ModelError, match="output 'q' of the model holds the INT8 values"):
+    with pytest.raises(ModelError, match=r"'q'(?s:.)*QD-MODEL-NO-FP32-FORM"):
         _strip(kit, kit.make([quantize], {"x": (1,)}, {"q": "c"}, constants))

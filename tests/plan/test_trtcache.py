@@ -67,13 +67,13 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, entries: dict[str,
     [
         ("", 1, "not a TensorRT calibration cache"),
         ("hello\n", 1, "not a TensorRT calibration cache"),
-        ("TRT-101100-EntropyCalibration2\nx 3c010a14\n", 2, "is no line"),
-        ("TRT-101100-EntropyCalibration2\nx: 3c010a1\n", 2, "is no line"),
-        ("TRT-101100-EntropyCalibration2\nx: 3c010a1g\n", 2, "is no line"),
+        ("TRT-101100-EntropyCalibration2\nx 3c010a14\n", 2, "not a line"),
+        ("TRT-101100-EntropyCalibration2\nx: 3c010a1\n", 2, "not a line"),
+        ("TRT-101100-EntropyCalibration2\nx: 3c010a1g\n", 2, "not a line"),
         ("TRT-101100-EntropyCalibration2\nx: 7fc00000\n", 2, "the scale of 'x' is nan"),
         ("TRT-101100-EntropyCalibration2\nx: ff800000\n", 2, "the scale of 'x' is -inf"),
         ("TRT-101100-EntropyCalibration2\nx: bf800000\n", 2, "the scale of 'x' is -1.0"),
-        ("TRT-1-A\nx: 3f800000\nx: 3f800000\n", 3, "a second time"),
+        ("TRT-1-A\nx: 3f800000\nx: 3f800000\n", 3, "listed twice"),
     ],
 )
 def test_bad_lines(tmp_path: Path, text: str, line: int, part: str) -> None:

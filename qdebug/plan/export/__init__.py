@@ -1,49 +1,71 @@
-"""A plan for other tools: one file per target."""
+"""A plan written for other tools: the registry of targets, which imports nothing heavy.
+
+Adding a target takes one file with a function (Source, Path) -> Rendered, and one entry here. The
+help of `qdebug export` and the table in the README are made from this registry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qdebug.plan.export import (
-    modelopt_script,
-    ort_quantization,
-    polygraphy_script,
-    python_script,
-    trt_cache,
-    trtexec,
-)
-from qdebug.plan.export.modelopt_script import render_modelopt
-from qdebug.plan.export.onnx_model import render_onnx
-from qdebug.plan.export.ort_quantization import render_ort
-from qdebug.plan.export.polygraphy_script import render_polygraphy
-from qdebug.plan.export.python_script import render_python
-from qdebug.plan.export.source import Rendered, Source
-from qdebug.plan.export.trt_cache import render_trt_cache
-from qdebug.plan.export.trtexec import render_trtexec
+if TYPE_CHECKING:
+    from qdebug.plan.export.source import Rendered, Source
 
 
 @dataclass(frozen=True)
-class Target:
-    """A tool to write for.
+class ExportTarget:
+    """A tool to write a plan for.
 
     Attributes:
         suffix: of the default file's name, after the plan's.
-        render: the files. Raises PlanError where the plan cannot be expressed at all.
+        help: what is written, in one line.
+        renderer: the function that renders it, as "module:function", imported when it is needed.
     """
 
     suffix: str
-    render: Callable[[Source, Path], Rendered]
+    help: str
+    renderer: str
+
+    def render(self, source: Source, path: Path) -> Rendered:
+        """The files for a plan; `path` is the main one.
+
+        Raises:
+            PlanError: the plan cannot be expressed for this target at all.
+        """
+        module, function = self.renderer.split(":")
+        rendered: Rendered = getattr(import_module(f"{__name__}.{module}"), function)(source, path)
+        return rendered
 
 
-TARGETS: Mapping[str, Target] = {
-    "onnx": Target(".onnx", render_onnx),
-    "trtexec": Target(trtexec.SUFFIX, render_trtexec),
-    "polygraphy": Target(polygraphy_script.SUFFIX, render_polygraphy),
-    "python": Target(python_script.SUFFIX, render_python),
-    "modelopt": Target(modelopt_script.SUFFIX, render_modelopt),
-    "ort": Target(ort_quantization.SUFFIX, render_ort),
-    "trt-cache": Target(trt_cache.SUFFIX, render_trt_cache),
+EXPORT_TARGETS: Mapping[str, ExportTarget] = {
+    "onnx": ExportTarget(".onnx", "the explicit Q/DQ + Cast model", "models:render_onnx"),
+    "trtexec": ExportTarget(
+        "_trtexec.sh", "shell script for trtexec and tensorrt_rtx", "trtexec:render_trtexec"
+    ),
+    "polygraphy": ExportTarget(
+        "_polygraphy.py",
+        "network postprocessing script for Polygraphy",
+        "polygraphy_script:render_polygraphy",
+    ),
+    "python": ExportTarget(
+        "_build.py",
+        "script that builds the engine with TensorRT's Python API",
+        "python_script:render_python",
+    ),
+    "modelopt": ExportTarget(
+        "_modelopt.py",
+        "script and exclude lists for NVIDIA's Model Optimizer",
+        "modelopt_script:render_modelopt",
+    ),
+    "ort": ExportTarget(
+        "_ort.py", "arguments of ONNX Runtime's quantizer", "ort_quantization:render_ort"
+    ),
+    "trt-cache": ExportTarget(
+        ".cache", "TensorRT calibration cache (EntropyCalibration2)", "trt_cache:render_trt_cache"
+    ),
 }
-"""What `--to` accepts."""
+"""The targets by name, in the order in which they are shown."""

@@ -1,8 +1,8 @@
 """Exclude lists for NVIDIA's Model Optimizer, as a script that calls it and as its command line.
 
-Of nvidia-modelopt 0.47: node names are regular expressions that match from the start (re.match), so
-each is escaped and closed; the model file that it is given is rewritten in place (shape inference),
-so it gets a copy.
+As of nvidia-modelopt 0.47: node names are regular expressions that match from the start (re.match),
+so each is escaped and anchored at its end; the model file given is rewritten in place (shape
+inference), so it gets a copy.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import re
 import shlex
 from pathlib import Path
 
-from qdebug.plan.export.nodes import FileNodes
-from qdebug.plan.export.ranges import file_scales
-from qdebug.plan.export.source import Rendered, Source, beside, comment, counted, one_line
+from qdebug.plan.export.source import (
+    Rendered,
+    Source,
+    beside,
+    comment,
+    counted,
+    docstring,
+    one_line,
+)
 from qdebug.plan.export.trt_cache import calibration_cache
-from qdebug.plan.export.trt_script import docstring
 from qdebug.plan.plan import Granularity
 from qdebug.types import Precision
 
-SUFFIX = "_modelopt.py"
 _COPY = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"
 _COPIED = "model.fp32.onnx"
 
@@ -28,11 +32,11 @@ _SCRIPT = '''\
 
     python {script} model.int8.onnx [samples.npz]      (pip install "nvidia-modelopt[onnx]")
 
-The ranges are the plan's, but Model Optimizer runs the model all the same: on random numbers, or on
-samples (arrays by input name), which inputs that are indices need.
+The ranges are the plan's, but Model Optimizer still runs the model: on random numbers, or on the
+samples given (arrays by input name), which inputs that are indices need.
 """
-# The same on random numbers, on its command line, from this folder. It gets a copy, because it
-# rewrites its input:
+# The same on random numbers with its command line, from this folder. It gets a copy of the model,
+# because it rewrites its input:
 #
 #   {copy}
 #   {command}
@@ -48,10 +52,10 @@ FOLDER = Path(__file__).resolve().parent
 # Regular expressions, one for each node that stays in high precision.
 NODES_TO_EXCLUDE = [{nodes}]
 
-# Operators of which no node is INT8 in the plan.
+# Operators that the plan never runs in INT8.
 OP_TYPES_TO_EXCLUDE = {ops!r}
 
-# Names for nodes of the model that have none of their own, by their position in it.
+# Names for nodes of the model that have no unique one, by position.
 NODE_NAMES = {renamed!r}
 
 
@@ -92,13 +96,12 @@ def render_modelopt(source: Source, path: Path) -> Rendered:
     Raises:
         PlanError: the plan has no ranges.
     """
-    cache = beside(path, ".calibration.cache", SUFFIX)
+    cache = beside(path, ".calibration.cache", "modelopt")
     data, _ = calibration_cache(source)
-    file_nodes = FileNodes(source.model, source.bound.layers)
-    nodes, lost = _excluded(source, file_nodes)
+    nodes, lost = _excluded(source)
     ops = _excluded_ops(source)
     high = str(_high_precision(source))
-    notes = (*file_scales(source).notes, *_notes(source, file_nodes, lost))
+    notes = (*source.scales.notes, *_notes(source, lost))
     beside_model = source.model_beside(path)
     script = _SCRIPT.format(
         model=docstring(source.model.file.path.name),
@@ -112,7 +115,7 @@ def render_modelopt(source: Source, path: Path) -> Rendered:
         path=beside_model,
         cache=cache.name,
         high=high,
-        renamed=dict(file_nodes.renamed),
+        renamed=dict(source.nodes.renamed),
     )
     return Rendered({path: script.encode("utf-8"), cache: data}, notes)
 
@@ -127,8 +130,9 @@ def command_line(model: str, cache: str, nodes: list[str], ops: list[str], high:
     return shlex.join([*words, "--output_path", "model.int8.onnx"])
 
 
-def _excluded(source: Source, nodes: FileNodes) -> tuple[list[str], list[str]]:
-    """Patterns of the nodes that stay in high precision; layers that stand in no node."""
+def _excluded(source: Source) -> tuple[list[str], list[str]]:
+    """Patterns of the nodes that stay in high precision; layers that have no node in the file."""
+    nodes = source.nodes
     patterns: list[str] = []
     lost: list[str] = []
     for layer in source.bound.layers:
@@ -140,7 +144,7 @@ def _excluded(source: Source, nodes: FileNodes) -> tuple[list[str], list[str]]:
 
 
 def _excluded_ops(source: Source) -> list[str]:
-    """Operators that Model Optimizer quantizes by default beside those that qdebug does."""
+    """Operators that Model Optimizer quantizes by default and qdebug does not."""
     present = {layer.op_type for layer in source.bound.layers}
     quantizable = {layer.op_type for layer in source.bound.layers if layer.quantizable}
     return sorted(present - quantizable - {"Add"})
@@ -153,7 +157,7 @@ def _high_precision(source: Source) -> Precision:
     return Precision.FP16 if half > len(others) / 2 else Precision.FP32
 
 
-def _notes(source: Source, nodes: FileNodes, lost: list[str]) -> tuple[str, ...]:
+def _notes(source: Source, lost: list[str]) -> tuple[str, ...]:
     bound, notes = source.bound, []
     high = _high_precision(source)
     others = (Precision.FP16, Precision.FP32)
@@ -161,26 +165,26 @@ def _notes(source: Source, nodes: FileNodes, lost: list[str]) -> tuple[str, ...]
     if different:
         other = next(p for p in others if p is not high)
         notes.append(
-            f"Model Optimizer has one high precision for the whole model, here {high}: "
-            f"{counted(different, 'layer')} that the plan has in {other}, first '{different[0]}', "
-            f"in {high} too. --to onnx has both."
+            f"Model Optimizer has one high precision for the whole model, here {high}. "
+            f"{counted(different, 'layer')} that the plan has in {other} (first '{different[0]}') "
+            f"will run in {high} as well. The target 'onnx' keeps both."
         )
     if lost:
         notes.append(
-            f"{counted(lost, 'layer')} of the plan not in INT8 in no node of the model file, "
-            f"first '{lost[0]}': not excluded. --to onnx has them."
+            f"{counted(lost, 'layer')} in higher precision without a node in the model file cannot "
+            f"be excluded (first '{lost[0]}'). The target 'onnx' covers all layers."
         )
-    if nodes.renamed:
+    if source.nodes.renamed:
         notes.append(
-            f"{counted(nodes.renamed, 'node')} of the model without a name of their own: the "
+            f"{counted(source.nodes.renamed, 'node')} of the model without a unique name: the "
             "script names them, the command line cannot exclude them."
         )
     if bound.plan.weights is Granularity.PER_TENSOR:
-        notes.append("Model Optimizer always takes one scale per output channel of a weight.")
-    odd = [t for t in file_scales(source).scales if "_scale" in t or ": " in t]
+        notes.append("Model Optimizer always uses one scale per output channel of a weight.")
+    odd = [t for t in source.scales.scales if "_scale" in t or ": " in t]
     if odd:
         notes.append(
             f"Model Optimizer cannot read the ranges of {counted(odd, 'tensor')} with '_scale' or "
-            f"': ' in the name, first '{odd[0]}'."
+            f"': ' in the name (first '{odd[0]}')."
         )
     return tuple(notes)

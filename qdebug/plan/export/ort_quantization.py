@@ -11,16 +11,12 @@ from qdebug.errors import PlanError
 from qdebug.model.graph import opset_of
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.prepare import QDQ_OPSET
-from qdebug.plan.export.nodes import FileNode, FileNodes
-from qdebug.plan.export.ranges import file_scales, weight_ranges
-from qdebug.plan.export.source import Rendered, Source, beside, comment, counted
-from qdebug.plan.export.trt_script import docstring
+from qdebug.plan.export.file_nodes import FileNode, FileNodes
+from qdebug.plan.export.source import Rendered, Source, beside, comment, counted, docstring
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
-
-SUFFIX = "_ort.py"
 
 _SCRIPT = '''\
 """Quantizes {model} with onnxruntime.quantization in the precisions of {plan}.
@@ -28,7 +24,7 @@ _SCRIPT = '''\
     python {script} model.int8.onnx [--calib samples.npz] [--quantize-outputs]
 
 The arguments are in {arguments}. Every scale comes from there, so no calibration samples are
-needed, except with --quantize-outputs: ONNX Runtime's INT8 kernels also want the outputs of their
+needed, except with --quantize-outputs: ONNX Runtime's INT8 kernels also need the outputs of their
 operators quantized, which is faster and less accurate than the plan, and takes ranges from samples.
 """
 {notes}
@@ -79,10 +75,10 @@ def main():
     arguments.add_argument("--quantize-outputs", action="store_true")
     options = arguments.parse_args()
     if options.quantize_outputs and not options.calib:
-        arguments.error("--quantize-outputs takes ranges from samples: give --calib")
+        arguments.error("--quantize-outputs takes ranges from samples: add --calib")
     given = json.loads((FOLDER / {arguments!r}).read_text(encoding="utf-8"))
     model = onnx.load(FOLDER / given["model"])
-    for index, name in given["node_names"].items():  # nodes without a name of their own
+    for index, name in given["node_names"].items():  # nodes without a unique name
         model.graph.node[int(index)].name = name
     opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     if opset < 13:  # the first with scales per channel
@@ -125,7 +121,7 @@ def render_ort(source: Source, path: Path) -> Rendered:
     Raises:
         PlanError: there is nothing to quantize, or a range is not valid.
     """
-    arguments = beside(path, "_ort.json", SUFFIX)
+    arguments = beside(path, "_ort.json", "ort")
     data, notes = quantizer_arguments(source)
     data = {"model": source.model_beside(path), **data, "notes": list(notes)}
     script = _SCRIPT.format(
@@ -146,7 +142,7 @@ def quantizer_arguments(source: Source) -> tuple[dict[str, Any], tuple[str, ...]
         PlanError: there is nothing to quantize, or a range is not valid.
     """
     bound = source.bound
-    nodes = FileNodes(source.model, bound.layers)
+    nodes = source.nodes
     quantized = [nodes.name_of(n) for layer in _int8(bound) for n in _anchors(nodes, layer)]
     excluded = [
         nodes.name_of(n)
@@ -156,15 +152,16 @@ def quantizer_arguments(source: Source) -> tuple[dict[str, Any], tuple[str, ...]
     ]
     if not quantized:  # to the quantizer an empty list means every node
         raise PlanError(
-            f"{source.name} has no INT8 layer that stands in the model file: there is nothing for "
+            f"{source.name}: no INT8 layer has a node in the model file, so there is nothing for "
             "ONNX Runtime to quantize",
-            "--to onnx writes any plan.",
+            "The target 'onnx' can express any plan.",
+            code="QD-PLAN-NOTHING-TO-QUANTIZE",
         )
-    scales = file_scales(source)
+    scales = source.scales
     overrides: dict[str, Any] = {
         tensor: [{"scale": scale, "zero_point": 0}] for tensor, scale in scales.scales.items()
     }
-    overrides |= _weight_overrides(source, nodes)
+    overrides |= _weight_overrides(source)
     ops = sorted(QUANTIZABLE_OPS)
     data = {
         "op_types_to_quantize": ops,
@@ -177,14 +174,14 @@ def quantizer_arguments(source: Source) -> tuple[dict[str, Any], tuple[str, ...]
             "ActivationSymmetric": True,
             "WeightSymmetric": True,
             "QuantizeBias": False,
-            "DedicatedQDQPair": True,  # else a pinned node reads what an INT8 node quantized
+            "DedicatedQDQPair": True,  # otherwise a pinned node reads what an INT8 node quantized
             "OpTypesToExcludeOutputQuantization": ops,
             "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
             "TensorQuantOverrides": overrides,
         },
         "node_names": {str(index): name for index, name in nodes.renamed.items()},
     }
-    return data, (*scales.notes, *_notes(source, nodes))
+    return data, (*scales.notes, *_notes(source))
 
 
 def _int8(bound: BoundPlan) -> list[str]:
@@ -195,12 +192,12 @@ def _anchors(nodes: FileNodes, layer: str) -> list[FileNode]:
     return [n for n in nodes.by_layer[layer] if n.op_type in QUANTIZABLE_OPS]
 
 
-def _weight_overrides(source: Source, nodes: FileNodes) -> dict[str, Any]:
+def _weight_overrides(source: Source) -> dict[str, Any]:
     bound, graph = source.bound, source.bound.layers.graph
     overrides = {}
     for layer in bound.layers_in(Precision.INT8):
         entry = bound.plan.tensors.get(layer.weight or "")
-        if layer.weight is None or entry is None or layer.weight not in nodes.tensors:
+        if layer.weight is None or entry is None or layer.weight not in source.nodes.tensors:
             continue
         scale = scale_of(entry.amax, f"weight '{layer.weight}'")
         axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
@@ -211,25 +208,26 @@ def _weight_overrides(source: Source, nodes: FileNodes) -> dict[str, Any]:
     return overrides
 
 
-def _notes(source: Source, nodes: FileNodes) -> tuple[str, ...]:
-    bound, notes = source.bound, []
+def _notes(source: Source) -> tuple[str, ...]:
+    bound, nodes, notes = source.bound, source.nodes, []
     half = [layer.name for layer in bound.layers_in(Precision.FP16)]
     if half:
         notes.append(
-            f"ONNX Runtime's quantizer knows no FP16: {counted(half, 'layer')} that the plan has "
-            f"in FP16, first '{half[0]}', in FP32 instead. --to onnx has them."
+            f"ONNX Runtime's quantizer does not support FP16: {counted(half, 'layer')} that the "
+            f"plan has in FP16 will run in FP32 (first '{half[0]}'). The target 'onnx' keeps FP16."
         )
     lost = [name for name in _int8(bound) if name in nodes.absent]
     if lost:
         notes.append(
-            f"{counted(lost, 'INT8 layer')} in no node of the model file, first '{lost[0]}': not "
-            "quantized. --to onnx has them."
+            f"{counted(lost, 'INT8 layer')} without a node in the model file will not be quantized "
+            f"(first '{lost[0]}'). The target 'onnx' covers all layers."
         )
     branches = [x.name for x in bound.layers_in(Precision.INT8) if _has_branch(source, x.name)]
     if branches:
         notes.append(
             f"The other branch of {counted(branches, 'residual Add')} is not quantized (first "
-            f"behind '{branches[0]}'): ONNX Runtime would quantize both. --to onnx has them."
+            f"behind '{branches[0]}'), because ONNX Runtime would quantize both. The target 'onnx' "
+            "quantizes one."
         )
     computed = [
         x.name
@@ -238,32 +236,32 @@ def _notes(source: Source, nodes: FileNodes) -> tuple[str, ...]:
     ]
     if computed:
         notes.append(
-            f"The weights of {counted(computed, 'layer')}, first '{computed[0]}', are computed in "
-            "the model file: ONNX Runtime quantizes them as activations. Fold constants first."
+            f"The weights of {counted(computed, 'layer')} are computed in the model file (first "
+            f"'{computed[0]}'): ONNX Runtime quantizes them as activations. Fold constants first."
         )
-    folded = [t for t in weight_ranges(bound) if t not in nodes.tensors]
+    folded = [t for t in source.weight_ranges if t not in nodes.tensors]
     if opset_of(source.model.file.proto) < QDQ_OPSET:
         notes.append(
-            f"The model is converted to opset {QDQ_OPSET} first, which scales per channel need."
+            f"The model is converted to opset {QDQ_OPSET} first, as per-channel scales require."
         )
     normalized = (
         n.op_type == "BatchNormalization" for x in _int8(bound) for n in nodes.by_layer[x]
     )
     if bound.plan.weights is Granularity.PER_TENSOR and any(normalized):
         notes.append(
-            "ONNX Runtime's quantizer does not fold BatchNorm into the weights, as TensorRT and "
-            "qdebug do, so their single scales are others."
+            "ONNX Runtime's quantizer does not fold BatchNorm into the weights as TensorRT and "
+            "qdebug do, so its per-tensor scales of these weights differ."
         )
     if folded:
         notes.append(
-            f"The ranges of {counted(folded, 'folded weight')}, first '{folded[0]}', are not "
-            "written."
+            f"The ranges of {counted(folded, 'folded weight')} are not written (first "
+            f"'{folded[0]}')."
         )
     return tuple(notes)
 
 
 def _has_branch(source: Source, name: str) -> bool:
-    """Whether a residual Add of the layer reads a quantized tensor beside the layer's own."""
+    """Whether a residual Add of the layer reads a quantized tensor besides the layer's own."""
     layer, nodes = source.bound.layers.by_name[name], source.bound.layers.graph.by_name
     adds = [nodes[n] for n in layer.nodes[1:] if nodes[n].op_type == "Add"]
     return any(t in layer.quantized_inputs for add in adds for t in add.inputs)

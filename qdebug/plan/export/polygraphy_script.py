@@ -5,12 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from qdebug.plan.export.both_ways import both_ways
-from qdebug.plan.export.implicit import dynamic_inputs
-from qdebug.plan.export.source import Rendered, Source, comment, one_line
-from qdebug.plan.export.trt_script import docstring, plan_script
-
-SUFFIX = "_polygraphy.py"
+from qdebug.plan.export.models import dynamic_inputs, plan_script, tensorrt_models
+from qdebug.plan.export.source import Rendered, Source, comment, docstring, one_line
 
 _SCRIPT = '''\
 """The precisions of {plan} for Polygraphy."""
@@ -43,7 +39,7 @@ def postprocess_config(builder, network, config):
     """What --trt-config-postprocess-script calls with the builder's configuration."""
     import tensorrt as trt
 
-    for flag in builder_flags(ASKED):
+    for flag in builder_flags(REQUESTED):
         config.set_flag(getattr(trt.BuilderFlag, flag))
 
 
@@ -51,27 +47,27 @@ def postprocess_config(builder, network, config):
 
 
 def render_polygraphy(source: Source, path: Path) -> Rendered:
-    """The script, the explicit model and the one of the implicit way.
+    """The script and both models.
 
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    ways = both_ways(source, path, SUFFIX)
-    notes = ways.form.notes
+    models = tensorrt_models(source, path, "polygraphy")
+    notes = models.notes
     if dynamic_inputs(source.model.graph):
         notes += (
             "The model has dynamic axes: add --trt-min-shapes, --trt-opt-shapes and "
-            "--trt-max-shapes; without, Polygraphy takes 1 for each.",
+            "--trt-max-shapes; without them Polygraphy uses 1 for each.",
         )
     script = _SCRIPT.format(
         plan=docstring(source.name),
-        explicit=one_line(explicit_command(ways.explicit)),
-        rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(ways.explicit)),
-        implicit=one_line(implicit_command(ways.implicit, path)),
+        explicit=one_line(explicit_command(models.explicit)),
+        rtx=one_line("POLYGRAPHY_USE_TENSORRT_RTX=1 " + rtx_command(models.explicit)),
+        implicit=one_line(implicit_command(models.implicit, path)),
         notes=comment(notes),
-        plan_script=plan_script(ways.form),
+        plan_script=plan_script(models.constraints),
     )
-    return Rendered({**ways.files, path: script.encode("utf-8")}, notes)
+    return Rendered({path: script.encode("utf-8"), **models.files}, notes)
 
 
 def explicit_command(explicit: Path) -> str:
@@ -80,13 +76,13 @@ def explicit_command(explicit: Path) -> str:
 
 
 def rtx_command(explicit: Path) -> str:
-    """Polygraphy on the explicit model with TensorRT for RTX, which knows only strong types."""
+    """Polygraphy on the explicit model with TensorRT for RTX, which is always strongly typed."""
     return _convert(explicit.name, "--convert-to", "trt")
 
 
 def implicit_command(implicit: Path, script: Path) -> str:
-    """Polygraphy on the FP32 model with constraints. Without --int8, which would have it calibrate:
-    the script sets the flags."""
+    """Polygraphy on the FP32 model with constraints. Without --int8, which would make it calibrate:
+    the script sets the builder's flags."""
     scripts = ("--trt-network-postprocess-script", "--trt-config-postprocess-script")
     return _convert(implicit.name, *(word for flag in scripts for word in (flag, script.name)))
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from qdebug.plan.export.both_ways import both_ways
-from qdebug.plan.export.implicit import dynamic_inputs
-from qdebug.plan.export.source import Rendered, Source, comment
-from qdebug.plan.export.trt_script import docstring, plan_script
-
-SUFFIX = "_build.py"
+from qdebug.plan.export.models import dynamic_inputs, plan_script, tensorrt_models
+from qdebug.plan.export.source import Rendered, Source, comment, docstring
 
 _SCRIPT = '''\
 """Builds a TensorRT engine in the precisions of {plan}.
@@ -19,8 +15,8 @@ _SCRIPT = '''\
     python {script} model.engine --rtx       tensorrt_rtx: the same model
     python {script} model.engine --implicit  tensorrt 10 only: constraints and ranges
 
-The explicit model, with Q/DQ and Cast nodes, is what qdebug compares; the implicit way is told
-what `qdebug compare --typing implicit` tells it.
+The explicit model, with Q/DQ and Cast nodes, is what qdebug compares; the implicit way is that of
+`qdebug compare --typing implicit`.
 """
 {notes}
 
@@ -37,7 +33,7 @@ FOLDER = Path(__file__).resolve().parent
 EXPLICIT = FOLDER / {explicit!r}
 IMPLICIT = FOLDER / {implicit!r}
 
-# Inputs with dynamic axes: their smallest, usual and largest shape.
+# Inputs with dynamic axes: their minimum, optimum and maximum shape.
 SHAPES = {{{shapes}}}
 
 
@@ -51,7 +47,7 @@ def main():
     arguments.add_argument("--verbose", action="store_true")
     options = arguments.parse_args()
     if options.rtx and options.implicit:
-        arguments.error("--rtx knows only the explicit model")
+        arguments.error("--rtx builds the explicit model only")
     trt = importlib.import_module("tensorrt_rtx" if options.rtx else "tensorrt")
     options.engine.write_bytes(build(trt, options))
 
@@ -76,14 +72,13 @@ def build(trt, options):
         config.set_compute_capability(getattr(trt.ComputeCapability, name), 0)
     if SHAPES:
         profile = builder.create_optimization_profile()
-        for name, (smallest, usual, largest) in SHAPES.items():
-            profile.set_shape(name, smallest, usual, largest)
+        for name, (minimum, optimum, maximum) in SHAPES.items():
+            profile.set_shape(name, minimum, optimum, maximum)
         config.add_optimization_profile(profile)
     if options.implicit:
         if not hasattr(trt.BuilderFlag, "OBEY_PRECISION_CONSTRAINTS"):
-            known = f"TensorRT {{trt.__version__}} knows only the explicit model"
-            sys.exit(f"{{known}}: drop --implicit.")
-        for flag in builder_flags(ASKED):
+            sys.exit(f"TensorRT {{trt.__version__}} has no implicit way: drop --implicit.")
+        for flag in builder_flags(REQUESTED):
             config.set_flag(getattr(trt.BuilderFlag, flag))
         apply_plan(network, trt)
     engine = builder.build_serialized_network(network, config)
@@ -100,25 +95,25 @@ if __name__ == "__main__":
 
 
 def render_python(source: Source, path: Path) -> Rendered:
-    """The script, the explicit model and the one of the implicit way.
+    """The script and both models.
 
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    ways = both_ways(source, path, SUFFIX)
-    dynamic, notes = dynamic_inputs(source.model.graph), ways.form.notes
+    models = tensorrt_models(source, path, "python")
+    dynamic, notes = dynamic_inputs(source.model.graph), models.notes
     if dynamic:
-        notes += (f"The model has dynamic axes: edit SHAPES in {path.name}, where each is 1 now.",)
+        notes += (f"The model has dynamic axes: edit SHAPES in {path.name}, where each is 1.",)
     script = _SCRIPT.format(
         plan=docstring(source.name),
         script=docstring(path.name),
         notes=comment(notes),
-        explicit=ways.explicit.name,
-        implicit=ways.implicit.name,
+        explicit=models.explicit.name,
+        implicit=models.implicit.name,
         shapes=_entries({name: (shape,) * 3 for name, shape in dynamic.items()}),
-        plan_script=plan_script(ways.form),
+        plan_script=plan_script(models.constraints),
     )
-    return Rendered({**ways.files, path: script.encode("utf-8")}, notes)
+    return Rendered({path: script.encode("utf-8"), **models.files}, notes)
 
 
 def _entries(mapping: Mapping[str, object]) -> str:

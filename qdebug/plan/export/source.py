@@ -1,5 +1,7 @@
-"""What an export starts from and what it yields. Files are rendered in memory: the pipeline writes
-them, all or none."""
+"""What an export starts from and what it yields.
+
+Files are rendered in memory; the pipeline writes all of them or none.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,37 @@ import os
 import textwrap
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from qdebug.model.prepare import Model
+from qdebug.plan.export import EXPORT_TARGETS
+from qdebug.plan.export.file_nodes import FileNodes
 from qdebug.plan.plan import BoundPlan
+from qdebug.plan.quantize import scale_of
+
+
+@dataclass(frozen=True)
+class FileScales:
+    """Scales of the activations that the user's file has.
+
+    Attributes:
+        scales: by tensor name.
+        lost: activations with a range that are not in the file.
+    """
+
+    scales: dict[str, float]
+    lost: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is lost, for people."""
+        if not self.lost:
+            return ()
+        return (
+            f"The ranges of {counted(self.lost, 'tensor')} that the model file does not have are "
+            f"not written (first '{self.lost[0]}').",
+        )
 
 
 @dataclass(frozen=True)
@@ -18,15 +47,45 @@ class Source:
     """A plan that is bound to its model.
 
     Attributes:
-        name: what the plan came from, for people: a file's name.
+        model: the user's model.
+        bound: the plan.
+        name: the name of the plan's file, for messages.
     """
 
     model: Model
     bound: BoundPlan
     name: str
 
+    @cached_property
+    def nodes(self) -> FileNodes:
+        """The nodes of the user's file by layer."""
+        return FileNodes(self.model, self.bound.layers)
+
+    @cached_property
+    def weight_ranges(self) -> tuple[str, ...]:
+        """Weights that the plan has a range for."""
+        constants = self.bound.layers.graph.initializers
+        return tuple(t for t in self.bound.plan.tensors if t in constants)
+
+    @cached_property
+    def scales(self) -> FileScales:
+        """The scales of the plan's activations.
+
+        Raises:
+            PlanError: an amax is not valid.
+        """
+        scales, lost = {}, []
+        for name, entry in self.bound.plan.tensors.items():
+            if name in self.weight_ranges or isinstance(entry.amax, tuple):
+                continue
+            if name in self.nodes.tensors:
+                scales[name] = float(scale_of(entry.amax, f"tensor '{name}'"))
+            else:
+                lost.append(name)
+        return FileScales(scales, tuple(lost))
+
     def model_beside(self, path: Path) -> str:
-        """The model's path seen from the folder of `path`, so that both can move together."""
+        """The model's path relative to the folder of `path`, so that both can move together."""
         target = self.model.file.path.resolve()
         return Path(os.path.relpath(target, path.resolve().parent)).as_posix()
 
@@ -44,9 +103,9 @@ class Rendered:
     notes: tuple[str, ...] = ()
 
 
-def beside(path: Path, suffix: str, replaced: str) -> Path:
-    """A companion of `path`: "a_trtexec.sh" -> "a" + suffix, where `replaced` is its own suffix."""
-    stem = path.name.removesuffix(replaced)
+def beside(path: Path, suffix: str, target: str) -> Path:
+    """A companion of a target's main file: "a_trtexec.sh" -> "a" + suffix."""
+    stem = path.name.removesuffix(EXPORT_TARGETS[target].suffix)
     if stem in ("", path.name):
         stem = path.stem
     return path.with_name(stem + suffix)
@@ -58,8 +117,13 @@ def counted(items: Sized, what: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` such as it may stand in a comment."""
+    """`text` on one line, for a comment."""
     return " ".join(text.splitlines())
+
+
+def docstring(text: str) -> str:
+    """`text` on one line, for a docstring."""
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"').replace("\n", " ")
 
 
 def comment(lines: tuple[str, ...], prefix: str = "# ", width: int = 96) -> str:

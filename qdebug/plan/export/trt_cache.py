@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.errors import PlanError
-from qdebug.plan.export.ranges import file_scales, weight_ranges
 from qdebug.plan.export.source import Rendered, Source, counted
 from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.types import Precision
-
-SUFFIX = ".cache"
 
 
 def render_trt_cache(source: Source, path: Path) -> Rendered:
@@ -24,11 +21,11 @@ def render_trt_cache(source: Source, path: Path) -> Rendered:
     others = [x.name for x in source.bound.layers if _is_pinned(source, x.name)]
     if others:
         notes += (
-            f"A cache holds ranges only: the precision of {counted(others, 'layer')}, first "
-            f"'{others[0]}', is not in it. --to trtexec, polygraphy and python write both.",
+            f"A cache holds ranges only: the precision of {counted(others, 'layer')} is not in it "
+            f"(first '{others[0]}'). The targets 'trtexec', 'polygraphy' and 'python' write both.",
         )
-    if weight_ranges(source.bound):
-        notes += ("A cache holds no ranges of weights; TensorRT takes them from the values.",)
+    if source.weight_ranges:
+        notes += ("A cache holds no ranges of weights; TensorRT derives them from the values.",)
     return Rendered({path: data}, notes)
 
 
@@ -38,33 +35,33 @@ def calibration_cache(source: Source) -> tuple[bytes, tuple[str, ...]]:
     Raises:
         PlanError: the plan has no range of an activation.
     """
-    found = file_scales(source)
-    data, notes = cache_of(source, found.scales)
-    return data, (*found.notes, *notes)
+    data, notes = cache_of(source, source.scales.scales)
+    return data, (*source.scales.notes, *notes)
 
 
 def cache_of(source: Source, scales: Mapping[str, float]) -> tuple[bytes, tuple[str, ...]]:
     """A cache of scales by tensor name, and notes.
 
     Raises:
-        PlanError: there is none that it could hold.
+        PlanError: there is none that a cache could hold.
     """
     broken = [name for name in scales if name.strip() != name or not name.isprintable()]
     kept = {name: scale for name, scale in scales.items() if name not in broken}
     if not kept:
         raise PlanError(
-            f"{source.name} has no range that could go into a calibration cache",
-            "Calibrate first: qdebug calibrate MODEL --calib-data DATA -o scales.yaml",
+            f"{source.name}: no range that a calibration cache could hold",
+            "Calibrate first with `qdebug calibrate`.",
+            code="QD-PLAN-NO-RANGES",
         )
     notes: tuple[str, ...] = (
-        f"The calibration cache says TensorRT {_version()} and {DEFAULT_KIND}, the calibrator of "
-        "trtexec and Polygraphy. A TensorRT that does not accept that, or a calibrator of another "
-        "class, calibrates anew: change its first line to what your own caches say.",
+        f"The calibration cache names TensorRT {_version()} and {DEFAULT_KIND}, the calibrator of "
+        "trtexec and Polygraphy. A TensorRT that does not accept this, or a calibrator of another "
+        "class, calibrates again: change the first line to that of your own caches.",
     )
     if broken:
         notes += (
-            f"The ranges of {counted(broken, 'tensor')} whose names a cache cannot hold, first "
-            f"{broken[0]!r}, are not written.",
+            f"The ranges of {counted(broken, 'tensor')} are not written, because a cache cannot "
+            f"hold their names (first {broken[0]!r}).",
         )
     cache = CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, kept)
     return cache_text(cache).encode("utf-8"), notes

@@ -1,21 +1,33 @@
-"""A shell script that builds the engine with NVIDIA's command-line tools: trtexec of TensorRT 10
-and 11, tensorrt_rtx of TensorRT for RTX."""
+"""A shell script that builds the engine with NVIDIA's command-line tools.
+
+These are trtexec of TensorRT 10 and 11, and tensorrt_rtx of TensorRT for RTX. For the implicit way
+trtexec is told constraints by the names of layers, before the model is parsed:
+
+- --layerPrecisions and --layerOutputTypes are parsed by trtexec's sampleOptions.cpp: entries are
+  split at ",", name and type at the last ":", "'" quotes, and "*" is a wildcard.
+- Layers are named by onnx-tensorrt (ImporterContext::registerLayer): a constant after its
+  initializer, the first layer of a node after the node. Any other layer, and one whose name is
+  taken, gets a number that cannot be known beforehand. The single output of a layer that is not
+  an output of the node is named after the layer, with "_output".
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from qdebug.plan.export.both_ways import both_ways
-from qdebug.plan.export.implicit import Implicit, dynamic_inputs
-from qdebug.plan.export.source import Rendered, Source, beside, comment, one_line
+from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.plan.constraints import Constraints
+from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
+from qdebug.plan.export.source import Rendered, Source, beside, comment, counted, one_line
 from qdebug.plan.export.trt_cache import cache_of
-from qdebug.plan.export.trtexec_layers import LayersTold, layers_told, nameable_ranges
 from qdebug.plan.quantize import QMAX
 from qdebug.types import Precision
 
-SUFFIX = "_trtexec.sh"
+_NO_CHOICE = frozenset({"Cast", "Shape", "Constant"})  # their data decide their precision
 _LONGEST_ARGUMENT_BYTES = 128 * 1024  # MAX_ARG_STRLEN of Linux
 
 _SCRIPT = """\
@@ -26,10 +38,10 @@ _SCRIPT = """\
 #   {script} rtx [flags]        TensorRT for RTX: the same model
 #   {script} implicit [flags]   TensorRT 10 only: the FP32 model, constraints and ranges
 #
-# Flags go to the tool: --saveEngine=FILE, --skipInference, --noTF32 (else FP32 is computed in TF32
-# where the GPU has it), {shapes}--minShapes=, --optShapes=, --maxShapes= for dynamic axes.
-# "explicit" is what qdebug compares, and what TensorRT 11 still takes. In the implicit way a node
-# that becomes several layers is constrained in the one that has its name.
+# Flags are passed to the tool: --saveEngine=FILE, --skipInference, --noTF32 (otherwise FP32 is
+# computed in TF32 on GPUs that support it), {shapes}--minShapes=, --optShapes=, --maxShapes= for
+# dynamic axes. "explicit" is what qdebug compares, and all that TensorRT 11 supports. In the
+# implicit way, a node that becomes several layers is constrained in the layer of its name.
 {notes}
 set -euo pipefail
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
@@ -74,20 +86,20 @@ esac
 
 
 def render_trtexec(source: Source, path: Path) -> Rendered:
-    """The script, the explicit model, the one of the implicit way and, for INT8, its cache.
+    """The script, both models and, for INT8, the cache of the implicit one.
 
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    ways = both_ways(source, path, SUFFIX)
-    cache = beside(path, ".implicit.cache", SUFFIX)
-    graph, files, notes = source.bound.layers.graph, dict(ways.files), ways.form.notes
-    if ways.form.int8:
-        ranges = nameable_ranges(graph, ways.form.asked)
+    models = tensorrt_models(source, path, "trtexec")
+    cache = beside(path, ".implicit.cache", "trtexec")
+    graph, files, notes = source.bound.layers.graph, dict(models.files), models.notes
+    if "INT8" in models.flags:
+        ranges = nameable_ranges(graph, models.constraints)
         scales = {name: amax / QMAX for name, amax in ranges.items()}
         files[cache], cache_notes = cache_of(source, scales)
         notes += cache_notes
-    told = layers_told(graph, ways.form.asked)
+    told = layers_told(graph, models.constraints)
     notes = (*notes, *told.notes, *_length_note(told), *_shape_notes(source))
     script = _SCRIPT.format(
         plan=one_line(source.name),
@@ -96,17 +108,17 @@ def render_trtexec(source: Source, path: Path) -> Rendered:
         notes=comment(notes),
         precisions=_array(told.precisions),
         types=_array(told.types),
-        explicit=shlex.quote(ways.explicit.name),
-        implicit=shlex.quote(ways.implicit.name),
-        flags=" ".join(_flags(ways.form, cache)),
+        explicit=shlex.quote(models.explicit.name),
+        implicit=shlex.quote(models.implicit.name),
+        flags=" ".join(_flags(models.flags, cache)),
     )
-    return Rendered({**files, path: script.encode("utf-8")}, notes)
+    return Rendered({path: script.encode("utf-8"), **files}, notes)
 
 
-def _flags(form: Implicit, cache: Path) -> list[str]:
+def _flags(builder_flags: Collection[str], cache: Path) -> list[str]:
     calib = f'--calib="$here"/{shlex.quote(cache.name)}'
-    flags = ["--int8", calib] if form.int8 else []
-    return ["--precisionConstraints=obey", *flags, *(["--fp16"] if "FP16" in form.flags else [])]
+    flags = ["--int8", calib] if "INT8" in builder_flags else []
+    return ["--precisionConstraints=obey", *flags, *["--fp16"] * ("FP16" in builder_flags)]
 
 
 def _length_note(told: LayersTold) -> tuple[str, ...]:
@@ -115,7 +127,7 @@ def _length_note(told: LayersTold) -> tuple[str, ...]:
         return ()
     return (
         f"--layerPrecisions is {longest // 1024} KiB long, but Linux takes 128 KiB in one "
-        "argument: use the explicit way, or --to polygraphy or python.",
+        "argument: build the explicit model, or export to 'polygraphy' or 'python'.",
     )
 
 
@@ -126,9 +138,130 @@ def _shape_notes(source: Source) -> tuple[str, ...]:
     shapes = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in dynamic.items())
     return (
         "The model has dynamic axes: without --minShapes, --optShapes and --maxShapes trtexec "
-        f"takes 1 for each ({shapes}).",
+        f"uses 1 for each ({shapes}).",
     )
 
 
 def _array(entries: Mapping[str, Precision]) -> str:
     return "".join(f"\n    {shlex.quote(f'{name}:{kind}')}" for name, kind in entries.items())
+
+
+@dataclass(frozen=True)
+class LayersTold:
+    """What trtexec is told, by layer name.
+
+    Attributes:
+        precisions: --layerPrecisions.
+        types: --layerOutputTypes.
+        notes: what it cannot be told.
+    """
+
+    precisions: dict[str, Precision]
+    types: dict[str, Precision]
+    notes: tuple[str, ...]
+
+
+def layers_told(graph: Graph, constraints: Constraints) -> LayersTold:
+    """The constraints of the layers that are named after a node."""
+    precisions: dict[str, Precision] = {}
+    types: dict[str, Precision] = {}
+    unsaid, unranged, several, gemms = [], [], [], []
+    for node in graph.nodes:
+        written = [t for t in node.outputs if t and graph.is_float(t)]
+        precision = constraints.precisions.get(node.name)
+        if precision is None or not written or node.op_type in _NO_CHOICE:
+            continue
+        product = node.op_type in QUANTIZABLE_OPS
+        if set(node.name) & set(",'*") or node.name in graph.initializers:
+            unsaid.append(repr(node.name))
+            continue
+        if precision is Precision.INT8 and product and not _has_all_ranges(graph, node):
+            unranged.append(repr(node.name))
+            continue
+        if product or precision is not Precision.INT8:
+            precisions[node.name] = precision
+        if len(written) > 1 or len(node.outputs) > 1:
+            several.append(repr(node.name))
+            continue
+        inside = node.op_type == "Gemm"  # the layer of its name writes the product, less the bias
+        stored = _stored(constraints, precision, "" if inside else written[0])
+        gemms += [repr(node.name)] * inside
+        if stored is not None:
+            types[node.name] = stored
+    notes = _notes(unsaid, unranged, several, gemms)
+    return LayersTold(precisions, types, tuple(notes))
+
+
+def _stored(constraints: Constraints, precision: Precision, tensor: str) -> Precision | None:
+    """The element type of an output, as `parsed_network.pin` sets it; None leaves it open."""
+    if tensor in constraints.stored:
+        return constraints.stored[tensor]
+    return (
+        constraints.fallback
+        if precision is Precision.INT8 and tensor not in constraints.free
+        else None
+    )
+
+
+def nameable_ranges(graph: Graph, constraints: Constraints) -> dict[str, float]:
+    """amax of all tensors whose names are known before the model is parsed: all that
+    `parsed_network.ranges_in` finds, except constants that the parser broadcasts."""
+    ranges = dict(constraints.ranges)
+    for node in graph.nodes:
+        if node.name not in constraints.others:
+            continue
+        other = constraints.others[node.name]
+        for tensor in (*node.inputs, *node.outputs):
+            if tensor and tensor not in graph.initializers and graph.is_float(tensor):
+                ranges.setdefault(tensor, other)
+        if node.op_type == "Gemm":
+            ranges.setdefault(f"{node.name}_output", other)
+        if node.op_type in ("Gemm", "MatMul") and _has_all_ranges(graph, node):
+            weights = [t for t in node.inputs[:2] if t in graph.initializers]
+            amax = constraints.weights.get(node.name, other)
+            ranges |= {f"{t}_output": ranges.get(f"{t}_output", amax) for t in weights}
+    return ranges
+
+
+def _has_all_ranges(graph: Graph, node: Node) -> bool:
+    """Whether `nameable_ranges` has everything that a product reads: the parser broadcasts the
+    operand of lower rank, under a name that cannot be known."""
+    if node.op_type != "MatMul":
+        return True
+    ranks = {_rank(graph, tensor) for tensor in node.inputs[:2]}
+    return len(ranks) == 1 and None not in ranks
+
+
+def _rank(graph: Graph, tensor: str) -> int | None:
+    shape = graph.shapes.get(tensor)
+    values = graph.constant(tensor) if shape is None else None
+    return len(shape) if shape is not None else values.ndim if values is not None else None
+
+
+def _notes(
+    unsaid: list[str], unranged: list[str], several: list[str], gemms: list[str]
+) -> Iterator[str]:
+    if unsaid:
+        names = f"{', '.join(unsaid[:3])}{', …' if len(unsaid) > 3 else ''}"
+        yield (
+            f"trtexec cannot be told the precision of {counted(unsaid, 'layer')} by name: {names} "
+            "(the name contains a comma, quote or asterisk, or is also a constant's). The explicit "
+            "model and the targets 'polygraphy' and 'python' cover all layers."
+        )
+    if unranged:
+        yield (
+            f"A calibration cache cannot name the weights of {counted(unranged, 'MatMul')} that "
+            f"TensorRT broadcasts (first {unranged[0]}). Without a range TensorRT runs these in "
+            "higher precision, so the implicit way does not constrain them to INT8. The targets "
+            "'polygraphy' and 'python' set those ranges as well."
+        )
+    if several:
+        yield (
+            f"trtexec is not told the output types of {counted(several, 'layer')} with several "
+            f"outputs (first {several[0]})."
+        )
+    if gemms:
+        yield (
+            "In the implicit way trtexec constrains the matrix product of a Gemm, but not the "
+            f"addition of its bias, whose layer TensorRT names itself (first {gemms[0]})."
+        )

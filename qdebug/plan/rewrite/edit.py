@@ -94,9 +94,9 @@ def check(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     """Check that a rewritten model is valid ONNX.
 
     Raises:
-        PlanError: it is not, which is a defect of the rewrite or of the model given.
+        PlanError: it is not, because of a bug in the rewrite or in the model given.
     """
-    # The checker asks for a rank even where nobody can know it, behind a Reshape to a computed one.
+    # The checker requires a rank even where it cannot be known, behind a Reshape to a computed one.
     unknown = [v for v in (*proto.graph.input, *proto.graph.output) if _has_no_shape(v)]
     for value in unknown:
         value.type.tensor_type.shape.SetInParent()
@@ -105,7 +105,8 @@ def check(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     except checker.ValidationError as error:
         raise PlanError(
             f"{what} does not pass onnx.checker: {str(error).strip().splitlines()[0]}",
-            "Check the original with onnx.checker; if it passes, report this as a defect.",
+            "Check the original with onnx.checker; if it passes, please report this as a bug.",
+            code="QD-PLAN-INVALID-MODEL",
         ) from error
     finally:
         for value in unknown:

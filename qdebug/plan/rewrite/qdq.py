@@ -83,6 +83,7 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Arra
         raise PlanError(
             f"weight '{tensor}' is {kind}, but INT8 starts from float32 weights",
             "Give the FP32 export of the model.",
+            code="QD-PLAN-NOT-FP32",
         )
     return quantize(values.astype(np.float32), how.scale, how.axis)
 
@@ -111,6 +112,7 @@ class _Pairs:
                     f"tensor '{tensor}' is {onnx.TensorProto.DataType.Name(kind).lower()}, "
                     "but INT8 starts from float32",
                     "Give the FP32 export of the model.",
+                    code="QD-PLAN-NOT-FP32",
                 )
             operands = [edit.initializer(scale, f"{tensor}_scale"), self._zero_point()]
             codes = edit.add(

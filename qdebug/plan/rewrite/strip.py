@@ -1,7 +1,7 @@
-"""Remove the Q/DQ pairs of a model that carries them: the FP32 model it was made from.
+"""Remove the Q/DQ pairs of a quantized model, to get the FP32 model it was made from.
 
-Weights that are stored as INT8 come back as their dequantized values, so the error that their
-quantization made cannot be seen; pass the original FP32 model as the reference to see it.
+Weights that are stored as INT8 come back as their dequantized values, so the error of their
+quantization cannot be seen; pass the original FP32 model as the reference to see it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node
 from qdebug.plan.rewrite.edit import Editor, check, copy_node, rename_reads
 from qdebug.types import Array
+from qdebug.wording import option
 
 
 def strip_qdq(graph: Graph) -> onnx.ModelProto:
@@ -54,7 +55,9 @@ def _dequantized(graph: Graph, dq: Node, proto: onnx.NodeProto) -> Array:
     codes, scale = operands[0], operands[1]
     if codes is None or scale is None:
         raise ModelError(
-            f"node '{dq.name}' dequantizes values that no QuantizeLinear made", _GIVE_REFERENCE
+            f"node '{dq.name}' dequantizes values that no QuantizeLinear produced",
+            _give_reference(),
+            code="QD-MODEL-NO-FP32-FORM",
         )
     zero = operands[2] if len(operands) > 2 and operands[2] is not None else np.zeros_like(scale)
     attributes = {a.name: a.i for a in proto.attribute}
@@ -78,17 +81,20 @@ def _check_readers(graph: Graph, quantize: Node) -> None:
     codes = quantize.outputs[0]
     if codes in graph.outputs:
         raise ModelError(
-            f"output '{codes}' of the model holds the INT8 values that node '{quantize.name}' "
-            "makes, so there is no FP32 output to compare with",
-            _GIVE_REFERENCE,
+            f"output '{codes}' of the model holds the INT8 values of node '{quantize.name}', so "
+            "there is no FP32 output to compare with",
+            _give_reference(),
+            code="QD-MODEL-NO-FP32-FORM",
         )
     for reader in graph.consumers.get(codes, ()):
         if reader.op_type != "DequantizeLinear":
             raise ModelError(
                 f"node '{reader.name}' ({reader.op_type}) computes on INT8 values directly, so the "
                 "FP32 model cannot be recovered from this one",
-                _GIVE_REFERENCE,
+                _give_reference(),
+                code="QD-MODEL-NO-FP32-FORM",
             )
 
 
-_GIVE_REFERENCE = "Give the FP32 model as well: --reference fp32.onnx."
+def _give_reference() -> str:
+    return f"Give the FP32 model as well: {option('reference', 'fp32.onnx')}."

@@ -18,7 +18,7 @@ from onnx import helper
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.plan.export import TARGETS
+from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.source import Rendered, Source
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.types import Precision
@@ -157,8 +157,8 @@ def write(tmp_path: Path) -> Callable[..., Rendered]:
     """Render a target into the test's folder and write it."""
 
     def export(source: Source, target: str, name: str = "precision") -> Rendered:
-        path = tmp_path / f"{name}{TARGETS[target].suffix}"
-        rendered = TARGETS[target].render(source, path)
+        path = tmp_path / f"{name}{EXPORT_TARGETS[target].suffix}"
+        rendered = EXPORT_TARGETS[target].render(source, path)
         for file, data in rendered.files.items():
             file.write_bytes(data)
         return rendered

@@ -54,8 +54,8 @@ def test_exactly_the_pinned_nodes_are_excluded(all_pinned: Any, write: Any, call
     assert Path(arguments["calibration_cache_path"]).is_file()
     assert Path(arguments["onnx_path"]) != all_pinned.model.file.path  # which it would rewrite
     assert arguments["output_path"] == "out.onnx"
-    assert any("in fp16, first 'x*y', in fp32 too" in note for note in rendered.notes)
-    assert any("3 nodes of the model without a name" in note for note in rendered.notes)
+    assert any("in fp16 (first 'x*y') will run in fp32" in note for note in rendered.notes)
+    assert any("3 nodes of the model without a unique name" in note for note in rendered.notes)
 
 
 def test_the_real_one_takes_the_command_line(

@@ -14,7 +14,7 @@ from onnx import helper
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.plan.export.nodes import FileNodes
+from qdebug.plan.export.file_nodes import FileNodes
 
 
 def nodes_of(path: Path, opset: int = 13) -> FileNodes:

@@ -148,7 +148,7 @@ def test_what_it_cannot_express_is_said(
     rendered = write(plan_for(tmp_path / "net.onnx", {"conv1": "fp16"}), "ort")
     notes = json.loads(rendered.files[tmp_path / "precision_ort.json"])["notes"]
     assert notes == list(rendered.notes)
-    assert any("1 layer that the plan has in FP16, first 'conv1'" in note for note in notes)
+    assert any("FP16: 1 layer" in note and "'conv1'" in note for note in notes)
     assert any("1 residual Add" in note and "'conv2'" in note for note in notes)
     plan = plan_for(tmp_path / "net.onnx", precision="fp16")
     with pytest.raises(PlanError, match="no INT8 layer"):

@@ -43,10 +43,12 @@ def test_pins_and_names_that_it_cannot_hold_are_said(
     onnx.save(net, tmp_path / "net.onnx")
     rendered = write(plan_for(tmp_path / "net.onnx", {"three": "fp32"}), "trt-cache")
     assert list(read_cache(tmp_path / "precision.cache").scales) == ["c: d"]
-    assert any("1 tensor whose" in note and r"'a\nb'" in note for note in rendered.notes)
-    assert any("the precision of 1 layer, first 'three'" in note for note in rendered.notes)
+    assert any("1 tensor are" in note and r"'a\nb'" in note for note in rendered.notes)
+    assert any(
+        "precision of 1 layer is not in it (first 'three')" in note for note in rendered.notes
+    )
 
 
 def test_nothing_to_write(cnn: Path, plan_for: Any, write: Any) -> None:
-    with pytest.raises(PlanError, match=r"precision.yaml has no range"):
+    with pytest.raises(PlanError, match="QD-PLAN-NO-RANGES"):
         write(plan_for(cnn, precision="fp16"), "trt-cache")

@@ -56,12 +56,12 @@ def test_what_cannot_be_said_is_noted(bound_plan: Plan) -> None:
     (note,) = lost_in_constraints(replace(bound, plan=own))
     assert weight in note and "not used" in note
     whole = replace(bound.plan, weights=Granularity.PER_TENSOR)
-    assert "by output channel" in lost_in_constraints(replace(bound, plan=whole))[0]
+    assert "per output channel" in lost_in_constraints(replace(bound, plan=whole))[0]
 
 
 def test_ranges_are_needed(bound_plan: Plan) -> None:
     bound = bound_plan("digits_cnn", "int8")
-    with pytest.raises(PlanError, match="'input' is read by an INT8 layer and has no amax"):
+    with pytest.raises(PlanError, match="QD-PLAN-RANGE-MISSING"):
         constraints_of(replace(bound, plan=replace(bound.plan, tensors={})))
     several = {**bound.plan.tensors, "input": TensorRange((1.0, 2.0))}
     with pytest.raises(PlanError, match="takes one amax, not 2"):

@@ -136,7 +136,7 @@ def test_a_plan_with_fp16_and_pins(desk: Any, tmp_path: Path) -> None:
     result = json.loads(done["out"])
     built = {row["name"]: row["built"] for row in result["engine"]["audit"]["layers"]}
     assert built["first"] == "int8" and built["second"] == "fp32" and built["head"] == "fp16"
-    assert any("by output channel, never as a whole" in note for note in result["notes"])
+    assert any("per output channel, never per tensor" in note for note in result["notes"])
 
 
 @pytest.mark.parametrize("version", ["10.16.1.11", "11.4.0.106"])

@@ -1,8 +1,7 @@
-"""Which nodes of the user's ONNX file each layer stands for.
+"""Which nodes of the user's ONNX file belong to each layer.
 
-Other tools read the user's file, not the prepared graph: BatchNorm is still there, nodes may have
-no name or share one. Nodes are found by the tensors they write, which ONNX keeps unique; names are
-only what they are called.
+Other tools read the user's file, not the prepared graph: BatchNorm is still there, and nodes may
+have no name or share one. Nodes are found by the tensors they write, which are unique in ONNX.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class FileNode:
 
     Attributes:
         index: its position in the file.
-        name: as in the file, which may be empty or not its own.
+        name: as in the file; it may be empty or shared with another node.
     """
 
     index: int
@@ -33,7 +32,7 @@ class FileNode:
 
 @dataclass(frozen=True)
 class FileNodes:
-    """The nodes of a file that compute something, and the layers that they belong to."""
+    """The nodes of the user's file that compute something, and the layers they belong to."""
 
     model: Model
     layers: Layers
@@ -53,7 +52,7 @@ class FileNodes:
 
     @cached_property
     def absent(self) -> frozenset[str]:
-        """Layers that stand in no node of the file: they are inside a model-local function."""
+        """Layers that no node of the file belongs to: they are inside a model-local function."""
         present = {name for owners in self._owners.values() for name in owners}
         return frozenset(x.name for x in self.layers if present.isdisjoint(x.nodes))
 
@@ -65,12 +64,12 @@ class FileNodes:
 
     @cached_property
     def computed(self) -> frozenset[str]:
-        """Names of the tensors that nodes of the file write, constants left out."""
+        """Names of the tensors that nodes of the file write, except constants."""
         return frozenset(self._writers.keys() - self._file.initializers.keys())
 
     @cached_property
     def renamed(self) -> Mapping[int, str]:
-        """A name of its own for every node of the file that has none, by its index."""
+        """A unique name for every node of the file that has none, by the node's index."""
         taken, renamed = set(self._count), {}
         for index, node in enumerate(self._nodes):
             if node.name and self._count[node.name] == 1:
@@ -84,7 +83,7 @@ class FileNodes:
         return renamed
 
     def name_of(self, node: FileNode) -> str:
-        """The node's own name, or the one in `renamed`."""
+        """The node's own name where it is unique, else the one in `renamed`."""
         return self.renamed.get(node.index, node.name)
 
     @cached_property
@@ -109,7 +108,7 @@ class FileNodes:
 
     @cached_property
     def _owners(self) -> Mapping[int, list[str]]:
-        """File node -> the prepared nodes that it went into."""
+        """Index of a file node -> the prepared nodes that it became part of."""
         owners: dict[int, list[str]] = {}
         names = {node.name: i for i, node in enumerate(self._nodes) if self._count[node.name] == 1}
         # prepare_model calls a node without a name the same.
@@ -123,7 +122,8 @@ class FileNodes:
         return owners
 
     def _behind(self, node: Node) -> Iterator[int]:
-        """The writers of what `node` writes, and those before them whose outputs are no longer."""
+        """The file nodes that write what `node` writes, and those before them whose outputs the
+        prepared graph no longer has."""
         kept, pending, seen = self.model.graph.producers, list(node.outputs), set[int]()
         while pending:
             index = self._writers.get(pending.pop())

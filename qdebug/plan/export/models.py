@@ -1,0 +1,145 @@
+"""The models that targets build from, and what TensorRT 10 is told about the second of them.
+
+- The explicit model: Q/DQ for INT8, Cast for FP16. For ONNX Runtime, TensorRT 10 (strongly typed)
+  and 11, and TensorRT for RTX.
+- The FP32 model of TensorRT 10's implicit way, with constraints and ranges. It is byte for byte
+  what `qdebug compare` builds with implicit typing, constraints in its metadata included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from qdebug.model.graph import Graph
+from qdebug.plan.constraints import (
+    Constraints,
+    constrained_graph,
+    constraints_of,
+    lost_in_constraints,
+)
+from qdebug.plan.export.source import Rendered, Source, beside
+from qdebug.plan.lower import lower
+from qdebug.plan.parsed_network import builder_flags, script_source
+
+_SCRIPT = '''\
+# What TensorRT 10 is told about the FP32 model, as by `qdebug compare` with implicit typing:
+# `precisions` by ONNX node; by tensor the types that are fixed (`stored`) and the largest
+# magnitudes (`ranges`); `fallback` is the type of everything else that INT8 layers write, except
+# what is `free`; `others` and `weights` are the largest magnitudes, by node of the INT8 layers, of
+# whatever else they read or write and of their weights.
+REQUESTED = {requested}
+
+
+def apply_plan(network, trt):
+    """Constrain a parsed network."""
+    lost = constrain(network, trt, REQUESTED)
+    lost += set_ranges(network, ranges_in(network, trt, REQUESTED))
+    if lost:
+        sys.exit(f"TensorRT parsed another network: nothing to constrain for {{', '.join(lost)}}")
+
+
+{functions}'''
+
+
+def render_onnx(source: Source, path: Path) -> Rendered:
+    """The lowered model.
+
+    Raises:
+        PlanError: the plan cannot be lowered.
+    """
+    return Rendered({path: explicit_model(source)})
+
+
+def explicit_model(source: Source) -> bytes:
+    """The lowered model's bytes.
+
+    Raises:
+        PlanError: the plan cannot be lowered.
+    """
+    data: bytes = lower(source.bound).graph.proto.SerializeToString()
+    return data
+
+
+@dataclass(frozen=True)
+class TensorRTModels:
+    """The two models that a script for TensorRT builds from.
+
+    Attributes:
+        explicit: the path of the Q/DQ + Cast model.
+        implicit: the path of the FP32 model that the constraints are for.
+        files: the contents of both, by path.
+        constraints: what TensorRT 10 is told about the FP32 model.
+        notes: what of the plan the constraints cannot express.
+    """
+
+    explicit: Path
+    implicit: Path
+    files: Mapping[Path, bytes]
+    constraints: Constraints
+    notes: tuple[str, ...]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Names of trt.BuilderFlag that the constraints need."""
+        return tuple(builder_flags(self.constraints))
+
+
+def tensorrt_models(source: Source, script: Path, target: str) -> TensorRTModels:
+    """The models beside `script`, the main file of an export target.
+
+    Raises:
+        PlanError: the plan cannot be lowered.
+    """
+    explicit, implicit = (beside(script, f".{k}.onnx", target) for k in ("explicit", "implicit"))
+    bound = source.bound
+    constrained = constrained_graph(bound).proto.SerializeToString(deterministic=True)
+    files = {explicit: explicit_model(source), implicit: constrained}
+    constraints, notes = constraints_of(bound), lost_in_constraints(bound)
+    return TensorRTModels(explicit, implicit, files, constraints, notes)
+
+
+def dynamic_inputs(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Inputs with dynamic axes -> their shape, with 1 for each dynamic axis."""
+    return {
+        spec.name: tuple(d if isinstance(d, int) else 1 for d in spec.shape)
+        for spec in graph.inputs
+        if not all(isinstance(d, int) for d in spec.shape)
+    }
+
+
+def plan_script(constraints: Constraints) -> str:
+    """Python that tells TensorRT 10 the constraints of a plan.
+
+    It defines `apply_plan(network, trt)` and `builder_flags(REQUESTED)`. The script around it has
+    `from __future__ import annotations`, `sys`, `SimpleNamespace` and `Any`.
+    """
+    requested = _constraints_literal(constraints)
+    return _SCRIPT.format(requested=requested, functions=script_source())
+
+
+def _constraints_literal(constraints: Constraints) -> str:
+    """The constraints as Python: a `SimpleNamespace` of the same fields, precisions as words."""
+    lines = []
+    for field in fields(constraints):
+        if field.name == "by_cache":  # how, not what
+            continue
+        value = getattr(constraints, field.name)
+        if isinstance(value, Mapping):
+            text = _block("{", (f"{name!r}: {_plain(v)!r}" for name, v in value.items()), "}")
+        elif isinstance(value, tuple):
+            text = _block("[", (repr(name) for name in value), "]")
+        else:
+            text = repr(_plain(value))
+        lines.append(f"    {field.name}={text},\n")
+    return f"SimpleNamespace(\n{''.join(lines)})"
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, str) else value
+
+
+def _block(opening: str, entries: Iterable[str], closing: str) -> str:
+    lines = "".join(f"        {entry},\n" for entry in entries)
+    return f"{opening}\n{lines}    {closing}" if lines else opening + closing
