@@ -37,7 +37,7 @@ _PUBLIC = {
     "qdebug.measure.sweep": ("SweepResult",),
     "qdebug.search.outcome": ("BisectResult",),
     "qdebug.pipeline.export": ("Exported",),
-    "qdebug.store.reader": ("RunReader",),
+    "qdebug.store.run": ("Run",),
     "qdebug.model.samples": ("Samples",),
     "qdebug.plan.plan": ("PrecisionPlan", "TensorRange"),
     "qdebug.types": ("Precision", "Progress"),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qdebug.pipeline.export import Exported
     from qdebug.run.doctor import Finding
     from qdebug.search.outcome import BisectResult
-    from qdebug.store.reader import RunReader
+    from qdebug.store.run import Run
 
 SettingsT = TypeVar("SettingsT")
 
@@ -216,16 +216,15 @@ def doctor() -> tuple[Finding, ...]:
     return examine()
 
 
-def load_run(path: str | os.PathLike[str]) -> RunReader:
-    """A run file, to read its results, plan, manifest and activations from. A context manager;
-    arrays are read when they are asked for.
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """A run file of `compare`: its result, plan, manifest and activations.
 
     Raises:
         StoreError: no such file, or not a run file that is whole.
     """
-    from qdebug.store.reader import RunReader
+    from qdebug.store.run import Run
 
-    return RunReader(os.fspath(path))
+    return Run(os.fspath(path))
 
 
 def open_samples(

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -20,18 +21,35 @@ from qdebug.errors import QdebugError
 from qdebug.wording import option
 
 
-def load_file(path: Path, setting: str, error: type[QdebugError]) -> ModuleType:
+@dataclass(frozen=True)
+class Problem:
+    """How a problem with the user's code is reported.
+
+    Attributes:
+        error: the class of the error; `code` is its code.
+        setting: that named the code; "" where the caller adds it.
+    """
+
+    error: type[QdebugError]
+    code: str
+    setting: str = ""
+
+    def __call__(self, message: str, hint: str = "") -> QdebugError:
+        """The error."""
+        where = f"{option(self.setting)}: " if self.setting else ""
+        return self.error(f"{where}{message}", hint, code=self.code)
+
+
+def load_file(path: Path, problem: Problem) -> ModuleType:
     """The module in a .py file, whose folder is put on `sys.path`.
 
     Raises:
-        error: there is no such file, or it raises while it is loaded; the message names `setting`,
-            if it is known.
+        QdebugError: `problem`: there is no such file, or it raises while it is loaded.
     """
-    where = f"{option(setting)}: {path}" if setting else str(path)
     name = f"qdebug_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise error(f"{where}: no such file")
+        raise problem(f"{path}: no such file")
     module = importlib.util.module_from_spec(spec)
     directory = str(path.resolve().parent)
     if directory not in sys.path:
@@ -39,25 +57,22 @@ def load_file(path: Path, setting: str, error: type[QdebugError]) -> ModuleType:
     sys.modules[name] = module  # dataclasses in the file look themselves up there
     try:
         spec.loader.exec_module(module)
-    except Exception as problem:  # the user's file may raise anything
-        message = f"{where} cannot be loaded: {last_line(problem)}"
-        raise error(message, raising_line(problem, path)) from problem
+    except Exception as error:  # the user's file may raise anything
+        message = f"{path} cannot be loaded: {last_line(error)}"
+        raise problem(message, raising_line(error, path)) from error
     return module
 
 
-def function_of(
-    module: ModuleType, name: str, spec: str, setting: str, error: type[QdebugError]
-) -> Callable[..., Any]:
-    """The function `name` of a module.
+def function_of(module: ModuleType, name: str, spec: str, problem: Problem) -> Callable[..., Any]:
+    """The function `name` of a module, which the user calls `spec`.
 
     Raises:
-        error: there is none; the message names `setting`, if it is known.
+        QdebugError: `problem`: there is none.
     """
     called: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(called):
-        where = f"{option(setting)}: " if setting else ""
-        raise error(
-            f"{where}'{spec}': there is no function '{name}'",
+        raise problem(
+            f"'{spec}': there is no function '{name}'",
             f"Define `def {name}(…)` there, or name another one: file.py:function.",
         )
     return called

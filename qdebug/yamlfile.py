@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -9,7 +11,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.reader import ReaderError
 
-from qdebug.errors import QdebugError
+from qdebug.errors import PlanError, QdebugError, UsageError
+from qdebug.wording import option
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
@@ -18,26 +21,47 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
     """Read `path` as a `schema`.
 
     Raises:
-        error: the file is missing, not YAML or not valid; the message is "file:line: …".
+        QdebugError: an `error`: the file is missing, not YAML or not valid; the message is
+            "file:line: …".
     """
+    wrong = _with_code(error)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise error(f"{path}: no such file") from None
+        raise wrong(f"{path}: no such file") from None
     except UnicodeDecodeError as problem:
-        raise error(f"{path}: cannot be read as text", "A YAML file is expected.") from problem
+        message = f"{path}: cannot be read as text"
+        raise wrong(message, "A YAML file is expected.") from problem
     except OSError as problem:
-        raise error(f"{path}: cannot be read: {problem.strerror}") from problem
-    root, data = _parse(path, text, error)
+        raise wrong(f"{path}: cannot be read: {problem.strerror}") from problem
+    return parse_yaml(text, str(path), schema, error)
+
+
+def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugError]) -> SchemaT:
+    """As `read_yaml`, of text that is called `name` in messages.
+
+    Raises:
+        QdebugError: an `error`: the text is not YAML or not valid.
+    """
+    wrong = _with_code(error)
+    root, data = _parse(name, text, wrong)
     if not isinstance(data, dict):
-        raise error(f"{path}:{_line_of(root, ())}: holds no mapping of keys to values")
+        raise wrong(f"{name}:{_line_of(root, ())}: is not a mapping of keys to values")
     try:
         return schema.model_validate(data)
     except ValidationError as problem:
         first = _first_problem(root, problem.errors())
         where = ".".join(str(part) for part in _in_file(root, first["loc"]))
         line = _line_of(root, first["loc"])
-        raise error(f"{path}:{line}: {where}: {_reason(first)}", _hint(schema, first)) from problem
+        message = f"{name}:{line}: {where}: {_reason(first)}"
+        raise wrong(message, _hint(schema, first)) from problem
+
+
+def _with_code(error: type[QdebugError]) -> Callable[..., QdebugError]:
+    return partial(error, code=_CODES[error.family])
+
+
+_CODES = {PlanError.family: "QD-PLAN-FILE", UsageError.family: "QD-USAGE-CONFIG-FILE"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -68,25 +92,25 @@ class _Loader(yaml.SafeLoader):
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
-def _parse(path: Path, text: str, error: type[QdebugError]) -> tuple[yaml.Node | None, Any]:
+def _parse(name: str, text: str, wrong: Callable[..., QdebugError]) -> tuple[yaml.Node | None, Any]:
     """The node tree, which knows lines, and the values."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
         return root, None if root is None else loader.construct_document(root)
     except yaml.YAMLError as problem:
-        raise error(_yaml_message(path, text, problem)) from problem
+        raise wrong(_yaml_message(name, text, problem)) from problem
     except RecursionError as problem:
-        raise error(f"{path}:1: is nested too deeply") from problem
+        raise wrong(f"{name}:1: is nested too deeply") from problem
 
 
-def _yaml_message(path: Path, text: str, problem: yaml.YAMLError) -> str:
+def _yaml_message(name: str, text: str, problem: yaml.YAMLError) -> str:
     if isinstance(problem, ReaderError):
         line = text.count("\n", 0, problem.position) + 1
-        return f"{path}:{line}: holds a control character ({problem.character:#x})"
+        return f"{name}:{line}: holds a control character ({problem.character:#x})"
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     reason = getattr(problem, "problem", None) or "not valid YAML"
-    return f"{path}:{mark.line + 1 if mark else 1}: {reason}"
+    return f"{name}:{mark.line + 1 if mark else 1}: {reason}"
 
 
 def _first_problem(root: yaml.Node | None, problems: list[Any]) -> Any:
@@ -139,9 +163,12 @@ def _reason(problem: Any) -> str:
 
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
-    known_mistake = _OTHER_FILES.get(f"{problem['loc'][-1]}: {problem['input']}")
-    if known_mistake:
-        return known_mistake
+    kind, value = problem["loc"][-1], problem["input"]
+    if kind == "schema" and str(value) in _OTHER_FILES:
+        what, setting = _OTHER_FILES[str(value)]
+        return f"It is {what}: give it as {option(setting)}."
+    if kind == "command" and str(value) in _COMMANDS:
+        return f"Run it with 'qdebug {value} --config FILE'."
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
@@ -151,15 +178,12 @@ def _hint(schema: type[BaseModel], problem: Any) -> str:
     return ""
 
 
+_COMMANDS = ("bisect", "calibrate", "compare", "sweep")
 _OTHER_FILES = {
-    "schema: qdebug.plan/1": "It is a precision plan: give it as --plan.",
-    "schema: qdebug.scales/1": "It is a calibration: give it as --calibration.",
-    "command: bisect": "Run it with 'qdebug bisect --config FILE'.",
-    "command: calibrate": "Run it with 'qdebug calibrate --config FILE'.",
-    "command: compare": "Run it with 'qdebug compare --config FILE'.",
-    "command: sweep": "Run it with 'qdebug sweep --config FILE'.",
+    "qdebug.plan/1": ("a precision plan", "plan"),
+    "qdebug.scales/1": ("a calibration", "calibration"),
 }
-"""What a valid file of another kind is for, by the line that says its kind."""
+"""What a valid file of another kind is, by its schema, and the setting that takes it."""
 
 
 def dump_yaml(data: dict[str, Any]) -> str:

@@ -33,14 +33,11 @@ WITHOUT_CODES = (
     "engine_info/",
     "errors.py",
     "measure/",
-    "model/",
     "pipeline/",
     "plan/",
     "report/",
     "run/",
     "search/",
-    "userfile.py",
-    "yamlfile.py",
 )
 
 

@@ -12,9 +12,10 @@ from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
 from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
-from qdebug.userfile import function_of, last_line, load_file, name_of, raising_line
+from qdebug.userfile import Problem, function_of, last_line, load_file, name_of, raising_line
 from qdebug.wording import option
 
+_PROBLEM = Problem(UsageError, "QD-USAGE-CALIBRATOR-FUNCTION", "calibrator")
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -34,9 +35,12 @@ def load_calibrator(spec: str) -> Calibrator:
     source, _, name = spec.rpartition(":")
     path = Path(source)
     if not source.endswith(".py") or not name:
-        raise UsageError(f"{option('calibrator')}: '{spec}'", "Write file.py:function.")
-    module = load_file(path, "calibrator", UsageError)
-    function = function_of(module, name, spec, "calibrator", UsageError)
+        raise UsageError(
+            f"{option('calibrator')}: '{spec}'",
+            "Write file.py:function.",
+            code="QD-USAGE-CALIBRATOR-FUNCTION",
+        )
+    function = function_of(load_file(path, _PROBLEM), name, spec, _PROBLEM)
     return Calibrator(name, _checked(function, spec, path))
 
 
@@ -56,9 +60,15 @@ def _checked(
             value = float(function(histogram))
         except Exception as error:  # the user's code may raise anything
             message = f"{named} raised {last_line(error)}"
-            raise UsageError(message, raising_line(error, path)) from error
+            raise UsageError(
+                message, raising_line(error, path), code="QD-USAGE-CALIBRATOR-RESULT"
+            ) from error
         if not 0 <= value <= _LARGEST:  # False for NaN
-            raise UsageError(f"{named} returned {value:g}", "Return a number >= 0, within float32.")
+            raise UsageError(
+                f"{named} returned {value:g}",
+                "Return a number >= 0, within float32.",
+                code="QD-USAGE-CALIBRATOR-RESULT",
+            )
         return value
 
     return amax

@@ -17,9 +17,18 @@ from qdebug.errors import MetricError
 from qdebug.inmemory import InMemory
 from qdebug.measure import metrics
 from qdebug.types import Array
-from qdebug.userfile import digest_of, function_of, last_line, load_file, name_of, raising_line
+from qdebug.userfile import (
+    Problem,
+    digest_of,
+    function_of,
+    last_line,
+    load_file,
+    name_of,
+    raising_line,
+)
 from qdebug.wording import option
 
+_PROBLEM = Problem(MetricError, "QD-METRIC-FUNCTION", "metric")
 BUILT_IN = tuple(metric.name for metric in metrics.BUILT_IN)
 _GIVEN = ("outputs", "labels", "reference")
 LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
@@ -72,7 +81,9 @@ class TaskMetric:
             raise
         except Exception as error:  # the user's code may raise anything
             message = f"{self._named} raised {last_line(error)}"
-            raise MetricError(message, raising_line(error, self.file)) from error
+            raise MetricError(
+                message, raising_line(error, self.file), code="QD-METRIC-RAISED"
+            ) from error
         try:
             value = float(returned)
         except (TypeError, ValueError) as error:
@@ -80,9 +91,13 @@ class TaskMetric:
             raise MetricError(
                 f"{self._named} returned a {kind}, which is not a number",
                 "It must return one number.",
+                code="QD-METRIC-VALUE",
             ) from error
         if not math.isfinite(value):
-            raise MetricError(f"{self._named} returned {value}, which is not a finite number")
+            raise MetricError(
+                f"{self._named} returned {value}, which is not a finite number",
+                code="QD-METRIC-VALUE",
+            )
         return value
 
 
@@ -108,13 +123,12 @@ def load_metric(spec: str) -> TaskMetric:
         raise MetricError(
             f"{option('metric')}: unknown metric '{spec}'",
             f"Known: {metrics.metric_usage()}.",
+            code="QD-METRIC-UNKNOWN",
         )
     if source.endswith(".py"):
         path = Path(source)
-        module = load_file(path, "metric", MetricError)
-        return _by_parameters(
-            spec, function_of(module, name, spec, "metric", MetricError), file=path
-        )
+        function = function_of(load_file(path, _PROBLEM), name, spec, _PROBLEM)
+        return _by_parameters(spec, function, file=path)
     return _from_module(spec, source, name)
 
 
@@ -139,6 +153,7 @@ def labels_of(extras: Outputs) -> Array:
         f"the metric needs labels, but {found}",
         "Add an array 'labels' with one entry per sample to the data, or use "
         f"{option('metric', 'agreement')}.",
+        code="QD-METRIC-LABELS",
     )
 
 
@@ -158,6 +173,7 @@ def join_outputs(parts: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
                 f"{option('metric')}: the shape of output '{name}' differs between samples "
                 f"(rows of {rows})",
                 f"Leave {option('metric')} out: it takes one array per output.",
+                code="QD-METRIC-SHAPES",
             )
         joined[name] = np.concatenate(arrays)
     return joined
@@ -171,6 +187,7 @@ def top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:
             f"{option('metric', 'top1')} needs one class number per sample: there are "
             f"{len(classes)} samples, and labels of shape {truth.shape}",
             "Give class numbers instead of one-hot labels, or a function of your own.",
+            code="QD-METRIC-LABELS",
         )
     return float(np.mean(classes == truth.reshape(-1)))
 
@@ -217,6 +234,7 @@ def _by_parameters(
             f"{option('metric')}: {spec} takes a parameter '{others[0].name}'",
             "Its parameters must be among outputs, labels and reference, or be two: the labels and "
             "the predictions.",
+            code="QD-METRIC-PARAMETERS",
         )
 
     def compute(outputs: Outputs, labels: Outputs, reference: Outputs) -> Any:
@@ -231,9 +249,10 @@ def _from_module(spec: str, source: str, name: str) -> TaskMetric:
         module = importlib.import_module(source)
     except Exception as error:  # a module may raise anything while it is imported
         raise MetricError(
-            f"{option('metric')}: module '{source}' cannot be imported: {last_line(error)}"
+            f"{option('metric')}: module '{source}' cannot be imported: {last_line(error)}",
+            code="QD-METRIC-FUNCTION",
         ) from error
-    called = function_of(module, name, spec, "metric", MetricError)
+    called = function_of(module, name, spec, _PROBLEM)
     return TaskMetric(spec, True, _on_labels(called))
 
 

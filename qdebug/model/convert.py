@@ -30,6 +30,7 @@ def inline_functions(path: Path, proto: onnx.ModelProto) -> onnx.ModelProto:
         raise ModelError(
             f"{path}: its functions cannot be inlined: {last_line(error)}",
             "Export the model without local functions.",
+            code="QD-MODEL-FUNCTIONS",
         ) from error
 
 
@@ -50,6 +51,7 @@ def convert_opset(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelP
                 f"{path}: cannot be converted from opset {opset_of(proto)} to {opset}, "
                 f"which Q/DQ nodes need: {last_line(error)}",
                 f"Export the model again at opset {opset} or later.",
+                code="QD-MODEL-CONVERT",
             ) from error
         _keep_sampling(proto.graph, sampled)
     # Not the file's own: onnx writes an IR that ONNX Runtime may not take yet, for any opset.

@@ -55,13 +55,16 @@ def read_model(path: str | Path) -> ModelFile:
     del data
     _check_opset(path, proto)
     digest = _load_external_data(path, proto, sha256)
-    if proto.ByteSize() > _PROTOBUF_LIMIT_BYTES:
-        raise _too_large(path, proto.ByteSize())
+    _check_size(path, proto)
     return ModelFile(path, proto, sha256, digest)
 
 
 def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
-    """A model in memory. It is not changed."""
+    """A model in memory. It is not changed.
+
+    Raises:
+        ModelError: as of `read_model`.
+    """
     _check_graph(where, proto)
     _check_opset(where, proto)
     for tensor in _all_tensors(proto.graph):
@@ -70,31 +73,41 @@ def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
                 f"{where}: the data of its initializer '{tensor.name}' are in a file and were not "
                 "loaded",
                 "Load the model with onnx.load(path), or give its path.",
+                code="QD-MODEL-EXTERNAL-DATA",
             )
-    if proto.ByteSize() > _PROTOBUF_LIMIT_BYTES:
-        raise _too_large(where, proto.ByteSize())
+    _check_size(where, proto)
     sha256 = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
     return ModelFile(where, proto, sha256, sha256)
 
 
-def _too_large(path: Path, size_bytes: int) -> ModelError:
-    return ModelError(
-        f"{path}: the model with its weights is over 2 GB ({size_bytes / 1e9:.1f} GB)",
-        "Split it, or debug a smaller variant: qdebug rewrites the model in memory.",
-    )
+def _check_size(path: Path, proto: onnx.ModelProto) -> None:
+    if proto.ByteSize() > _PROTOBUF_LIMIT_BYTES:
+        raise ModelError(
+            f"{path}: the model with its weights is over 2 GB ({proto.ByteSize() / 1e9:.1f} GB)",
+            "Split it, or debug a smaller variant: qdebug rewrites the model in memory.",
+            code="QD-MODEL-TOO-LARGE",
+        )
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except IsADirectoryError:
-        raise ModelError(f"{path}: is a directory, not an ONNX file") from None
+        raise ModelError(
+            f"{path}: is a directory, not an ONNX file", code="QD-MODEL-UNREADABLE"
+        ) from None
     except FileNotFoundError:
-        raise ModelError(f"{path}: no such file", "Give the path of an .onnx file.") from None
+        raise ModelError(
+            f"{path}: no such file", "Give the path of an .onnx file.", code="QD-MODEL-NOT-FOUND"
+        ) from None
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ModelError(
+            f"{path}: cannot be read: {error.strerror}", code="QD-MODEL-UNREADABLE"
+        ) from error
     if not data:
-        raise ModelError(f"{path}: the file is empty", "Export the model again.")
+        raise ModelError(
+            f"{path}: the file is empty", "Export the model again.", code="QD-MODEL-TRUNCATED"
+        )
     return data
 
 
@@ -108,6 +121,7 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
         raise ModelError(
             f"{path}: not an ONNX file, or a truncated one ({len(data)} bytes)",
             "Compare its size with the original, or export the model again.",
+            code="QD-MODEL-TRUNCATED",
         ) from None
     _check_graph(path, proto)
     return proto
@@ -115,7 +129,9 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
 
 def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
     if not proto.HasField("graph") or not proto.graph.node:
-        raise ModelError(f"{path}: not an ONNX model: it has no graph with nodes")
+        raise ModelError(
+            f"{path}: not an ONNX model: it has no graph with nodes", code="QD-MODEL-NO-GRAPH"
+        )
 
 
 def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
@@ -124,6 +140,7 @@ def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
         raise ModelError(
             f"{path}: not an ONNX model, or a truncated one: it names no opset",
             "Compare its size with the original, or export the model again.",
+            code="QD-MODEL-TRUNCATED",
         )
     if OLDEST_OPSET <= version <= _SAFE_OPSET:
         return
@@ -132,6 +149,7 @@ def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
         raise ModelError(
             f"{path}: opset {version} is not supported; qdebug takes {OLDEST_OPSET} to {newest}",
             "Convert it with onnx.version_converter, or export it again at opset 17.",
+            code="QD-MODEL-OPSET",
         )
 
 
@@ -181,11 +199,14 @@ def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
             raise ModelError(
                 f"{path}: its external data file '{name}' is missing or unreadable",
                 f"Put '{name}' beside the model.",
+                code="QD-MODEL-EXTERNAL-DATA",
             ) from None
     try:
         onnx.load_external_data_for_model(proto, str(path.parent))
     except Exception as error:  # onnx raises several kinds here, all of them about these files
-        raise ModelError(f"{path}: its external data cannot be read: {error}") from error
+        raise ModelError(
+            f"{path}: its external data cannot be read: {error}", code="QD-MODEL-EXTERNAL-DATA"
+        ) from error
     return digest.hexdigest()
 
 

@@ -81,6 +81,7 @@ def _check_inputs(file: ModelFile, proto: onnx.ModelProto) -> None:
             raise ModelError(
                 f"{file.path}: input '{value.name}' is {found}, not an array",
                 "qdebug feeds arrays: give a model whose inputs are tensors.",
+                code="QD-MODEL-INPUT",
             )
 
 
@@ -130,13 +131,18 @@ def _drop_initializer_inputs(proto: onnx.ModelProto) -> None:
 
 def _infer(file: ModelFile, proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with the types and shapes that follow, in place: without the weights, which would be
-    copied four times on the way."""
+    copied four times on the way.
+
+    Raises:
+        ModelError: they cannot be inferred.
+    """
     try:
         inferred = shape_inference.infer_shapes(without_weights(proto), data_prop=True).graph
     except Exception as error:  # InferenceError, ValueError and RuntimeError are all seen here
         raise ModelError(
             f"{file.path}: shape inference fails: {last_line(error)}",
             "Check the model with onnx.checker.check_model(model, full_check=True).",
+            code="QD-MODEL-SHAPES",
         ) from error
     graph = proto.graph
     del graph.value_info[:], graph.output[:], graph.node[:]

@@ -113,6 +113,7 @@ def bind_plan(plan: PrecisionPlan, model: Model, layers: Layers) -> BoundPlan:
             f"the plan was made for another model (sha256 {plan.model_sha256[:12]}…, "
             f"{model.file.path} has {model.file.sha256[:12]}…)",
             "Name the model it was made for, or remove 'model' from the plan.",
+            code="QD-PLAN-OTHER-MODEL",
         )
     named = _named_precisions(plan, model, layers)
     _check_tensors(plan, model)
@@ -139,11 +140,14 @@ def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict
     for name, precision in plan.layers.items():
         layer = aliases.get(name)
         if layer is None:
-            raise PlanError(f"the model has no layer '{name}'", nearest(name, aliases))
+            raise PlanError(
+                f"the model has no layer '{name}'", nearest(name, aliases), code="QD-PLAN-LAYER"
+            )
         if precision is Precision.INT8 and not layer.quantizable:
             raise PlanError(
                 f"layer '{name}' ({layer.op_type}) has no INT8 form",
                 "INT8 takes Conv, ConvTranspose, Gemm and MatMul; set it to fp16 or fp32.",
+                code="QD-PLAN-NO-INT8",
             )
         other = named.get(layer.name)
         if other and other[1] is not precision:
@@ -151,6 +155,7 @@ def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict
                 f"'{other[0]}' and '{name}' are one fused layer, but the plan asks for "
                 f"{other[1]} and {precision}",
                 "Give the layer one precision.",
+                code="QD-PLAN-CONFLICT",
             )
         named[layer.name] = (name, precision)
     return {name: precision for name, (_, precision) in named.items()}
@@ -172,4 +177,6 @@ def _check_tensors(plan: PrecisionPlan, model: Model) -> None:
     known = {*graph.producers, *graph.initializers, *(spec.name for spec in graph.inputs)}
     for name in plan.tensors:
         if name not in known:
-            raise PlanError(f"the model has no tensor '{name}'", nearest(name, known))
+            raise PlanError(
+                f"the model has no tensor '{name}'", nearest(name, known), code="QD-PLAN-TENSOR"
+            )

@@ -16,7 +16,7 @@ from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.trtcache import is_cache
 from qdebug.types import Precision
 from qdebug.wording import option
-from qdebug.yamlfile import dump_yaml, read_yaml
+from qdebug.yamlfile import dump_yaml, parse_yaml, read_yaml
 
 PLAN_SCHEMA = "qdebug.plan/1"
 
@@ -76,8 +76,21 @@ def read_plan(path: str | Path) -> PrecisionPlan:
         raise PlanError(
             f"{path} is a calibration cache of TensorRT, not a plan",
             f"Give it as {option('calibration')}.",
+            code="QD-PLAN-FILE",
         )
-    file = read_yaml(Path(path), _PlanFile, PlanError)
+    return _plan_of(read_yaml(Path(path), _PlanFile, PlanError))
+
+
+def parse_plan(text: str, name: str) -> PrecisionPlan:
+    """The plan in the text of a plan file, which is called `name` in messages.
+
+    Raises:
+        PlanError: "name:line: what is wrong".
+    """
+    return _plan_of(parse_yaml(text, name, _PlanFile, PlanError))
+
+
+def _plan_of(file: _PlanFile) -> PrecisionPlan:
     return PrecisionPlan(
         precision=file.precision,
         fallback_precision=Precision(file.fallback_precision),
@@ -119,12 +132,16 @@ def model_for(
         return given
     hint = hint or f"Give it with {option('model')}."
     if not named:
-        raise PlanError(f"{source} names no model", hint)
+        raise PlanError(f"{source} names no model", hint, code="QD-PLAN-NO-MODEL")
     folder = Path(source).parent
     for path in (Path(named), folder / named, folder / Path(named).name):
         if path.exists():
             return str(path)
-    raise PlanError(f"{source} is for {named}: no such file, neither here nor beside it", hint)
+    raise PlanError(
+        f"{source} is for {named}: no such file, neither here nor beside it",
+        hint,
+        code="QD-PLAN-NO-MODEL",
+    )
 
 
 def plan_to_yaml(

@@ -11,12 +11,13 @@ from qdebug.errors import PlanError
 from qdebug.model.layers import Layer, Layers
 from qdebug.model.prepare import Model
 from qdebug.plan.plan import layer_aliases, nearest
+from qdebug.wording import option
 
 OPERATOR = "op:"
 
 
 def select_layers(
-    wanted: Iterable[str], model: Model, layers: Layers, flag: str
+    wanted: Iterable[str], model: Model, layers: Layers, setting: str
 ) -> tuple[Layer, ...]:
     """The layers that `wanted` names, in execution order.
 
@@ -24,16 +25,16 @@ def select_layers(
     is matched against all these names. A name that exists is never taken for a pattern.
 
     Raises:
-        PlanError: it names no layer; the message holds `flag` and the nearest name.
+        PlanError: it names no layer; the message holds the `setting` and the nearest name.
     """
     aliases = layer_aliases(model, layers)
     found: set[str] = set()
     for text in wanted:
-        found |= _matching(text, aliases, layers, flag)
+        found |= _matching(text, aliases, layers, setting)
     return tuple(layer for layer in layers if layer.name in found)
 
 
-def _matching(text: str, aliases: dict[str, Layer], layers: Layers, flag: str) -> set[str]:
+def _matching(text: str, aliases: dict[str, Layer], layers: Layers, setting: str) -> set[str]:
     if text in aliases:
         return {aliases[text].name}
     if text.startswith(OPERATOR):
@@ -41,8 +42,9 @@ def _matching(text: str, aliases: dict[str, Layer], layers: Layers, flag: str) -
         names = {layer.name for layer in layers if layer.op_type == operator}
         if not names:
             raise PlanError(
-                f"{flag}: the model has no layer of operator '{operator}'",
+                f"{option(setting)}: the model has no layer of operator '{operator}'",
                 _operators_hint(operator, layers),
+                code="QD-PLAN-LAYER",
             )
         return names
     if "*" in text or "?" in text:
@@ -50,9 +52,17 @@ def _matching(text: str, aliases: dict[str, Layer], layers: Layers, flag: str) -
         pattern = re.compile(fnmatch.translate(text.replace("[", "[[]")))
         names = {layer.name for name, layer in aliases.items() if pattern.match(name)}
         if not names:
-            raise PlanError(f"{flag}: no layer matches '{text}'", nearest(text, aliases))
+            raise PlanError(
+                f"{option(setting)}: no layer matches '{text}'",
+                nearest(text, aliases),
+                code="QD-PLAN-LAYER",
+            )
         return names
-    raise PlanError(f"{flag}: the model has no layer '{text}'", nearest(text, aliases))
+    raise PlanError(
+        f"{option(setting)}: the model has no layer '{text}'",
+        nearest(text, aliases),
+        code="QD-PLAN-LAYER",
+    )
 
 
 def _operators_hint(operator: str, layers: Layers) -> str:

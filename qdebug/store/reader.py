@@ -99,6 +99,19 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         with _damage(self.path, "the tensors"):
             return tuple(name for name in self._groups if self._find(role, name) is not None)
 
+    def samples_of(self, role: Role, tensor: str) -> tuple[int, ...]:
+        """The samples that a tensor is kept of in a role, ascending; none where it is not.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        _check_role(role)
+        with _damage(self.path, f"tensor '{tensor}'"):
+            stored = self._find(role, tensor)
+        if stored is None:
+            return ()
+        return tuple(s for s in self.samples if self._row_of[s] not in stored.missing)
+
     def read(self, role: Role, tensor: str, sample: int) -> Array:
         """One tensor of one sample, of the shape it was put with.
 

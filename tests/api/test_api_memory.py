@@ -198,7 +198,7 @@ def test_evaluations_are_kept_only_for_metrics_whose_code_is_known(
     ("keywords", "code", "says"),
     [
         ({"imputs": "x"}, "QD-USAGE-KEYWORD", "'inputs'"),
-        ({"inputs": 3}, "QD-SAMPLES", "inputs: "),
+        ({"inputs": 3}, "QD-SAMPLES-TYPE", "inputs: "),
         ({"inputs": "x", "metric": 3}, "QD-USAGE-TYPE", "metric: "),
         ({"inputs": "x", "plan": 3}, "QD-USAGE-TYPE", "plan: "),
         ({"inputs": "x", "calibration": 3}, "QD-USAGE-TYPE", "calibration: "),

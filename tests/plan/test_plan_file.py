@@ -86,9 +86,9 @@ def test_numbers_may_be_written_in_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("", 1, "no mapping"),
-        ("\n\n- a\n", 3, "no mapping"),
-        ("just text", 1, "no mapping"),
+        ("", 1, "not a mapping"),
+        ("\n\n- a\n", 3, "not a mapping"),
+        ("just text", 1, "not a mapping"),
         ("a: [1,", 1, "expected"),
         ("a: 1\n\tb: 2", 2, r"'\t'"),
         ("a: 1\nb: 'x\n", 3, "unexpected end of stream"),
@@ -155,4 +155,4 @@ def test_a_valid_file_of_another_kind_is_told_where_it_goes(tmp_path: Path) -> N
     (tmp_path / "scales.yaml").write_text("schema: qdebug.scales/1\n")
     with pytest.raises(PlanError) as caught:
         read_plan(tmp_path / "scales.yaml")
-    assert "--calibration" in caught.value.hint
+    assert "calibration" in caught.value.hint

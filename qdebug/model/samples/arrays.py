@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Generic, Protocol, TypeVar
+from typing import IO, Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -50,22 +50,29 @@ def read_header(stream: IO[bytes], where: str) -> Header:
         raise SampleError(
             f"{where}: not a readable .npy array, or cut off ({_line(error)}).",
             "Save it again with `numpy.save`.",
+            code="QD-SAMPLES-DAMAGED",
         ) from error
     if dtype.hasobject:
         raise SampleError(
             f"{where}: holds Python objects (a pickle), which qdebug does not load.",
             "Save a plain numeric array; rows of unequal length need one file each.",
+            code="QD-SAMPLES-OBJECTS",
         )
     return Header(shape, dtype, fortran, stream.tell())
 
 
 def check_size(header: Header, held: int, where: str) -> None:
-    """Raises SampleError when fewer than the promised bytes are `held` behind the header."""
+    """Check that the promised bytes are `held` behind the header.
+
+    Raises:
+        SampleError: there are fewer.
+    """
     if held < header.nbytes:
         raise SampleError(
             f"{where}: truncated: its header promises {header.nbytes} bytes of data, "
             f"{max(held, 0)} are there.",
             "Copy or save the file again.",
+            code="QD-SAMPLES-DAMAGED",
         )
 
 
@@ -184,13 +191,16 @@ def open_npz(path: Path) -> dict[str, SampleArray]:
         raise SampleError(
             f"{path}: not an .npz file, or truncated ({error}).",
             "Save it again with `numpy.savez`.",
+            code="QD-SAMPLES-DAMAGED",
         ) from error
     # The arrays keep the archive alive; the file closes with the last of them.
     weakref.finalize(archive, file.close)
     members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
     if not members:
         raise SampleError(
-            f"{path}: holds no arrays.", "Save the inputs with `numpy.savez(path, name=array)`."
+            f"{path}: holds no arrays.",
+            "Save the inputs with `numpy.savez(path, name=array)`.",
+            code="QD-SAMPLES-FORMAT",
         )
     return {info.filename.removesuffix(".npy"): _member(path, archive, info) for info in members}
 
@@ -201,7 +211,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Samp
         with archive.open(info) as stream:
             header = read_header(stream, where)
     except _DAMAGE as error:
-        raise _damaged(where, error) from error
+        _refuse_damaged(where, error)
     check_size(header, info.file_size - header.size_bytes, where)
     if info.compress_type == zipfile.ZIP_STORED:
         return StoredArray(path, header, _data_offset(path, info) + header.size_bytes)
@@ -269,7 +279,7 @@ class CompressedArray:
             return self._read_rows(start, stop)
         except _DAMAGE as error:
             self._cursors.clear()
-            raise _damaged(self._where, error) from error
+            _refuse_damaged(self._where, error)
 
     def _read_rows(self, start: int, stop: int) -> Array:
         if not self.shape:
@@ -291,11 +301,12 @@ class CompressedArray:
         return self._whole
 
 
-def _damaged(where: str, error: Exception) -> SampleError:
-    return SampleError(
+def _refuse_damaged(where: str, error: Exception) -> NoReturn:
+    raise SampleError(
         f"{where}: cannot be read, damaged or cut off ({error}).",
         "Copy or save the file again.",
-    )
+        code="QD-SAMPLES-DAMAGED",
+    ) from error
 
 
 def open_hdf5(path: Path) -> dict[str, SampleArray]:
@@ -307,13 +318,16 @@ def open_hdf5(path: Path) -> dict[str, SampleArray]:
     try:
         import h5py
     except ImportError as error:
-        raise SampleError(f"{path}: reading it needs h5py.", "Run `pip install h5py`.") from error
+        raise SampleError(
+            f"{path}: reading it needs h5py.", "Run `pip install h5py`.", code="QD-SAMPLES-HDF5"
+        ) from error
     try:
         file = h5py.File(path, "r")
     except OSError as error:
         raise SampleError(
             f"{path}: not an HDF5 file, truncated, or locked by a writer ({error}).",
             "Close or repeat the program that wrote it.",
+            code="QD-SAMPLES-DAMAGED",
         ) from error
     arrays: dict[str, SampleArray] = {}
 
@@ -324,7 +338,11 @@ def open_hdf5(path: Path) -> dict[str, SampleArray]:
 
     file.visititems(add)
     if not arrays:
-        raise SampleError(f"{path}: holds no datasets.", "Write one dataset per model input.")
+        raise SampleError(
+            f"{path}: holds no datasets.",
+            "Write one dataset per model input.",
+            code="QD-SAMPLES-FORMAT",
+        )
     return arrays
 
 
@@ -349,6 +367,7 @@ class Hdf5Array:
             raise SampleError(
                 f"{self._where}: cannot be read ({error}).",
                 "Copy the file again; for a filter, `pip install hdf5plugin` and import it.",
+                code="QD-SAMPLES-DAMAGED",
             ) from error
         return np.asarray(data, dtype=self.dtype if self.dtype.kind == "U" else None)
 

@@ -48,7 +48,11 @@ class JsonFeeds:
         self._spans = spans
 
     def read(self, index: int) -> Feeds | None:
-        """Feed `index`. Raises SampleError when it does not hold encoded numpy arrays."""
+        """Feed `index`, decoded.
+
+        Raises:
+            SampleError: it does not hold encoded numpy arrays.
+        """
         if index >= len(self._spans):
             return None
         span = self._spans[index]
@@ -59,7 +63,9 @@ class JsonFeeds:
             feed = json.loads(text)
         except ValueError as error:
             raise SampleError(
-                f"{self.where(index)}: not valid JSON ({error}).", "Save the inputs again."
+                f"{self.where(index)}: not valid JSON ({error}).",
+                "Save the inputs again.",
+                code="QD-SAMPLES-DAMAGED",
             ) from error
         return {name: _decode(value, name, self.where(index)) for name, value in feed.items()}
 
@@ -69,7 +75,11 @@ class JsonFeeds:
 
 
 def _find_feeds(path: Path) -> Iterator[_Span]:
-    """The outermost objects of a file, or of the list it holds."""
+    """The outermost objects of a file, or of the list it holds.
+
+    Raises:
+        SampleError: the file is not JSON, or cut off.
+    """
     depth = start = base = 0
     for offset, mark in _structure(path):
         if mark in b"{[":
@@ -83,7 +93,11 @@ def _find_feeds(path: Path) -> Iterator[_Span]:
             if depth == base and mark == b"}":
                 yield _Span(path, start, offset + 1)
     if depth != 0:
-        raise SampleError(f"{path}: not valid JSON, or cut off.", "Save the inputs again.")
+        raise SampleError(
+            f"{path}: not valid JSON, or cut off.",
+            "Save the inputs again.",
+            code="QD-SAMPLES-DAMAGED",
+        )
 
 
 def _structure(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -114,13 +128,16 @@ def _decode(value: Any, name: str, where: str) -> Array:
         raise SampleError(
             f"{where}: '{name}' is not an encoded numpy array; this is not Polygraphy's inputs.",
             "Write it with `polygraphy run --save-inputs`, or save an .npz.",
+            code="QD-SAMPLES-FORMAT",
         )
     try:
         data = base64.b64decode(value["array"], validate=True)
         array: Array = np.load(io.BytesIO(data), allow_pickle=False)
     except (KeyError, TypeError, ValueError, EOFError, binascii.Error) as error:
         raise SampleError(
-            f"{where}: '{name}' cannot be decoded ({error}).", "Save the inputs again."
+            f"{where}: '{name}' cannot be decoded ({error}).",
+            "Save the inputs again.",
+            code="QD-SAMPLES-DAMAGED",
         ) from error
     return array
 
@@ -200,6 +217,7 @@ class OnnxTestData:
                 f"{file}: tensor '{name}' is no model input, and the model has "
                 f"{len(self._names)} inputs.",
                 "Remove the file, or name the tensor after an input.",
+                code="QD-SAMPLES-NAMES",
             )
         return self._names[int(position[1])], array
 
@@ -215,6 +233,7 @@ def _read_tensor(file: Path) -> tuple[str, Array]:
         raise SampleError(
             f"{file}: not a readable TensorProto ({type(error).__name__}: {error}).",
             "Write it with `onnx.save_tensor`.",
+            code="QD-SAMPLES-DAMAGED",
         ) from error
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import SampleError
-from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, wrong_shape
+from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, refuse_shape
 from qdebug.model.samples.samples import FeedSource, Layout
 from qdebug.model.samples.stacked import fixed_batch
 from qdebug.types import Array, Feeds, TensorSpec
@@ -86,6 +86,7 @@ class FeedReader:
             raise SampleError(
                 f"{where}: gave {got}; on the first pass {expected}.",
                 "The data must be the same on every pass: fix the order and the seed.",
+                code="QD-SAMPLES-CHANGED",
             )
         return fitted.feed
 
@@ -129,7 +130,9 @@ def open_feeds(
     if survey is None:
         survey = _survey(source, inputs, limit, batched=False)
     if survey is None or not survey.total:
-        raise SampleError(f"{where}: holds no samples.", "Give at least one feed.")
+        raise SampleError(
+            f"{where}: holds no samples.", "Give at least one feed.", code="QD-SAMPLES-EMPTY"
+        )
     count = survey.total if limit is None else min(limit, survey.total)
     layout = _layout(survey, inputs, count, where)
     offsets = np.cumsum([0, *survey.counts]).tolist()
@@ -158,6 +161,9 @@ def _fit(raw: Feeds, inputs: Sequence[TensorSpec], where: str, batched: bool) ->
     """The feed as the model takes it; None when its inputs have no common leading axis.
 
     Without `batched` the feed is one sample, and must have the model's shapes as it is.
+
+    Raises:
+        SampleError: it does not fit the model.
     """
     names = match_names(raw, inputs, where)
     feed = {spec.name: _fit_input(raw[names[spec.name]], spec, where) for spec in inputs}
@@ -165,14 +171,18 @@ def _fit(raw: Feeds, inputs: Sequence[TensorSpec], where: str, batched: bool) ->
     if not batched:
         for spec in inputs:
             if not axes_fit(feed[spec.name].shape, spec.shape):
-                raise wrong_shape(feed[spec.name].shape, spec, where)
+                refuse_shape(feed[spec.name].shape, spec, where)
         return _Fitted(feed, extras, 1)
     lengths = {array.shape[:1] for array in feed.values()}
     if len(lengths) > 1 or () in lengths or len(fixed_batch(inputs)) > 1:
         return None
     count = len(next(iter(feed.values())))
     if count == 0:
-        raise SampleError(f"{where}: input '{inputs[0].name}' has no samples.", "Remove the feed.")
+        raise SampleError(
+            f"{where}: input '{inputs[0].name}' has no samples.",
+            "Remove the feed.",
+            code="QD-SAMPLES-EMPTY",
+        )
     return _Fitted(feed, extras, count)
 
 
@@ -182,7 +192,7 @@ def _fit_input(array: Array, spec: TensorSpec, where: str) -> Array:
     if spec.shape and array.ndim == len(spec.shape) - 1:
         array = array[np.newaxis]
     if array.ndim != len(spec.shape) or not axes_fit(array.shape[1:], spec.shape[1:]):
-        raise wrong_shape(shape, spec, where)
+        refuse_shape(shape, spec, where)
     return array
 
 
@@ -201,6 +211,7 @@ def _layout(survey: _Survey, inputs: Sequence[TensorSpec], count: int, where: st
             f"{where}: {option('samples', str(count))} would cut feed {len(survey.counts) - 1}, "
             f"of {survey.counts[-1]} samples.",
             "Use " + " or ".join(option("samples", str(n)) for n in offsets[-2:] if n) + ".",
+            code="QD-SAMPLES-COUNT",
         )
     return Layout(count, max(survey.counts), batch_is_free=False, offsets=offsets)
 
@@ -211,6 +222,7 @@ def _check_shareable(survey: _Survey, batch_size: int, where: str) -> None:
             f"{where}: the model takes batches of {batch_size}, and feeds of different shapes "
             "cannot share one.",
             f"Give feeds of {batch_size} samples each.",
+            code="QD-SAMPLES-SHAPE",
         )
 
 
@@ -233,6 +245,7 @@ class Extras:
             raise SampleError(
                 f"{where}: array '{different[0]}' is not in every feed.",
                 "Give it in every feed, or in none.",
+                code="QD-SAMPLES-LABELS",
             )
         for name, array in extras.items():
             self._rows.setdefault(name, []).append(_rows(name, array, count, where))
@@ -252,6 +265,7 @@ def _rows(name: str, array: Array, count: int, where: str) -> Array:
     raise SampleError(
         f"{where}: array '{name}' has {length} rows, the inputs have {count} samples.",
         "An array that is no model input is taken for labels, one row per sample.",
+        code="QD-SAMPLES-LABELS",
     )
 
 
@@ -262,4 +276,5 @@ def _join_rows(name: str, rows: list[Array], where: str) -> Array:
         raise SampleError(
             f"{where}: array '{name}' differs in shape or type between feeds ({error}).",
             "Give labels of one shape.",
+            code="QD-SAMPLES-LABELS",
         ) from error

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
@@ -26,8 +26,9 @@ from qdebug.errors import SampleError
 from qdebug.model.samples.arrays import Cursors
 from qdebug.model.samples.samples import FeedSource
 from qdebug.types import Array, Feeds
-from qdebug.userfile import function_of, last_line, load_file, raising_line
+from qdebug.userfile import Problem, function_of, last_line, load_file, raising_line
 
+_PROBLEM = Problem(SampleError, "QD-SAMPLES-FEEDS")
 DEFAULT_FUNCTION = "load_data"
 KEPT_BYTES = 1 << 30
 
@@ -46,9 +47,10 @@ def open_script(path: Path, function: str) -> IteratedFeeds:
     Raises:
         SampleError: the script fails, or has no such function.
     """
-    module = load_file(path, "", SampleError)
     name = f"{path}:{function}"
-    return IteratedFeeds(function_of(module, function, name, "", SampleError), name, path)
+    return IteratedFeeds(
+        function_of(load_file(path, _PROBLEM), function, name, _PROBLEM), name, path
+    )
 
 
 def feeds_of(given: Iterable[Any] | Callable[[], Iterable[Any]], name: str) -> FeedSource:
@@ -82,7 +84,7 @@ class IteratedFeeds:
             feed = current.take()
         except Exception as error:
             self._passes.clear()
-            raise _failed(self._name, error, self._path) from error
+            _refuse(self._name, error, self._path)
         return None if feed is None else self._arrays(feed.value, index)
 
     def where(self, index: int) -> str:
@@ -96,7 +98,7 @@ class IteratedFeeds:
             result = self._function()
             iterator = iter(result)
         except Exception as error:
-            raise _failed(self._name, error, self._path) from error
+            _refuse(self._name, error, self._path)
         if iterator is not result:
             self._kept = result
         return _Pass(iterator)
@@ -106,6 +108,7 @@ class IteratedFeeds:
             raise SampleError(
                 f"{self.where(index)} is {_a(feed)}, not a dict.",
                 "Yield one dict of input names to arrays per feed.",
+                code="QD-SAMPLES-FEEDS",
             )
         return {
             str(name): self._array(value, f"{self.where(index)}: '{name}'")
@@ -116,9 +119,13 @@ class IteratedFeeds:
         try:
             array: Array = np.asarray(value)
         except Exception as error:  # tensors of other libraries raise what they like
-            raise _failed(name, error, self._path) from error
+            _refuse(name, error, self._path)
         if array.dtype.hasobject:
-            raise SampleError(f"{name} is {_a(value)}, not a numeric array.", "Yield numpy arrays.")
+            raise SampleError(
+                f"{name} is {_a(value)}, not a numeric array.",
+                "Yield numpy arrays.",
+                code="QD-SAMPLES-OBJECTS",
+            )
         return array
 
 
@@ -222,5 +229,7 @@ def _a(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _failed(name: str, error: Exception, script: Path | None) -> SampleError:
-    return SampleError(f"{name} failed: {last_line(error)}", raising_line(error, script))
+def _refuse(name: str, error: Exception, script: Path | None) -> NoReturn:
+    raise SampleError(
+        f"{name} failed: {last_line(error)}", raising_line(error, script), code="QD-SAMPLES-FEEDS"
+    ) from error

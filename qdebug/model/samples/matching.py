@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -16,17 +17,23 @@ Axes = tuple[int | str | None, ...]
 
 
 def check_dtype(dtype: DType, spec: TensorSpec, where: str) -> None:
-    """Raises SampleError unless `dtype` is the input's type, in any byte order."""
+    """Check that `dtype` is the input's type, in any byte order.
+
+    Raises:
+        SampleError: it is another one.
+    """
     if _same_type(dtype, spec.dtype):
         return
     if dtype.hasobject:
         raise SampleError(
             f"{where}: input '{spec.name}' holds Python objects, not numbers.",
             f"Save a {spec.dtype} array; rows of unequal length need one file each.",
+            code="QD-SAMPLES-OBJECTS",
         )
     raise SampleError(
         f"{where}: input '{spec.name}' is {dtype}; the model takes {spec.dtype}.",
         f"Convert it with `.astype(np.{spec.dtype})` and save it again.",
+        code="QD-SAMPLES-DTYPE",
     )
 
 
@@ -44,17 +51,26 @@ def axes_fit(shape: tuple[int, ...], axes: Axes) -> bool:
     )
 
 
-def wrong_shape(shape: tuple[int, ...], spec: TensorSpec, where: str) -> SampleError:
-    """The error for an array that is no stack of samples of the input."""
-    return SampleError(
+def refuse_shape(shape: tuple[int, ...], spec: TensorSpec, where: str) -> NoReturn:
+    """Refuse an array that is not a stack of samples of the input.
+
+    Raises:
+        SampleError: always.
+    """
+    raise SampleError(
         f"{where}: input '{spec.name}' has shape {shape_text(shape)}; "
         f"the model takes {shape_text(spec.shape)}.",
         _shape_hint(shape, spec.shape),
+        code="QD-SAMPLES-SHAPE",
     )
 
 
 def check_finite(array: Array, spec: TensorSpec, samples: tuple[int, int], where: str) -> None:
-    """Raises SampleError on NaN or Inf; `samples` are the array's first one and their number."""
+    """Check an array; `samples` are its first one and their number.
+
+    Raises:
+        SampleError: it holds NaN or Inf.
+    """
     if array.dtype.kind not in "fcV":
         return
     finite = np.isfinite(array)
@@ -68,6 +84,7 @@ def check_finite(array: Array, spec: TensorSpec, samples: tuple[int, int], where
         f"{where}: input '{spec.name}' holds {what}, first in sample {sample} "
         f"({np.count_nonzero(~finite)} such values in the batch).",
         "Repair or remove that sample: with it, no error in any layer can be measured.",
+        code="QD-SAMPLES-NON-FINITE",
     )
 
 
@@ -117,16 +134,18 @@ def match_names(found: Collection[str], inputs: Sequence[TensorSpec], where: str
         return {inputs[0].name: next(iter(found))}
     for spec in inputs:
         if spec.name not in names:
-            raise _missing(spec.name, sorted(set(found) - set(names.values())), found, where)
+            _refuse_missing(spec.name, sorted(set(found) - set(names.values())), found, where)
     _refuse_shared(names, where)
     return names
 
 
-def _missing(name: str, free: list[str], found: Collection[str], where: str) -> SampleError:
+def _refuse_missing(name: str, free: list[str], found: Collection[str], where: str) -> NoReturn:
     near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
     hint = f"Rename '{near[0]}' to '{name}'." if near else f"Name one of the arrays '{name}'."
     held = some(sorted(found))
-    return SampleError(f"{where}: no array for model input '{name}'; found {held}.", hint)
+    raise SampleError(
+        f"{where}: no array for model input '{name}'; found {held}.", hint, code="QD-SAMPLES-NAMES"
+    )
 
 
 def _refuse_shared(names: dict[str, str], where: str) -> None:
@@ -136,6 +155,7 @@ def _refuse_shared(names: dict[str, str], where: str) -> None:
             raise SampleError(
                 f"{where}: array '{alias}' could be model input '{owner[alias]}' or '{name}'.",
                 "Save both in an .npz, under the inputs' exact names.",
+                code="QD-SAMPLES-NAMES",
             )
         owner[alias] = name
 

@@ -60,9 +60,15 @@ def open_samples(
         SampleError: the data cannot be read, or does not fit the model.
     """
     if not inputs:
-        raise SampleError(f"{spec}: the model has no inputs to feed.", "Check the model.")
+        raise SampleError(
+            f"{spec}: the model has no inputs to feed.",
+            "Check the model.",
+            code="QD-SAMPLES-NO-INPUTS",
+        )
     if limit is not None and limit < 1:
-        raise SampleError(f"{option('samples')} is {limit}; it must be at least 1.")
+        raise SampleError(
+            f"{option('samples')} is {limit}; it must be at least 1.", code="QD-SAMPLES-COUNT"
+        )
     source = spec.value if isinstance(spec, InMemory) else _open_source(spec, inputs)
     if isinstance(source, Samples):
         samples = source.first(limit)
@@ -99,6 +105,7 @@ def samples_in_memory(given: object) -> InMemory:
     raise SampleError(
         f"samples cannot be of type {type(given).__name__}",
         "Give a path, a dict of arrays, or an iterable of feeds.",
+        code="QD-SAMPLES-TYPE",
     )
 
 
@@ -107,14 +114,20 @@ def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
     path = named[0] if named else Path(spec)
     try:
         if not path.exists():
-            raise SampleError(f"{path}: no such file or directory.", f"Give {KINDS}.")
+            raise SampleError(
+                f"{path}: no such file or directory.", f"Give {KINDS}.", code="QD-SAMPLES-NOT-FOUND"
+            )
         if named:
             return open_script(*named)
         if path.is_dir():
             return open_directory(path, inputs)
         return _open_file(path)
     except OSError as error:
-        raise SampleError(f"{path}: cannot be read ({error}).", "Check its permissions.") from error
+        raise SampleError(
+            f"{path}: cannot be read ({error}).",
+            "Check its permissions.",
+            code="QD-SAMPLES-DAMAGED",
+        ) from error
 
 
 def _open_file(path: Path) -> Source:
@@ -122,7 +135,9 @@ def _open_file(path: Path) -> Source:
     if suffix == ".json":
         return open_json([path])
     if suffix not in STACKED:
-        raise SampleError(f"{path}: unknown kind of data.", f"Give {KINDS}.")
+        raise SampleError(
+            f"{path}: unknown kind of data.", f"Give {KINDS}.", code="QD-SAMPLES-FORMAT"
+        )
     return STACKED[suffix](path)
 
 
@@ -137,6 +152,7 @@ def _check_full_batches(samples: Samples, where: str) -> None:
         f"Use {option('samples', str(full))}."
         if full
         else f"Give at least {samples.batch_size} samples.",
+        code="QD-SAMPLES-BATCH",
     )
 
 
@@ -156,12 +172,15 @@ def open_directory(path: Path, inputs: Sequence[TensorSpec]) -> Source:
     kinds = [suffix for suffix in _SUFFIXES if files[suffix]]
     if kinds[:2] == [".npy", ".npz"]:
         raise SampleError(
-            f"{path}: holds both .npy and .npz files.", "Keep one kind in the directory."
+            f"{path}: holds both .npy and .npz files.",
+            "Keep one kind in the directory.",
+            code="QD-SAMPLES-FORMAT",
         )
     if not kinds:
         raise SampleError(
             f"{path}: holds no .npy, .npz or .json files and no test_data_set_* directories.",
             "Give a directory of one of these, or an .npz file.",
+            code="QD-SAMPLES-FORMAT",
         )
     if kinds[0] == ".npy":
         return _open_npy_files(files[".npy"], inputs)

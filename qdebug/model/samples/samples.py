@@ -121,7 +121,9 @@ class Samples:
             feeds = self._reader.read(start, count)
         except OSError as error:
             raise SampleError(
-                f"{self._where}: cannot be read any more ({error}).", "Leave the data in place."
+                f"{self._where}: cannot be read any more ({error}).",
+                "Leave the data in place.",
+                code="QD-SAMPLES-DAMAGED",
             ) from error
         for spec in self._inputs:
             check_finite(feeds[spec.name], spec, (start, count), self._where)
@@ -155,6 +157,7 @@ class Samples:
                 raise SampleError(
                     f"{self._where}: {option('samples', str(count))} would cut a feed.",
                     f"Use {kept[-1] or offsets[1]}.",
+                    code="QD-SAMPLES-COUNT",
                 )
             offsets = kept
         layout = replace(self._layout, count=count, offsets=offsets)
@@ -171,6 +174,7 @@ class Samples:
             raise SampleError(
                 f"{self._where}: these samples were opened for a model with other inputs.",
                 "Open them for this model, or give the data that they were opened from.",
+                code="QD-SAMPLES-OTHER-MODEL",
             )
 
     def with_batch_size(self, size: int) -> Samples:
@@ -180,13 +184,16 @@ class Samples:
             SampleError: the model or the data allows no other batch size.
         """
         if size < 1:
-            raise SampleError(f"{option('batch_size')} is {size}; it must be at least 1.")
+            raise SampleError(
+                f"{option('batch_size')} is {size}; it must be at least 1.", code="QD-SAMPLES-BATCH"
+            )
         if not self.batch_is_free and size != self.batch_size:
             raise SampleError(
                 f"{self._where}: {option('batch_size', str(size))} cannot be used: the samples fit "
                 f"the model in batches of {self.batch_size} only.",
                 f"Leave it out, or use {option('batch_size', str(self.batch_size))}; for another "
                 "one, export the model with a dynamic batch axis and stack the samples in an .npz.",
+                code="QD-SAMPLES-BATCH",
             )
         layout = replace(self._layout, batch_size=size)
         return Samples(self._reader, layout, self.extras, self._inputs, self._where)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qdebug.errors import SampleError
-from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, wrong_shape
+from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, refuse_shape
 from qdebug.model.samples.samples import Layout, SampleArray
 from qdebug.types import Array, TensorSpec
 
@@ -66,16 +66,20 @@ def _match(array: SampleArray, spec: TensorSpec, where: str) -> InputArray:
     axes = spec.shape
     if axes and axes_fit(array.shape[1:], axes[1:]) and len(array.shape) == len(axes):
         return InputArray(spec, array, whole=False)
-    if array.shape and axes_fit(array.shape[1:], axes):
-        return InputArray(spec, array, whole=True)
-    raise wrong_shape(array.shape, spec, where)
+    if not array.shape or not axes_fit(array.shape[1:], axes):
+        refuse_shape(array.shape, spec, where)
+    return InputArray(spec, array, whole=True)
 
 
 def _common_length(matched: list[InputArray], where: str) -> int:
     first = matched[0]
     for each in matched:
         if each.array.shape[0] == 0:
-            raise SampleError(f"{where}: input '{each.spec.name}' has no samples.", "Add some.")
+            raise SampleError(
+                f"{where}: input '{each.spec.name}' has no samples.",
+                "Add some.",
+                code="QD-SAMPLES-EMPTY",
+            )
         if each.array.shape[0] != first.array.shape[0]:
             raise SampleError(
                 f"{where}: inputs differ in their number of samples: "
@@ -83,6 +87,7 @@ def _common_length(matched: list[InputArray], where: str) -> int:
                 f"'{each.spec.name}' has {each.array.shape[0]}.",
                 "Save as many of each. An input that has no batch axis needs a leading sample "
                 "axis of its own.",
+                code="QD-SAMPLES-LENGTHS",
             )
     return first.array.shape[0]
 
@@ -101,6 +106,7 @@ def _layout(matched: list[InputArray], count: int, where: str) -> Layout:
             f"{where}: the leading axes of the model's inputs are no common batch axis "
             f"(input '{wide.name}' takes [{', '.join(map(str, wide.shape))}]).",
             "Save every input with one more leading axis: one whole feed per sample.",
+            code="QD-SAMPLES-BATCH",
         )
     if len(rows) < len(matched):
         return Layout(count, 1, batch_is_free=False, offsets=range(count + 1))
@@ -114,9 +120,12 @@ def _extra(name: str, array: SampleArray, available: int, count: int, where: str
             "samples.",
             "An array that is no model input is taken for labels, one row per sample: "
             "fix its length or remove it.",
+            code="QD-SAMPLES-LABELS",
         )
     if array.dtype.hasobject:
         raise SampleError(
-            f"{where}: array '{name}' holds Python objects, not numbers.", "Remove it."
+            f"{where}: array '{name}' holds Python objects, not numbers.",
+            "Remove it.",
+            code="QD-SAMPLES-OBJECTS",
         )
     return array.read(0, count)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qdebug.errors import UsageError
 from qdebug.model.samples import Batch, Samples
+from qdebug.wording import option
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,10 @@ def split(samples: Samples, share: float) -> tuple[SampleSubset, SampleSubset]:
         (held_out if due else calibration).append(batch)
     if not held_out or not calibration:
         raise UsageError(
-            f"--holdout-share: {share:g} of {samples.count} samples in {len(batches)} batches "
-            "is none, or all",
-            "Give other samples with --holdout DATA.",
+            f"{option('holdout_share')}: {share:g} of {samples.count} samples in {len(batches)} "
+            "batches is none, or all",
+            f"Give other samples as {option('holdout')}.",
+            code="QD-USAGE-HOLDOUT",
         )
     return SampleSubset(samples, tuple(calibration)), SampleSubset(samples, tuple(held_out))
 
@@ -89,8 +91,10 @@ def halves(subset: SampleSubset) -> tuple[SampleSubset, SampleSubset]:
     """
     if len(subset.batches) < 2:
         raise UsageError(
-            "--mix: half of the held-out samples choose and the others judge, but there is one",
-            "Hold out more: --holdout DATA or --holdout-share.",
+            f"{option('mix')}: half of the held-out samples choose and the others judge, but there "
+            "is only one batch of them",
+            f"Hold out more with {option('holdout')} or {option('holdout_share')}.",
+            code="QD-USAGE-HOLDOUT",
         )
     first, second = subset.batches[::2], subset.batches[1::2]
     return SampleSubset(subset.samples, first), SampleSubset(subset.samples, second)

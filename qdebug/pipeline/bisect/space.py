@@ -63,7 +63,7 @@ def search_space(
     pin_to = _pin_to(settings, pair)
     base = pair.precisions
     demanded = _demanded(settings, pair, pin_to)
-    never = _named(settings.never_pin, pair, "--never-pin")
+    never = _named(settings.never_pin, pair, "never_pin")
     both = [name for name in demanded if name in never]
     if both:
         raise UsageError(
@@ -154,13 +154,13 @@ def _demanded(settings: BisectSettings, pair: ModelPair, pin_to: PinTo) -> dict[
     highest = Precision.FP32 if pin_to is PinTo.AUTO else Precision(pin_to)
     return {
         name: highest
-        for name in _named(settings.pin, pair, "--pin")
+        for name in _named(settings.pin, pair, "pin")
         if ORDER.index(pair.precisions[name]) < ORDER.index(highest)
     }
 
 
-def _named(wanted: Sequence[str], pair: ModelPair, flag: str) -> list[str]:
-    return [x.name for x in select_layers(wanted, pair.model, pair.layers, flag)]
+def _named(wanted: Sequence[str], pair: ModelPair, setting: str) -> list[str]:
+    return [x.name for x in select_layers(wanted, pair.model, pair.layers, setting)]
 
 
 def _noise(result: LayerResult | None) -> float:

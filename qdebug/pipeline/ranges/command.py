@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import Gathered, gather_ranges
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan, bind_plan, nearest
-from qdebug.plan.planfile import read_plan
+from qdebug.plan.planfile import parse_plan
 from qdebug.run.sizing import parallelism
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import RangeRecord
@@ -266,13 +265,10 @@ def _plan(text: str) -> PrecisionPlan | None:
     """The plan of a run; None where it had none, or one that this version cannot read."""
     if not text:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "plan.yaml")
-        path.write_text(text, encoding="utf-8")
-        try:
-            return read_plan(path)
-        except QdebugError:
-            return None
+    try:
+        return parse_plan(text, "plan")
+    except QdebugError:
+        return None
 
 
 def _readers_of_run(model: Mapping[str, Any], plan: PrecisionPlan) -> _Readers | None:

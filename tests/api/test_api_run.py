@@ -1,0 +1,74 @@
+"""`load_run`: a run file as Python callers read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qdebug
+
+DATA = Path(__file__).parents[2] / "calib_data"
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, object]]:
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QDEBUG_CACHE_DIR", str(folder / "cache"))
+        result = qdebug.compare(
+            DATA / "digits_cnn.onnx",
+            inputs=DATA / "digits_holdout.npz",
+            weights="per-tensor",
+            samples=24,
+            keep="worst:3",
+            output=folder / "run.h5",
+        )
+        yield folder / "run.h5", result
+
+
+def test_result_plan_and_manifest(compared: tuple[Path, qdebug.CompareResult]) -> None:
+    path, result = compared
+    with qdebug.load_run(path) as run:
+        assert run.result["layers"][0]["name"] == result.layers[0].name
+        assert run.result["schema"] == "qdebug.compare/1"
+        assert run.plan is not None
+        assert run.plan.tensors
+        assert run.manifest["settings"]["weights"] == "per-tensor"  # type: ignore[index]
+        assert repr(run) == (f"<Run {path}: digits_cnn.onnx in int8, 24 samples, activations of 3>")
+        plan = run.plan
+    again = qdebug.compare(
+        DATA / "digits_cnn.onnx", inputs=DATA / "digits_holdout.npz", plan=plan, samples=24
+    )
+    assert [x.metrics for x in again.layers] == [x.metrics for x in result.layers]
+
+
+def test_activations_are_read_when_asked_for(
+    compared: tuple[Path, qdebug.CompareResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, result = compared
+    with qdebug.load_run(path) as run:
+        assert len(run.samples) == 3
+        assert next(iter(run.tensors)) == "/stem/conv/Conv_output_0"
+        logits = run.tensors["logits"]
+        assert tuple(logits.candidate) == run.samples
+        assert list(logits.engine) == []
+        assert repr(logits) == "<RunTensor logits: reference, candidate>"
+        worst = result.outputs[0].metrics.worst_sample
+        assert worst in logits.reference
+        error = logits.candidate[worst] - logits.reference[worst]
+        assert float(np.abs(error).max()) == pytest.approx(result.outputs[0].metrics.max_abs_err)
+        with pytest.raises(qdebug.StoreError) as caught:
+            logits.reference[next(s for s in range(24) if s not in run.samples)]
+        assert caught.value.code == "QD-STORE-NOT-KEPT"
+        with pytest.raises(qdebug.StoreError) as caught:
+            logits.engine[worst]
+        assert caught.value.code == "QD-STORE-NO-TENSOR"
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(qdebug.StoreError) as caught:
+        qdebug.load_run(tmp_path / "none.h5")
+    assert caught.value.code == "QD-STORE-NOT-FOUND"
