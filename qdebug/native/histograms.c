@@ -1,5 +1,5 @@
 /* The inner loops of the histograms, compiled: see calibrators/gather.py, which does the same with numpy where
- * no C compiler was at hand at installation, and calibrators/layout.py for the bins.
+ * no C compiler was at hand at installation, and calibrators/histogram.py for the bins.
  */
 #include "native.h"
 #include <math.h>
