@@ -144,7 +144,7 @@ def _kind(graph: Graph, step: list[Node], tensor: str) -> str | None:
 
 
 def _is_per_channel(shape: Sequence[int]) -> bool:
-    """One value, or one per channel; a table of positions is no bias."""
+    """One value, or one per channel; a table of positions is not a bias."""
     return sum(size != 1 for size in shape) <= 1
 
 

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx
-from onnx import helper, shape_inference
+from google.protobuf.message import Message
+from onnx import TensorProto, helper, shape_inference
 
 from qdebug.errors import ModelError
 from qdebug.model.convert import convert_opset, inline_functions, last_line
 from qdebug.model.fold import fold
-from qdebug.model.graph import Graph
-from qdebug.model.light import without_weights
+from qdebug.model.graph import FLOAT_TYPES, Graph
 from qdebug.model.load import ModelFile
 
 QDQ_OPSET = 13
 """The first opset with per-channel DequantizeLinear."""
 
 _ELEMENT_TYPES = frozenset(helper.get_all_tensor_dtypes())
+_KEPT_BYTES = 1024
+"""Shape inference reads the factors of a Resize; no weight that it reads is larger."""
 _QUANTIZE_OPS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -46,7 +48,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     could remove the very nodes that the user wants to look at.
 
     Raises:
-        ModelError: an input is no tensor, or the graph cannot be converted, or its types cannot be
+        ModelError: an input is not a tensor, or the graph cannot be converted, or its types cannot be
             inferred.
     """
     proto = onnx.ModelProto()
@@ -150,3 +152,30 @@ def _infer(file: ModelFile, proto: onnx.ModelProto) -> onnx.ModelProto:
     graph.output.extend(inferred.output)
     graph.node.extend(inferred.node)  # their subgraphs have shapes too
     return proto
+
+
+def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `proto` in which larger floating-point initializers have name, type and shape, but
+    no data."""
+    light = onnx.ModelProto()
+    _copy_fields(proto, light, "graph")
+    _copy_fields(proto.graph, light.graph, "initializer")
+    for tensor in proto.graph.initializer:
+        if tensor.data_type in FLOAT_TYPES and tensor.ByteSize() > _KEPT_BYTES:
+            stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            light.graph.initializer.append(stub)
+        else:
+            light.graph.initializer.append(tensor)
+    return light
+
+
+def _copy_fields(source: Message, target: Message, left_out: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        if isinstance(value, Message):
+            getattr(target, field.name).CopyFrom(value)
+        elif isinstance(value, str | bytes | int | float):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).extend(value)

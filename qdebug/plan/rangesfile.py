@@ -28,7 +28,7 @@ class Ranges:
     Attributes:
         tensors: the ranges.
         partial: the file may hold tensors that a model does not have (a cache of TensorRT names
-            its own; scales of another export), so unknown names are no error.
+            its own; scales of another export), so unknown names are not errors.
         source: what kind of file it was, for people.
         written_by: the version of TensorRT and the calibrator in the header of a cache, else "".
         model_sha256: of the model it was made for, "" where the file does not say.

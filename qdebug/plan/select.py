@@ -48,7 +48,7 @@ def _matching(text: str, aliases: dict[str, Layer], layers: Layers, setting: str
             )
         return names
     if "*" in text or "?" in text:
-        # Brackets are part of many names: they are no character class here.
+        # Brackets are part of many names: they do not start a character class here.
         pattern = re.compile(fnmatch.translate(text.replace("[", "[[]")))
         names = {layer.name for name, layer in aliases.items() if pattern.match(name)}
         if not names:
@@ -66,7 +66,7 @@ def _matching(text: str, aliases: dict[str, Layer], layers: Layers, setting: str
 
 
 def _operators_hint(operator: str, layers: Layers) -> str:
-    """What could be meant by an operator that is no layer's."""
+    """What could be meant by an operator that no layer has."""
     anchors: dict[str, set[str]] = {}
     for layer in layers:
         for node in layer.nodes:

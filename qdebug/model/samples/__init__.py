@@ -17,7 +17,7 @@ Axes, for an input of rank r:
 - A feed has rank r, or r - 1 and is given the leading axis. Its samples are the rows of its
   inputs' common leading axis; see `feeds` for how feeds become batches.
 
-Arrays that are no inputs (labels) are `extras`, one row per sample; 0-d ones of stacked files are
+Arrays that are not inputs (labels) are `extras`, one row per sample; 0-d ones of stacked files are
 left out. NaN and Inf are refused when a sample is read. Pickles are never loaded.
 """
 

@@ -313,7 +313,7 @@ def open_hdf5(path: Path) -> dict[str, SampleArray]:
     """The datasets of an HDF5 file by path, none of them read yet.
 
     Raises:
-        SampleError: h5py is missing, the file is no HDF5 file or truncated, or has no datasets.
+        SampleError: h5py is missing, the file is not HDF5, or truncated, or has no datasets.
     """
     try:
         import h5py

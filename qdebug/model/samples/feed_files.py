@@ -150,7 +150,7 @@ class NpyFeeds:
         self._input_name = input_name
 
     def read(self, index: int) -> Feeds | None:
-        """Feed `index`. Raises SampleError for a file that is no `.npy`."""
+        """Feed `index`. Raises SampleError for a file that is not a `.npy`."""
         if index >= len(self._files):
             return None
         return {self._input_name: read_all(open_array(self._files[index]))}
@@ -167,7 +167,7 @@ class NpzFeeds:
         self._files = files
 
     def read(self, index: int) -> Feeds | None:
-        """Feed `index`. Raises SampleError for a file that is no `.npz`."""
+        """Feed `index`. Raises SampleError for a file that is not an `.npz`."""
         if index >= len(self._files):
             return None
         arrays = open_npz(self._files[index])
@@ -197,7 +197,7 @@ class OnnxTestData:
         """Feed `index`: by the proto's name when it is an input's, otherwise by position.
 
         Raises:
-            SampleError: a file that is no TensorProto, or more files than inputs.
+            SampleError: a file that is not a TensorProto, or more files than inputs.
         """
         if index >= len(self._data_sets):
             return None
@@ -214,7 +214,7 @@ class OnnxTestData:
         position = re.fullmatch(r"input_([0-9]+)", file.stem)
         if position is None or int(position[1]) >= len(self._names):
             raise SampleError(
-                f"{file}: tensor '{name}' is no model input, and the model has "
+                f"{file}: tensor '{name}' is not a model input, and the model has "
                 f"{len(self._names)} inputs.",
                 "Remove the file, or name the tensor after an input.",
                 code="QD-SAMPLES-NAMES",

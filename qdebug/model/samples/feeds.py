@@ -264,7 +264,7 @@ def _rows(name: str, array: Array, count: int, where: str) -> Array:
     length = array.shape[0] if array.ndim else "no"
     raise SampleError(
         f"{where}: array '{name}' has {length} rows, the inputs have {count} samples.",
-        "An array that is no model input is taken for labels, one row per sample.",
+        "An array that is not a model input is taken for labels, one row per sample.",
         code="QD-SAMPLES-LABELS",
     )
 

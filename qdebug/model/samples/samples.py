@@ -86,7 +86,7 @@ class Samples:
         count: number of samples.
         batch_size: samples per execution; the largest one when the user's feeds differ.
         batch_is_free: any batch size works, and the last batch may be smaller.
-        extras: arrays that are no model inputs (labels), `count` rows each, in memory.
+        extras: arrays that are not model inputs (labels), `count` rows each, in memory.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ def _layout(matched: list[InputArray], count: int, where: str) -> Layout:
     if len(fixed) > 1 or (len(rows) < len(matched) and fixed - {1}):
         wide = next(spec for spec in rows if spec.shape[0] != 1)
         raise SampleError(
-            f"{where}: the leading axes of the model's inputs are no common batch axis "
+            f"{where}: the leading axes of the model's inputs do not share a batch axis "
             f"(input '{wide.name}' takes [{', '.join(map(str, wide.shape))}]).",
             "Save every input with one more leading axis: one whole feed per sample.",
             code="QD-SAMPLES-BATCH",
@@ -118,7 +118,7 @@ def _extra(name: str, array: SampleArray, available: int, count: int, where: str
         raise SampleError(
             f"{where}: array '{name}' has {array.shape[0]} rows, the inputs have {available} "
             "samples.",
-            "An array that is no model input is taken for labels, one row per sample: "
+            "An array that is not a model input is taken for labels, one row per sample: "
             "fix its length or remove it.",
             code="QD-SAMPLES-LABELS",
         )

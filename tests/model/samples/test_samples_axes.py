@@ -62,7 +62,9 @@ def test_whole_feeds_beside_a_batch_of_one(tmp_path, make_spec) -> None:
 
 def test_no_common_batch_axis(tmp_path, make_spec) -> None:
     spec = save(tmp_path, a=floats(4, 3), b=floats(4, 3))
-    with pytest.raises(SampleError, match=r"no common batch axis \(input 'b' takes \[2, 3\]\)"):
+    with pytest.raises(
+        SampleError, match=r"do not share a batch axis \(input 'b' takes \[2, 3\]\)"
+    ):
         open_samples(spec, [make_spec("a", 1, 3), make_spec("b", 2, 3)])
 
 

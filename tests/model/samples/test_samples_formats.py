@@ -287,7 +287,7 @@ def test_onnx_test_data_that_is_damaged_or_too_much(tmp_path, arrays, inputs) ->
     write_data_sets(tmp_path, arrays, names=False)
     extra = tmp_path / "test_data_set_3" / "input_2.pb"
     extra.write_bytes((tmp_path / "test_data_set_3" / "input_0.pb").read_bytes())
-    with pytest.raises(SampleError, match=r"input_2.pb: tensor 'other0' is no model input"):
+    with pytest.raises(SampleError, match=r"input_2.pb: tensor 'other0' is not a model input"):
         open_samples(str(tmp_path), inputs)
     extra.write_bytes(b"\xff\xff\xff")
     with pytest.raises(SampleError, match=r"input_2.pb: not a readable TensorProto"):

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import shape_inference
 
-from qdebug.model.light import without_weights
 from qdebug.model.load import read_model
+from qdebug.model.prepare import without_weights
 
 DATA = Path(__file__).parents[2] / "calib_data"
 
