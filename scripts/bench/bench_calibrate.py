@@ -1,11 +1,11 @@
-"""What five calibrators from one pass cost, beside the floor and beside ONNX Runtime's own.
+"""What all calibrators from one pass cost, beside the floor and beside ONNX Runtime's own.
 
 Each figure is that of a fresh process: its wall time without imports and without reading and
 preparing the model, and its peak memory with them. All take turns; the fastest round counts.
 
 - floor: ONNX Runtime running the FP32 model with all tensors as outputs, one thread per sample and
   as many samples in flight as there are cores, nothing done with the outputs;
-- qdebug: the pass over all activations that INT8 layers read, then all five methods;
+- qdebug: the pass over all activations that INT8 layers read, then all methods;
 - onnxruntime: its Entropy calibrator with 2048 bins.
 
     python scripts/bench/bench_calibrate.py [--nets W1 W2 W3] [--samples 16 256] [--peer]
@@ -15,23 +15,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
-from nets import NETS
+from common import add_networks, network, parser_of, peak_megabytes, seconds_of
 
 from qdebug.calibrators.registry import METHODS, parse_method
-from qdebug.model.graph import Graph
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
-from qdebug.model.prepare import prepare_model
+from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import simulation_context
@@ -45,10 +41,9 @@ from qdebug.types import Precision, ignore_progress
 
 def main() -> None:
     """Print a table, or run one job (in a child process)."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nets", nargs="+", default=list(NETS))
+    parser = parser_of(__doc__, rounds=3)
+    add_networks(parser)
     parser.add_argument("--samples", nargs="+", type=int, default=[16, 256])
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", action="store_true", help="also ONNX Runtime's calibrator")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -58,56 +53,42 @@ def main() -> None:
     jobs = ["floor", "qdebug", *(["onnxruntime"] if arguments.peer else [])]
     with tempfile.TemporaryDirectory() as folder:
         for net in arguments.nets:
-            _make(net, Path(folder), max(arguments.samples))
+            model, data = network(net, arguments.inputs, max(arguments.samples), Path(folder))
             for count in arguments.samples:
                 rounds = [
-                    {job: _measured(job, net, folder, count) for job in jobs}
+                    {job: _measured(job, model, data, count) for job in jobs}
                     for _ in range(arguments.rounds)
                 ]
                 done = {job: np.min([one[job] for one in rounds], axis=0) for job in jobs}
                 for job, (seconds, megabytes) in done.items():
                     ratio = seconds / done["floor"][0]
                     print(
-                        f"{net} {count:4} samples  {job:12} {seconds:7.2f} s {ratio:6.2f} × floor"
-                        f"  {megabytes:6.0f} MB"
+                        f"{model.stem} {count:4} samples  {job:12} {seconds:7.2f} s "
+                        f"{ratio:6.2f} × floor  {megabytes:6.0f} MB"
                     )
 
 
-def _make(net: str, folder: Path, count: int) -> None:
-    model = NETS[net]()
-    onnx.save(model, folder / f"{net}.onnx")
-    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    values = np.random.default_rng(0).standard_normal((count, *shape[1:]), dtype=np.float32)
-    np.savez(folder / f"{net}.npz", input=values)
-
-
-def _measured(job: str, net: str, folder: str, count: int) -> tuple[float, int]:
-    command = [sys.executable, __file__, "--child", json.dumps([job, net, folder, count])]
+def _measured(job: str, model: Path, data: Path, count: int) -> tuple[float, int]:
+    child = json.dumps([job, str(model), str(data), count])
+    command = [sys.executable, __file__, "--child", child]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
-        print(f"{net} {count} samples: {job} failed: {ended.stderr.strip().splitlines()[-1:]}")
+        print(
+            f"{model.stem} {count} samples: {job} failed: {ended.stderr.strip().splitlines()[-1:]}"
+        )
         return float("nan"), 0
     seconds, megabytes = json.loads(ended.stdout.strip().splitlines()[-1])
     return seconds, megabytes
 
 
-def _child(job: str, net: str, folder: str, count: int) -> tuple[float, int]:
-    model, data = f"{folder}/{net}.onnx", f"{folder}/{net}.npz"
+def _child(job: str, model: str, data: str, count: int) -> tuple[float, int]:
     work = {"floor": _floor, "qdebug": _qdebug, "onnxruntime": _peer}[job]
     prepared = prepare_model(read_model(model))
-    started = time.perf_counter()
-    work(prepared, model, data, count)
-    return time.perf_counter() - started, _peak_megabytes()
+    return seconds_of(lambda: work(prepared, model, data, count)), peak_megabytes()
 
 
-def _peak_megabytes() -> int:
-    """Of this process: ru_maxrss would start with the parent's."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1024
-
-
-def _floor(prepared: object, model: str, data: str, count: int) -> None:
-    graph: Graph = prepared.graph  # type: ignore[attr-defined]
+def _floor(prepared: Model, model: str, data: str, count: int) -> None:
+    graph = prepared.graph
     samples = open_samples(data, graph.inputs, limit=count)
     session = SimulationBackend(1).open(graph.proto, list(graph.activations()))
     for _ in map_in_order(
@@ -118,10 +99,10 @@ def _floor(prepared: object, model: str, data: str, count: int) -> None:
         pass
 
 
-def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
-    graph: Graph = prepared.graph  # type: ignore[attr-defined]
+def _qdebug(prepared: Model, model: str, data: str, count: int) -> None:
+    graph = prepared.graph
     samples = open_samples(data, graph.inputs, limit=count)
-    plan = bind_plan(PrecisionPlan(Precision.INT8), prepared, find_layers(graph))  # type: ignore[arg-type]
+    plan = bind_plan(PrecisionPlan(Precision.INT8), prepared, find_layers(graph))
     parallel = parallelism()
     context = simulation_context(parallel, ignore_progress)
     needed = plan.needed_ranges()
@@ -130,7 +111,7 @@ def _qdebug(prepared: object, model: str, data: str, count: int) -> None:
         calibrated(gathered.histograms, needed, parse_method(method))
 
 
-def _peer(prepared: object, model: str, data: str, count: int) -> None:
+def _peer(prepared: Model, model: str, data: str, count: int) -> None:
     from onnxruntime.quantization.calibrate import (
         CalibrationDataReader,
         CalibrationMethod,
@@ -139,9 +120,10 @@ def _peer(prepared: object, model: str, data: str, count: int) -> None:
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            values = np.load(data)["input"]
+            name = prepared.graph.inputs[0].name
+            values = np.load(data)[name]
             self._feeds: Iterator[dict[str, np.ndarray]] = iter(
-                {"input": values[i : i + 1]} for i in range(count)
+                {name: values[i : i + 1]} for i in range(count)
             )
 
         def get_next(self) -> dict[str, np.ndarray] | None:

@@ -12,7 +12,6 @@ With W workers, W candidates run at once, and the floor is W sessions at once.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime as ort
-from nets import NETS
+from common import add_networks, network, parser_of, session
 
 from qdebug.config.compare import CompareSettings
 from qdebug.model.samples import open_samples
@@ -35,25 +32,23 @@ from qdebug.plan.plan import bind_plan
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Precision, ignore_progress
 
-ROUNDS, TURNS = 3, 4
+TURNS = 4
 
 
 def main() -> None:
     """Print a table of ratios for each network."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nets", nargs="+", default=list(NETS), help="W1 W2 W3, or ONNX files")
-    parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
-    parser.add_argument("--samples", type=int, default=64)
+    parser = parser_of(__doc__, samples=64, rounds=3)
+    add_networks(parser)
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for net in arguments.nets:
             for workers in arguments.workers:
-                _bench(net, arguments.inputs, arguments.samples, workers, Path(folder))
+                path, data = network(net, arguments.inputs, arguments.samples, Path(folder))
+                _bench(_Case(path, data, arguments.samples, workers), arguments.rounds)
 
 
-def _bench(net: str, inputs: str | None, count: int, workers: int, folder: Path) -> None:
-    case = _Case(net, inputs, count, workers, folder)
+def _bench(case: _Case, rounds: int) -> None:
     ways: dict[str, Callable[[], float]] = {
         "FP32": case.floor,
         "all INT8": lambda: case.candidates(0, Precision.FP32),
@@ -64,11 +59,11 @@ def _bench(net: str, inputs: str | None, count: int, workers: int, folder: Path)
         "a layer in 10 in FP32, literally": lambda: case.candidates(1 / 10, Precision.FP32, True),
     }
     best = dict.fromkeys(ways, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, way in ways.items():
             best[name] = min(best[name], way())
     case.close()
-    print(f"{Path(net).name}: {case.count} samples, {workers} at once. {case.reason}")
+    print(f"{case.name}: {case.count} samples, {case.workers} at once. {case.reason}")
     for name, seconds in best.items():
         print(f"  {name:34} {seconds:7.3f} s   {seconds / best['FP32']:5.2f} × FP32", flush=True)
 
@@ -76,15 +71,8 @@ def _bench(net: str, inputs: str | None, count: int, workers: int, folder: Path)
 class _Case:
     """A network with samples, and runners of its candidates."""
 
-    def __init__(
-        self, net: str, inputs: str | None, count: int, workers: int, folder: Path
-    ) -> None:
-        path = folder / f"{net}.onnx" if net in NETS else Path(net)
-        if net in NETS:
-            onnx.save(NETS[net](), path)
-        data = Path(inputs) if inputs else folder / f"{net}.npz"
-        if not inputs:
-            make_samples(path, data, count)
+    def __init__(self, path: Path, data: Path, count: int, workers: int) -> None:
+        self.name = path.stem
         settings = CompareSettings(str(path), str(data), samples=count, precision="int8")
         plan = plan_from(settings)
         model = load_model(str(path), plan)
@@ -99,18 +87,18 @@ class _Case:
             for literal in (None, True)
         ]
         for runner in self.runners:
-            runner._stored = None  # every candidate from the inputs on: the rounds are all alike
+            runner._cache = None  # every candidate from the inputs on: the rounds are all alike
         self.reason = self.runners[0].reason
         self.workers = workers
         subset = self.runners[0].subset
         self.count = subset.count
         self.feeds = [dict(samples.feeds(b.start, b.count)) for b in subset.batches]
-        self.sessions = [_session(model.graph.proto) for _ in range(workers)]
+        self.sessions = [session(model.graph.proto) for _ in range(workers)]
 
     def floor(self) -> float:
-        def one(session: Any) -> None:
+        def one(alone: Any) -> None:
             for feeds in self.feeds:
-                session.run(None, feeds)
+                alone.run(None, feeds)
 
         started = time.perf_counter()
         with ThreadPoolExecutor(self.workers) as pool:
@@ -135,22 +123,6 @@ class _Case:
     def close(self) -> None:
         for runner in self.runners:
             runner.close()
-
-
-def make_samples(path: Path, data: Path, count: int) -> None:
-    value = onnx.load(path).graph.input[0]
-    shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-    arrays = np.random.default_rng(0).standard_normal((count, *shape[1:]), dtype=np.float32)
-    np.savez(data, **{value.name: arrays})
-
-
-def _session(proto: onnx.ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 if __name__ == "__main__":

@@ -17,20 +17,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime as ort
-from nets import NETS
+from common import add_networks, fastest, network, parser_of, peak_megabytes, session
 
 from qdebug.config.compare import CompareSettings
 from qdebug.model.layers import find_layers
@@ -40,16 +36,13 @@ from qdebug.pipeline.model_pair import load_model, plan_from
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import bind_plan
 
-ROUNDS = 3
 _RELEASE_BYTES = 32 << 20
 
 
 def main() -> None:
     """Print a table of ratios, or one peak memory (in a child process)."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nets", nargs="+", default=list(NETS), help="W1 W2 W3, or ONNX files")
-    parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
-    parser.add_argument("--samples", type=int, default=64)
+    parser = parser_of(__doc__, samples=64, rounds=3)
+    add_networks(parser)
     parser.add_argument("--keep", nargs="+", default=["none", "worst:2", "all", "all/float16"])
     parser.add_argument("--memory", action="store_true", help="also peak memory at 16 and 256")
     parser.add_argument("--directory", help="on the disk to write to")
@@ -74,15 +67,9 @@ def _bench(net: str, arguments: argparse.Namespace, folder: Path) -> None:
         if keep.startswith("all"):
             ways[f"write {keep}, released"] = partial(case.write, keep, release=True)
             ways[f"write {keep}"] = partial(case.write, keep, release=False)
-    best = dict.fromkeys(ways, float("inf"))
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            case.clean()
-            started = time.perf_counter()
-            way()
-            best[name] = min(best[name], time.perf_counter() - started)
+    best = fastest(ways, arguments.rounds, case.clean)
     floor = min(best["floor, default threads"], best["floor, one thread"])
-    print(f"{Path(net).name}: {case.count} samples, {case.megabytes:.0f} MB of FP32 per sample")
+    print(f"{case.path.name}: {case.count} samples, {case.megabytes:.0f} MB of FP32 per sample")
     for name, seconds in best.items():
         line = f"  {name:26} {seconds:7.2f} s   {seconds / floor:5.2f} × floor"
         keep = name.rpartition(" ")[2]
@@ -107,12 +94,7 @@ class _Case:
         self.output = folder / "run.h5"
         self.written: dict[str, int] = {}
         self.block = memoryview(np.random.default_rng(0).bytes(8 << 20))
-        self.path = folder / f"{net}.onnx" if net in NETS else Path(net)
-        if net in NETS:
-            onnx.save(NETS[net](), self.path)
-        self.data = Path(inputs) if inputs else folder / f"{net}.npz"
-        if not inputs:
-            self._make_samples(max(count, 256))
+        self.path, self.data = network(net, inputs, max(count, 256), folder)
         self.plan = folder / "plan.yaml"
         compare(
             CompareSettings(
@@ -122,13 +104,6 @@ class _Case:
         self.settings = CompareSettings(str(self.path), str(self.data), plan=str(self.plan))
         self._prepare(count)
 
-    def _make_samples(self, count: int) -> None:
-        value = onnx.load(self.path).graph.input[0]
-        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        rng = np.random.default_rng(0)
-        arrays = rng.standard_normal((count, *shape[1:]), dtype=np.float32)
-        np.savez(self.data, **{value.name: arrays})
-
     def _prepare(self, count: int) -> None:
         plan = plan_from(self.settings)
         model = load_model(self.settings.model, plan)
@@ -137,15 +112,15 @@ class _Case:
         self.samples = open_samples(str(self.data), model.graph.inputs, limit=count)
         self.count = self.samples.count
         self.tensors = [t for t in self.pair.tensors if t in model.graph.producers]
-        session = _session(model.graph.proto, self.tensors, 1)
-        outputs = session.run(None, dict(self.samples.feeds(0, self.samples.batch_size)))
+        alone = session(model.graph.proto, self.tensors)
+        outputs = alone.run(None, dict(self.samples.feeds(0, self.samples.batch_size)))
         self.megabytes = sum(o.nbytes for o in outputs) / self.samples.batch_size / 1e6
 
     def floor(self, threads: int) -> None:
         for graph in (self.pair.reference, self.pair.candidate):
-            session = _session(graph.proto, self.tensors, threads)
+            alone = session(graph.proto, self.tensors, threads)
             for batch in self.samples.batches():
-                session.run(None, dict(self.samples.feeds(batch.start, batch.count)))
+                alone.run(None, dict(self.samples.feeds(batch.start, batch.count)))
 
     def compare(self, keep: str) -> None:
         compare(self._keeping(keep, self.count))
@@ -190,20 +165,7 @@ class _Case:
 
 def _child(settings: dict[str, object]) -> int:
     compare(CompareSettings(**settings))  # type: ignore[arg-type]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
-def _session(proto: onnx.ModelProto, outputs: list[str], threads: int) -> ort.InferenceSession:
-    marked = onnx.ModelProto()
-    marked.CopyFrom(proto)
-    present = {v.name for v in marked.graph.output}
-    marked.graph.output.extend(onnx.ValueInfoProto(name=t) for t in outputs if t not in present)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    return ort.InferenceSession(
-        marked.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return peak_megabytes()
 
 
 if __name__ == "__main__":

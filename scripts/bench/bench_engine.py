@@ -7,14 +7,11 @@ Needs a GPU. Every tensor of the model is an output of the engine. Best of three
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from common import best, parser_of
 
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
@@ -28,25 +25,12 @@ from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Tensors
 
-ROUNDS = 3
-
-
-def best(work: Callable[[], None]) -> float:
-    """Seconds of the fastest of several rounds."""
-    durations = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        work()
-        durations.append(time.perf_counter() - started)
-    return min(durations)
-
 
 def main() -> None:
     """Print seconds of running alone, writing alone, and both: in turn and side by side."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, samples=32, rounds=3)
     parser.add_argument("model")
     parser.add_argument("inputs")
-    parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--directory", type=Path)
     args = parser.parse_args()
     graph = prepare_model(read_model(args.model)).graph
@@ -61,8 +45,10 @@ def main() -> None:
 
     def write(results: Iterable[Tensors]) -> None:
         with tempfile.TemporaryDirectory(dir=args.directory) as folder:
-            options = {"keep": Keep("all"), "filter": "raw", "expected_rows": len(feeds)}
-            with RunWriter(Path(folder) / "run.h5", overwrite=False, **options) as writer:
+            path = Path(folder) / "run.h5"
+            with RunWriter(
+                path, overwrite=False, keep=Keep("all"), expected_rows=len(feeds)
+            ) as writer:
                 for row, tensors in enumerate(results):
                     writer.put_rows("candidate", row, row, tensors)
                 writer.finish("{}")
@@ -72,13 +58,15 @@ def main() -> None:
             session.run(one)
 
     print(f"{len(wanted)} tensors, {size / 1e6:.1f} MB per sample, {len(feeds)} samples")
-    print(f"run alone              {best(run):.3f} s")
-    print(f"run alone, 2 in flight {best(lambda: list_of(session.run, feeds)):.3f} s")
-    print(f"write alone            {best(lambda: write(kept)):.3f} s")
-    print(f"run, then write        {best(lambda: write(map(session.run, feeds))):.3f} s")
-    print(
-        f"run while writing      {best(lambda: write(map_in_order(session.run, feeds, 2))):.3f} s"
-    )
+    ways: dict[str, Callable[[], object]] = {
+        "run alone": run,
+        "run alone, 2 in flight": lambda: list_of(session.run, feeds),
+        "write alone": lambda: write(kept),
+        "run, then write": lambda: write(map(session.run, feeds)),
+        "run while writing": lambda: write(map_in_order(session.run, feeds, 2)),
+    }
+    for name, way in ways.items():
+        print(f"{name:22} {best(way, args.rounds):.3f} s")
     session.close()
 
 

@@ -20,32 +20,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-from bench_candidates import make_samples
+from common import DATA, add_networks, network, parser_of
 from nets import NETS
 
 from qdebug.config.bisect import BisectSettings
+from qdebug.pipeline.bisect import candidates
 from qdebug.pipeline.bisect.candidates import CandidateRunner, PrecisionOverrides
-from qdebug.pipeline.bisect.command import bisect, candidates
+from qdebug.pipeline.bisect.command import bisect
 from qdebug.pipeline.bisect.setup import prepare
 from qdebug.run.ort_fast.prefix_cache import PrefixCache
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.types import ignore_progress
 
-DATA = Path(__file__).parents[2] / "calib_data"
 BETTER_DB = 6.0
 """How far above that of all INT8 the output's SQNR must be, where no target is given."""
 
 
 def main() -> None:
     """Print what each network saves."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nets", nargs="+", default=["digits_cnn", "digits_encoder", *NETS])
-    parser.add_argument("--inputs", help="samples for an ONNX file given to --nets")
-    parser.add_argument("--calib-data")
-    parser.add_argument("--target")
-    parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser = parser_of(__doc__, samples=64, rounds=2)
+    add_networks(parser, ["digits_cnn", "digits_encoder", *NETS])
+    parser.add_argument("--calib-data", metavar="DATA")
+    parser.add_argument("--target", metavar="CONDITION")
     arguments = parser.parse_args()
     evaluating = _Evaluating()
     for net in arguments.nets:
@@ -57,18 +53,12 @@ def main() -> None:
 def _settings(net: str, arguments: argparse.Namespace, folder: Path) -> BisectSettings:
     journal = str(folder / "journal")
     own = BisectSettings("", "", journal=journal, cache=False, target=arguments.target)
-    if net in NETS:
-        path, data = folder / f"{net}.onnx", folder / f"{net}.npz"
-        onnx.save(NETS[net](), path)
-        make_samples(path, data, arguments.samples)
-        return _with_target(replace(own, model=str(path), inputs=str(data)))
-    if (DATA / f"{net}.onnx").exists():
-        own = replace(own, model=str(DATA / f"{net}.onnx"), inputs=str(DATA / "digits_holdout.npz"))
+    path, data = network(net, arguments.inputs, arguments.samples, folder)
+    own = replace(own, model=str(path), inputs=str(data), calib_data=arguments.calib_data)
+    if data.parent == DATA:
         own = replace(own, calib_data=str(DATA / "digits_calib.npz"), weights="per-tensor")
         if net == "digits_cnn" and not own.target:
             return replace(own, metric="top1", max_drop=0.01)
-        return _with_target(own)
-    own = replace(own, model=net, inputs=arguments.inputs, calib_data=arguments.calib_data)
     return _with_target(own)
 
 

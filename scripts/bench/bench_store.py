@@ -8,66 +8,40 @@ of five; each includes creating, closing and syncing the file.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
 import onnx
-import onnxruntime as ort
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from common import best, parser_of, session
 
 from qdebug.store import rows
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 
-REPEATS = 5
 Row = dict[str, np.ndarray]
 
 
 def capture(model_path: Path, inputs_path: Path, samples: int) -> list[Row]:
     """Every node output of the model, for the first samples of its only input."""
     model = onnx.load(model_path)
-    known = {output.name for output in model.graph.output}
-    for node in model.graph.node:
-        for name in node.output:
-            if name and name not in known:
-                model.graph.output.append(onnx.ValueInfoProto(name=name))
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
+    names = [name for node in model.graph.node for name in node.output if name]
+    alone = session(model, names)
+    names = [output.name for output in alone.get_outputs()]
     with np.load(inputs_path) as data:
-        feeds = {item.name: data[item.name] for item in session.get_inputs()}
+        feeds = {item.name: data[item.name] for item in alone.get_inputs()}
     return [
-        dict(
-            zip(names, session.run(None, {k: v[i : i + 1] for k, v in feeds.items()}), strict=True)
-        )
+        dict(zip(names, alone.run(None, {k: v[i : i + 1] for k, v in feeds.items()}), strict=True))
         for i in range(samples)
     ]
-
-
-def best(action: Callable[[], float]) -> float:
-    """The least of five figures."""
-    return min(action() for _ in range(REPEATS))
-
-
-def timed(action: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
 
 
 def write(path: Path, captured: list[Row], dtype: str) -> None:
@@ -92,26 +66,26 @@ def read(path: Path, captured: list[Row]) -> None:
             run.read_rows("reference", i, names)
 
 
-def bench_dtypes(path: Path, captured: list[Row]) -> None:
+def bench_dtypes(path: Path, captured: list[Row], repeats: int) -> None:
     size = sum(array.nbytes for tensors in captured for array in tensors.values())
     for dtype in ("float32", "float16"):
-        seconds = best(lambda d=dtype: timed(lambda: write(path, captured, d)))
-        back = best(lambda: timed(lambda: read(path, captured)))
+        seconds = best(partial(write, path, captured, dtype), repeats)
+        back = best(partial(read, path, captured), repeats)
         print(f"{dtype} write {size / seconds / 1e9:5.2f} GB/s  read {size / back / 1e9:5.2f} GB/s")
 
 
-def bench_chunks(path: Path, captured: list[Row]) -> None:
+def bench_chunks(path: Path, captured: list[Row], repeats: int) -> None:
     size = sum(array.nbytes for tensors in captured for array in tensors.values())
     for limit in (64 << 10, 256 << 10, 1 << 20, 4 << 20, 1 << 30):
         rows.MAX_CHUNK_BYTES = limit
-        seconds = best(lambda: timed(lambda: write(path, captured, "float32")))
+        seconds = best(partial(write, path, captured, "float32"), repeats)
         print(
             f"chunks up to {limit >> 10:8} KiB: write {size / seconds / 1e9:.2f} GB/s,"
             f" file {path.stat().st_size / size:.2f} of the data"
         )
 
 
-def bench_threads(path: Path) -> None:
+def bench_threads(path: Path, repeats: int) -> None:
     """How far another thread gets while this one writes 25 MB rows: 1.00 is undisturbed."""
     row = np.random.default_rng(0).standard_normal((1, 6, 1024, 1024)).astype(np.float32)
     with h5py.File(path, "w", rdcc_nbytes=0) as file:
@@ -123,7 +97,7 @@ def bench_threads(path: Path) -> None:
             "write_direct_chunk": lambda i: raw.id.write_direct_chunk((i, 0, 0, 0, 0), row),
             "read": lambda i: raw[i],
         }
-        rates = {name: max(_ticks(action) for _ in range(REPEATS)) for name, action in work.items()}
+        rates = {name: max(_ticks(action) for _ in range(repeats)) for name, action in work.items()}
     for name, rate in rates.items():
         print(f"other thread during {name:34}: {rate / rates['idle']:.2f} of its idle rate")
 
@@ -151,10 +125,9 @@ def _ticks(action: Callable[[int], object]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, samples=4, rounds=5)
     parser.add_argument("model", type=Path)
     parser.add_argument("inputs", type=Path)
-    parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--directory", type=Path, help="on the disk to measure")
     options = parser.parse_args()
     captured = capture(options.model, options.inputs, options.samples)
@@ -167,9 +140,9 @@ def main() -> int:
     )
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         path = Path(folder) / "run.h5"
-        bench_dtypes(path, captured)
-        bench_chunks(path, captured)
-        bench_threads(path.with_name("threads.h5"))
+        bench_dtypes(path, captured, options.rounds)
+        bench_chunks(path, captured, options.rounds)
+        bench_threads(path.with_name("threads.h5"), options.rounds)
     return 0
 
 

@@ -1,0 +1,112 @@
+"""What the benchmarks share: networks and samples, taking turns, sessions of ONNX Runtime alone."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from nets import NETS
+
+DATA = Path(__file__).resolve().parents[2] / "calib_data"
+
+
+def parser_of(doc: str | None, **defaults: int) -> argparse.ArgumentParser:
+    """A parser whose `--help` shows `doc`, with one option for each of `defaults`, such as rounds=3
+    for `--rounds`."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
+    return parser
+
+
+def add_networks(parser: argparse.ArgumentParser, default: Sequence[str] = tuple(NETS)) -> None:
+    """`--nets` and `--inputs`."""
+    parser.add_argument(
+        "--nets",
+        nargs="+",
+        default=list(default),
+        metavar="NET",
+        help=f"{', '.join(NETS)} (random weights), digits_cnn, digits_encoder (bundled), or ONNX "
+        f"files; default: {' '.join(default)}",
+    )
+    parser.add_argument("--inputs", metavar="DATA", help="samples for ONNX files given to --nets")
+
+
+def network(net: str, inputs: str | None, count: int, folder: Path) -> tuple[Path, Path]:
+    """The ONNX file and the samples of a network of `--nets`, made in `folder` where it is random;
+    at least `count` samples."""
+    if net in NETS:
+        path = folder / f"{net}.onnx"
+        onnx.save(NETS[net](), path)
+        return path, random_samples(path, folder / f"{net}.npz", count)
+    if (DATA / f"{net}.onnx").exists():
+        path = Path(shutil.copy(DATA / f"{net}.onnx", folder))
+        return path, DATA / "digits_holdout.npz"
+    path = Path(net)
+    return path, Path(inputs) if inputs else random_samples(path, folder / "samples.npz", count)
+
+
+def random_samples(path: Path, data: Path, count: int) -> Path:
+    """`count` samples of the normal distribution for the only input of a model, in `data`."""
+    value = onnx.load(path).graph.input[0]
+    shape = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+    arrays = np.random.default_rng(0).standard_normal((count, *shape[1:]), dtype=np.float32)
+    np.savez(data, **{value.name: arrays})  # type: ignore[arg-type]
+    return data
+
+
+def session(
+    proto: onnx.ModelProto, outputs: Sequence[str] = (), threads: int = 1
+) -> ort.InferenceSession:
+    """ONNX Runtime alone, with all optimizations and `outputs` beside the model's own."""
+    marked = onnx.ModelProto()
+    marked.CopyFrom(proto)
+    present = {value.name for value in marked.graph.output}
+    marked.graph.output.extend(onnx.ValueInfoProto(name=t) for t in outputs if t not in present)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return ort.InferenceSession(
+        marked.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def fastest(
+    ways: Mapping[str, Callable[[], object]],
+    rounds: int,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, float]:
+    """Seconds of the fastest round of each way; they take turns, `before` goes before each."""
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(rounds):
+        for name, way in ways.items():
+            before()
+            best[name] = min(best[name], seconds_of(way))
+    return best
+
+
+def best(action: Callable[[], object], rounds: int) -> float:
+    """Seconds of the fastest of some calls."""
+    return min(seconds_of(action) for _ in range(rounds))
+
+
+def peak_megabytes() -> int:
+    """The peak memory of this process; ru_maxrss would start with that of the parent."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1024

@@ -1,0 +1,64 @@
+"""Every benchmark runs, on the smallest of everything, and says what it does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from documents import REPOSITORY
+
+BENCH = REPOSITORY / "scripts" / "bench"
+DATA = REPOSITORY / "calib_data"
+SMALL = "--nets digits_cnn --samples 4 --rounds 1"
+ARGUMENTS = {
+    "bench_calibrate": f"{SMALL} --peer",
+    "bench_calibrators": "--sizes 1000 --rounds 1",
+    "bench_candidates": f"{SMALL} --workers 1",
+    "bench_compare": f"{SMALL} --keep none all/float16",
+    "bench_fp16": SMALL,
+    "bench_prefix_cache": f"{SMALL} --target output.sqnr_db>=20",
+    "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
+}
+SHOWS = {
+    "bench_calibrate": ["qdebug", "onnxruntime", "× floor"],
+    "bench_calibrators": ["GB/s", "mean-max"],
+    "bench_candidates": ["a layer in 10 in FP16", "× FP32"],
+    "bench_compare": ["compare --keep all/float16", "× (floor + disk)"],
+    "bench_fp16": ["FP16, tensorrt", "× FP32"],
+    "bench_prefix_cache": ["evaluations", "everywhere"],
+    "bench_store": ["float16 write", "chunks up to"],
+}
+NEEDS_GPU = ("bench_engine",)
+
+
+def _run(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(BENCH / f"{name}.py"), *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_benchmark_is_listed() -> None:
+    assert {path.stem for path in BENCH.glob("bench_*.py")} == {*ARGUMENTS, *NEEDS_GPU}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    said = _run(name, *ARGUMENTS[name].split())
+    assert "failed" not in said
+    for text in SHOWS[name]:
+        assert text in said
+
+
+@pytest.mark.parametrize("name", [*ARGUMENTS, *NEEDS_GPU])
+def test_a_benchmark_says_what_it_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    said = _run(name, "--help")
+    assert f"scripts/bench/{name}.py" in said
