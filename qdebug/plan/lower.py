@@ -13,7 +13,6 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan
 from qdebug.plan.quantize import FloatArray, half_scale, scale_of, weight_amax
-from qdebug.plan.rewrite.edit import check
 from qdebug.plan.rewrite.fp16 import convert_to_fp16
 from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq, weight_axis
 from qdebug.types import Precision
@@ -52,7 +51,6 @@ def lower(bound: BoundPlan) -> Lowered:
     """
     graph = bound.layers.graph
     lowered = _apply(bound, graph)
-    check(lowered.proto, "the lowered model")
     tensors = {t: t for t in (*(s.name for s in graph.inputs), *graph.activations())}
     return Lowered(lowered, tensors, _clip_limits(bound))
 

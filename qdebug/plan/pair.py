@@ -1,4 +1,4 @@
-"""What is compared: the FP32 reference, the lowered candidate, and the layers of both."""
+"""What is compared: the FP32 reference, the lowered candidate, and their layers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ModelPair:
         candidate: computes as planned.
         tensors: reference tensor -> candidate tensor.
         layers: of the reference.
-        precisions: what each layer of the candidate runs in, by layer name.
+        precisions: what each layer of the candidate runs in, by name.
         amax: range beyond which a Q/DQ pair of the candidate clips, by reference tensor.
-        plan: the plan that was lowered; None for a model that carries Q/DQ already.
+        plan: the plan that was lowered; None for a model that is already quantized.
         notes: what the reader of the result must know.
     """
 
@@ -49,14 +49,18 @@ class ModelPair:
     notes: tuple[str, ...] = ()
 
     def reads(self, layer: str) -> frozenset[str]:
-        """The reference's tensors that a layer reads, those between its own nodes left out."""
+        """The reference tensors that a layer reads, except those between its own nodes."""
         nodes = [self.reference.by_name[n] for n in self.layers.by_name[layer].nodes]
         own = {t for node in nodes for t in node.outputs}
         return frozenset(t for node in nodes for t in node.reads if t not in own)
 
 
 def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
-    """The model against itself in the precisions of a plan."""
+    """The model against itself in the precisions of a plan.
+
+    Raises:
+        PlanError: the plan cannot be lowered.
+    """
     lowered = lower(bound)
     precisions = {x.name: _lowered_precision(bound, lowered.graph, x) for x in bound.layers}
     return ModelPair(
@@ -73,8 +77,8 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
 
 
 def _lowered_precision(bound: BoundPlan, lowered: Graph, layer: Layer) -> Precision:
-    """What a layer really runs in: an operator without an FP16 form stays FP32, and what the model
-    itself has in FP16 stays FP16."""
+    """What a layer really runs in: an operator without an FP16 form stays FP32, and FP16 in the
+    model itself stays FP16."""
     if bound.precisions[layer.name] is Precision.INT8:
         return Precision.INT8
     outputs = lowered.by_name[layer.name].outputs
@@ -85,14 +89,15 @@ def _lowered_precision(bound: BoundPlan, lowered: Graph, layer: Layer) -> Precis
 def quantized_pair(
     model: Model, reference: Graph | None = None, reference_path: str | None = None
 ) -> ModelPair:
-    """A model that carries Q/DQ, as it is, against the FP32 model it was made from.
+    """A quantized model as it is, against the FP32 model it was made from.
 
     Args:
-        reference: that FP32 model; None takes the model itself without its Q/DQ.
+        model: the quantized model.
+        reference: the FP32 model; None stands for the model itself without its Q/DQ.
         reference_path: where it was read from, for messages.
 
     Raises:
-        UsageError: the two take different inputs.
+        UsageError: the two have different inputs.
         PlanError: the reference given shares no tensor with the model.
     """
     note = ""

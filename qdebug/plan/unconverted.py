@@ -1,4 +1,4 @@
-"""What runs in another precision than a plan asks for, and that nobody would see: notes."""
+"""Notes on what runs in another precision than the plan requests without being visible."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ _MOST_OPERATORS = 5
 
 
 def unconverted_notes(bound: BoundPlan, precisions: Mapping[str, Precision]) -> tuple[str, ...]:
-    """Notes on what the model itself has in FP16, on layers that operators outside ONNX keep in
-    FP32, and on the bodies of If, Loop and Scan. `precisions` are what the layers really run in."""
+    """Notes on FP16 in the model itself, on layers that custom operators keep in FP32, and on the
+    bodies of If, Loop and Scan.
+
+    Args:
+        bound: the plan.
+        precisions: what each layer really runs in, by name.
+    """
     graph = bound.layers.graph
     own = tuple(_in_half(graph))
     if all(p is Precision.FP32 for p in bound.precisions.values()):
@@ -39,8 +44,8 @@ def _in_half(graph: Graph) -> Iterable[str]:
     if count:
         yield (
             f"The model itself has {count} {'node' if count == 1 else 'nodes'} in FP16, which no "
-            "plan raises to FP32. The reference rounds there too, but sums exactly: give the FP32 "
-            "export to see all that FP16 costs."
+            "plan raises to FP32. The reference rounds there too, but accumulates exactly: give "
+            "the FP32 export to see the full cost of FP16."
         )
 
 
@@ -50,15 +55,15 @@ def _foreign(graph: Graph, stuck: Sequence[Layer]) -> Iterable[str]:
     behind = sum(not n.domain and any(t not in graph.types for t in n.reads) for n in nodes)
     if operators:
         yield (
-            f"{_layers(operators.total())} asked to run in FP16 {_stays(operators.total())} in "
-            f"FP32: of {_listed(operators)}, which ONNX does not define."
+            f"{_layers(operators.total())} requested in FP16 {_stays(operators.total())} in FP32: "
+            f"{_listed(operators)}, which ONNX does not define."
         )
     if behind:
         makers = Counter(f"{n.domain}.{n.op_type}" for n in graph.nodes if n.domain)
         yield (
-            f"{_layers(behind)} asked to run in FP16 {_stays(behind)} in FP32: the type of what "
-            f"{'it reads' if behind == 1 else 'they read'} is not known, behind {_listed(makers)}. "
-            "Export with ONNX's own operators to have them in FP16."
+            f"{_layers(behind)} requested in FP16 {_stays(behind)} in FP32: the type of "
+            f"{'its' if behind == 1 else 'their'} inputs is unknown, downstream of "
+            f"{_listed(makers)}. Export with standard ONNX operators to run them in FP16."
         )
 
 
@@ -73,8 +78,8 @@ def _bodies(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
     if holders:
         nodes_inside = "1 node" if inside == 1 else f"{inside} nodes"
         yield (
-            f"{nodes_inside} in the bodies of {_listed(holders)} stay in FP32 and are not listed: "
-            "only what is outside of them is quantized."
+            f"Only nodes outside of the bodies of {_listed(holders)} are quantized: {nodes_inside} "
+            "inside them are not listed and run in FP32."
         )
 
 
@@ -86,13 +91,13 @@ def _graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
 
 
 def _size(body: onnx.GraphProto) -> int:
-    """Nodes of a body and of the bodies in it; constants compute nothing."""
+    """The number of nodes of a body and the bodies in it, without constants."""
     own = [n for n in body.node if n.op_type != "Constant"]
     return len(own) + sum(_size(inner) for n in own for inner in _graphs(n))
 
 
 def _listed(operators: Counter[str]) -> str:
-    """Such as "If (2), Loop"."""
+    """The operators with their counts, such as "If (2), Loop"."""
     names = [n if count == 1 else f"{n} ({count})" for n, count in operators.most_common()]
     more = len(names) - _MOST_OPERATORS
     shown = ", ".join(names[:_MOST_OPERATORS])

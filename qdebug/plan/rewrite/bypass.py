@@ -1,4 +1,4 @@
-"""Take Q/DQ pairs of activations out of layers that were cut loose, to see what each adds."""
+"""Remove Q/DQ pairs of activations from isolated layers, to measure what each pair adds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from qdebug.plan.rewrite.edit import check
 
 @dataclass(frozen=True)
 class Pair:
-    """A Q/DQ pair that a layer reads an activation through.
+    """A Q/DQ pair through which a layer reads an activation.
 
     Attributes:
         source: the reference tensor.
-        quantized: what QuantizeLinear reads; `source`, or `source` as FP16.
-        restored: what DequantizeLinear gives.
+        quantized: what QuantizeLinear reads: `source`, or `source` in FP16.
+        restored: the output of DequantizeLinear.
     """
 
     source: str
@@ -34,7 +34,11 @@ def pairs_of(local: LocalGraph) -> dict[str, tuple[Pair, ...]]:
 
 
 def bypass(local: LocalGraph, chosen: Mapping[str, Collection[Pair]]) -> onnx.ModelProto:
-    """`local` with those layers reading the tensors of those pairs as they are."""
+    """`local` with these layers reading the tensors of these pairs unquantized.
+
+    Raises:
+        PlanError: as `check`.
+    """
     proto = onnx.ModelProto()
     proto.CopyFrom(local.proto)
     walker = _Walker(proto)
@@ -61,7 +65,7 @@ def bypass(local: LocalGraph, chosen: Mapping[str, Collection[Pair]]) -> onnx.Mo
 def _as(
     tensor: str, wanted: int | None, halves: set[str], casts: dict[tuple[str, int], str]
 ) -> str:
-    """`tensor` in the type that the reader had; a cast where Q read another type than DQ gives."""
+    """`tensor` in the type that the reader had: cast where Q reads another type than DQ gives."""
     kind = wanted or TensorProto.FLOAT
     is_half = tensor in halves
     if is_half == (kind == TensorProto.FLOAT16):
@@ -70,14 +74,14 @@ def _as(
 
 
 class _Walker:
-    """Walks up from the outputs of layers."""
+    """Walks upwards from the outputs of layers."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.producers = {t: n for n in proto.graph.node for t in n.output if t}
         self.constants = {t.name: t for t in proto.graph.initializer}
 
     def branch(self, output: str) -> list[onnx.NodeProto]:
-        """The nodes that `output` depends on, the last first."""
+        """The nodes that `output` depends on, last one first."""
         found: dict[str, onnx.NodeProto] = {}
         waiting = [output]
         while waiting:

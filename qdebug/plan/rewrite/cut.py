@@ -1,8 +1,8 @@
-"""Cut every layer loose: a graph in which each chosen layer reads reference activations.
+"""Isolate layers: a graph in which each chosen layer reads reference activations.
 
-Its inputs are tensors of the reference run, its outputs what the layers of the lowered model make
-of them. Fed with the reference's tensors it gives every layer's *local* error in one pass,
-instead of one run per layer. It works on any model with Q/DQ, the user's own included.
+Its inputs are tensors of the reference run, its outputs what the layers of the lowered model
+compute from them. Fed with the reference's tensors, it gives the *local* error of every layer in
+one pass instead of one run per layer. It works on any model with Q/DQ, including the user's own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _INSERTED_OPS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """Layers cut loose.
+    """Isolated layers.
 
     Attributes:
         proto: the graph; its inputs are tensors of the reference, under their own names.
-        outputs: layer name -> the output that holds what the layer makes of them.
+        outputs: layer name -> the graph output that holds the layer's result.
     """
 
     proto: onnx.ModelProto
@@ -39,9 +39,12 @@ class LocalGraph:
 
 
 def cut_layers(reference: Graph, lowered: Graph, layers: Iterable[Layer]) -> LocalGraph | None:
-    """Side branches for `layers` of the lowered model; None when there are none.
+    """A graph of isolated `layers` of the lowered model; None when there are none.
 
     Layers with subgraphs and layers that read only constants are left out.
+
+    Raises:
+        PlanError: as `check`.
     """
     cutter = _Cutter(reference, lowered)
     outputs = {}
@@ -51,12 +54,12 @@ def cut_layers(reference: Graph, lowered: Graph, layers: Iterable[Layer]) -> Loc
             outputs[layer.name] = output
     if not outputs:
         return None
-    return LocalGraph(check(cutter.finish(), "the graph of cut layers"), outputs)
+    return LocalGraph(check(cutter.finish(), "the graph of isolated layers"), outputs)
 
 
 @dataclass
 class _Branch:
-    """One layer's nodes in the lowered model, and the Q/DQ and Cast nodes around them."""
+    """The nodes of one layer in the lowered model, with the Q/DQ and Cast nodes around them."""
 
     own: frozenset[str]
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class _Cutter:
         self._outputs: dict[str, str] = {}
 
     def add(self, layer: Layer) -> str | None:
-        """Add the side branch of `layer`; return its output's name, None where it has none."""
+        """Add `layer`; return the name of its output, or None where it cannot be isolated."""
         last = self.lowered.producers.get(layer.output)
         if last is None:
             return None
@@ -103,7 +106,7 @@ class _Cutter:
         return output
 
     def finish(self) -> onnx.ModelProto:
-        """The graph of all side branches."""
+        """The graph of all layers added."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self.lowered.proto)
         graph = proto.graph
@@ -142,7 +145,7 @@ class _Cutter:
         return all(found)
 
     def _reference_of(self, branch: _Branch, tensor: str, producer: Node | None) -> str | None:
-        """The reference tensor that `tensor` stands for; None for one to walk on from, because a
+        """The reference tensor that `tensor` stands for. None where the walk goes on, because a
         node of the layer computes it, or a Q/DQ or Cast that the reference does not have."""
         if producer is None:
             return tensor  # an input of the model
@@ -153,7 +156,7 @@ class _Cutter:
             return same.outputs[producer.outputs.index(tensor)]
         if producer.op_type in _INSERTED_OPS:
             return None
-        # A user's Q/DQ model may name nodes otherwise than its FP32 reference.
+        # The nodes of a user's Q/DQ model may have other names than those of its FP32 reference.
         known = self.reference.producers.get(tensor)
         return None if known is None or known.name in branch.own else tensor
 

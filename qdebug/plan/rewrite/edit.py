@@ -1,4 +1,5 @@
-"""What graph rewrites share: an editable copy of a model, free names, checks before and after."""
+"""What graph rewrites share: a builder of nodes, an editable copy of a model, unused names, and the
+check of every result."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from qdebug.types import Array
 
 
 class NodeBuilder:
-    """Nodes in the making, in execution order, whose tensors have names of their own.
+    """Builds a list of nodes in execution order, whose tensors have unique names.
 
-    Each method appends what it takes to `nodes`, and returns the name of the tensor it makes.
+    Each method appends to `nodes` and returns the name of the tensor that the new node computes.
     """
 
     def __init__(self, opset: int, free: Callable[[str], str], hint: str) -> None:
-        """`free` makes a new tensor name from a wanted one; `hint` is wanted where none is said."""
+        """`free` makes a unique tensor name from a wanted one; `hint` is the default of that."""
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.tensor_name = free
@@ -47,8 +48,8 @@ class NodeBuilder:
 class Editor(NodeBuilder):
     """A copy of a model whose nodes are emitted one by one, in execution order.
 
-    A rewrite walks the old nodes, emits what each needs before it, then the node. So the new list
-    is in execution order without sorting. Every node has a name of its own.
+    A rewrite walks the old nodes and emits, for each, first what it needs and then the node. So the
+    new list is in execution order without sorting. Every node gets a unique name.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -78,8 +79,15 @@ class Editor(NodeBuilder):
         self.proto.graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
-    def finish(self) -> onnx.ModelProto:
-        """The edited model without the constants that nothing reads any more."""
+    def finish(self, what: str) -> onnx.ModelProto:
+        """The edited model, without constants that nothing reads any more.
+
+        Args:
+            what: the model, for the message.
+
+        Raises:
+            PlanError: as `check`.
+        """
         graph = self.proto.graph
         graph.node.extend(self.nodes)
         used = set(Graph(self.proto).consumers) | {v.name for v in graph.output}
@@ -87,7 +95,7 @@ class Editor(NodeBuilder):
         if len(kept) != len(graph.initializer):
             del graph.initializer[:]
             graph.initializer.extend(kept)
-        return self.proto
+        return check(self.proto, what)
 
 
 def check(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
@@ -120,7 +128,7 @@ def _has_no_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def rename_reads(node: onnx.NodeProto, names: dict[str, str]) -> None:
-    """Let `node`, and the subgraphs in it, read other tensors; in place."""
+    """Let `node` and the subgraphs in it read other tensors, by old name; in place."""
     for i, tensor in enumerate(node.input):
         node.input[i] = names.get(tensor, tensor)
     for body in bodies(node):
@@ -149,7 +157,7 @@ def copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def all_names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
-    """Names of all tensors and of all nodes, those of subgraphs too: ONNX forbids shadowing."""
+    """The names of all tensors and of all nodes, including subgraphs: ONNX forbids shadowing."""
     tensors = {t.name for t in graph.initializer} | {v.name for v in graph.input}
     nodes = set()
     for node in graph.node:
@@ -164,7 +172,7 @@ def all_names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """`wanted`, numbered if it is taken already; notes it as taken."""
+    """`wanted`, with a number if it is taken; adds it to `taken`."""
     name, number = wanted, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
@@ -173,5 +181,5 @@ def free_name(wanted: str, taken: set[str]) -> str:
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """The attributes of a node that it gives, by name; strings are bytes."""
+    """The attributes that a node has, by name; strings are bytes."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}

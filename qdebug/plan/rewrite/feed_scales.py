@@ -1,4 +1,4 @@
-"""Turn the scales of activations into inputs, so that one session tries any number of ranges."""
+"""Turn the scales of activations into inputs, so that one session can try any number of ranges."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import onnx
 from onnx import TensorProto, helper
 
 from qdebug.model.graph import Graph
+from qdebug.plan.rewrite.edit import check
 
 
 def feed_scales(graph: Graph, tensors: Iterable[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """`graph`, an INT8 model, with the FP32 scales of `tensors` as inputs of shape []; and the
-    input of each tensor. The values that they had are gone."""
+    """`graph`, an INT8 model, with the scales of `tensors` as inputs, float32 of shape [].
+
+    Returns:
+        The model, and the name of the new input by tensor.
+
+    Raises:
+        PlanError: as `check`.
+    """
     wanted = set(tensors)
     inputs = {
         node.inputs[0]: node.inputs[1]
@@ -28,4 +35,4 @@ def feed_scales(graph: Graph, tensors: Iterable[str]) -> tuple[onnx.ModelProto, 
     proto.graph.input.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in inputs.values()
     )
-    return proto, inputs
+    return check(proto, "the model with scales as inputs"), inputs

@@ -1,7 +1,7 @@
-"""Let chosen nodes compute in FP16: Casts at their borders, their weights converted.
+"""Convert chosen nodes to FP16: Casts where they meet other nodes, and their weights converted.
 
 Which inputs and outputs of a node change type is read from ONNX's operator schemas, so inputs that
-an operator fixes to float (Resize's scales) stay as they are.
+an operator fixes to float (such as the scales of Resize) stay as they are.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def convert_to_fp16(
 ) -> onnx.ModelProto:
     """`graph` with `nodes` in FP16 where their operator allows it. Inputs and outputs stay FP32.
 
-    Every tensor keeps its name, in its producer's type. `follow` are nodes that take the type
-    which their first input already has (QuantizeLinear).
+    Every tensor keeps its name, in the type of its producer. `follow` are nodes that take the type
+    that their first input already has (QuantizeLinear).
     """
     forms = _Forms(graph)
     for proto in graph.proto.graph.node:
@@ -36,14 +36,14 @@ def convert_to_fp16(
             forms.editor.emit(node)
         else:
             _emit_half(forms, node, view, *roles)
-    return forms.editor.finish()
+    return forms.editor.finish("the model in FP16")
 
 
 def half_roles(node: Node, graph: Graph) -> tuple[list[int], list[int]] | None:
     """Positions of the inputs and outputs that become FP16, or None if the node cannot.
 
     Only FP32 tensors change, and an output only where the schema ties its type to an input that
-    changes: a ConstantOfShape, or an If, makes FP32 whatever it reads.
+    changes: a ConstantOfShape or an If produces FP32 whatever it reads.
     """
     try:
         schema = defs.get_schema(node.op_type, graph.opset, node.domain)
@@ -58,7 +58,7 @@ def half_roles(node: Node, graph: Graph) -> tuple[list[int], list[int]] | None:
     }
     reads = [(i, t, _formal(schema.inputs, i)) for i, t in enumerate(node.inputs) if t]
     if any(kind in allowed and t not in graph.types for _, t, kind in reads):
-        return None  # behind an operator unknown to ONNX; what it gives cannot be cast blindly
+        return None  # behind an operator unknown to ONNX, whose output cannot be cast blindly
     inputs = [i for i, t, kind in reads if graph.types.get(t) == FP32 and kind in allowed]
     tied = {kind for i, _, kind in reads if i in inputs}
     if node.op_type == "DequantizeLinear" and inputs:
@@ -91,7 +91,7 @@ def _emit_half(
 
 
 class _Forms:
-    """In which types each tensor exists by now, and under which name."""
+    """The types in which each tensor exists so far, and its names."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -100,7 +100,7 @@ class _Forms:
         self._names: dict[tuple[str, int], str] = {}
 
     def bear_half(self, tensor: str) -> str:
-        """Note that `tensor` is produced in FP16; return the name it is produced under. A graph
+        """Record that `tensor` is produced in FP16; return the name it is produced under. A graph
         output leaves its name to the FP32 form that the caller of the model expects."""
         is_output = tensor in self.graph.outputs
         name = self.editor.tensor_name(f"{tensor}_fp16") if is_output else tensor
@@ -127,14 +127,14 @@ class _Forms:
         suffix = "fp16" if kind == FP16 else "fp32"
         values = self.graph.constant(tensor)
         if values is not None:
-            with np.errstate(over="ignore"):  # an overflow is what the user must see
+            with np.errstate(over="ignore"):  # the user must see an overflow
                 return self.editor.initializer(values.astype(np.float16), f"{tensor}_{suffix}")
         source = self._names.get((tensor, FP16 if kind == FP32 else FP32), tensor)
         output = self.editor.tensor_name(f"{tensor}_{suffix}")
         pair = self.graph.producers.get(tensor)
         if kind == FP32 and pair is not None and pair.op_type == "DequantizeLinear":
-            # A Cast would part the Q/DQ pair from the INT8 kernel that reads it: TensorRT then
-            # computes in FP32 (seen with TensorRT for RTX 1.7.1).
+            # A Cast would separate the Q/DQ pair from the INT8 kernel that reads it, and TensorRT
+            # would compute in FP32 (observed with TensorRT for RTX 1.7.1).
             proto = next(n for n in self.graph.proto.graph.node if n.name == pair.name)
             attributes = attributes_of(proto)
             name = f"{pair.name}_{suffix}"

@@ -51,7 +51,7 @@ def insert_qdq(graph: Graph, layers: Sequence[Int8Layer]) -> onnx.ModelProto:
         if item is not None:
             _quantize_operands(pairs, graph.by_name[node.name], node, item)
         pairs.editor.emit(node)
-    return pairs.editor.finish()
+    return pairs.editor.finish("the model with Q/DQ")
 
 
 def weight_axis(node: Node, graph: Graph, weight: str) -> int | None:

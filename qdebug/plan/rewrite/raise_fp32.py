@@ -1,4 +1,4 @@
-"""Let what computes in FP16 compute in FP32: the reference of a model with FP16 in it."""
+"""Raise FP16 to FP32: the reference of a model that contains FP16."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.plan.rewrite.edit import rename_reads
+from qdebug.plan.rewrite.edit import check, rename_reads
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
 def raise_to_fp32(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `proto` whose FP16 constants and Casts are FP32. FP16 inputs stay, and are cast;
-    FP16 outputs become FP32."""
+    """A copy of `proto` whose FP16 constants and Casts are FP32.
+
+    FP16 inputs keep their type and are cast; FP16 outputs become FP32.
+
+    Raises:
+        PlanError: as `check`.
+    """
     raised = onnx.ModelProto()
     raised.CopyFrom(proto)
     del raised.graph.value_info[:]
@@ -28,7 +33,7 @@ def raise_to_fp32(proto: onnx.ModelProto) -> onnx.ModelProto:
     nodes = [*casts, *raised.graph.node]
     del raised.graph.node[:]
     raised.graph.node.extend(nodes)
-    return raised
+    return check(raised, "the model in FP32")
 
 
 def _raise_graph(graph: onnx.GraphProto) -> None:

@@ -11,7 +11,7 @@ import onnx
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.rewrite.edit import Editor, check, copy_node, rename_reads
+from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -35,9 +35,9 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
             rename_reads(node, instead)
             editor.emit(node)
     for output in graph.outputs:
-        if output in instead:  # a DequantizeLinear wrote it; it must still exist
+        if output in instead:  # a DequantizeLinear produced it; it must still exist
             editor.add("Identity", instead[output], output=output)
-    return check(editor.finish(), "the model without Q/DQ")
+    return editor.finish("the model without Q/DQ")
 
 
 def _source(
