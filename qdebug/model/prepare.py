@@ -48,8 +48,8 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     could remove the very nodes that the user wants to look at.
 
     Raises:
-        ModelError: an input is not a tensor, or the graph cannot be converted, or its types cannot be
-            inferred.
+        ModelError: an input is not a tensor, or the graph cannot be converted, or its types cannot
+            be inferred.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(file.proto)
