@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from refusals import refused
 
-from qdebug.errors import ModelError
 from qdebug.model.layers import find_layers
 from qdebug.model.prepare import Model
 
@@ -168,7 +168,7 @@ def test_inputs_that_are_no_arrays(net: Any, prepared: Callable[..., Model], kin
     }[kind]
     proto = net().add("Relu", "k", "y").const("k", np.ones(2, np.float32)).model(rank=1)
     proto.graph.input[0].type.CopyFrom(given)
-    with pytest.raises(ModelError, match=r"input 'x' is .*, not an array"):
+    with refused("QD-MODEL-INPUT", "'x'"):
         prepared(proto)
 
 
@@ -228,7 +228,7 @@ def test_operators_of_other_domains_pass(net: Any, same_outputs: Same) -> None:
 
 
 def test_a_domain_without_an_opset(net: Any, prepared: Callable[..., Model]) -> None:
-    with pytest.raises(ModelError, match="shape inference fails"):
+    with refused("QD-MODEL-SHAPES"):
         n = (
             net()
             .const("s", np.float32(1))

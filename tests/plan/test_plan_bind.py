@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
-from qdebug.errors import PlanError
 from qdebug.plan.plan import PrecisionPlan, TensorRange, nearest
 from qdebug.types import Precision
 
@@ -55,21 +55,21 @@ def test_a_folded_batchnorm_names_its_conv(kit: SimpleNamespace) -> None:
 
 
 def test_conflicting_precisions_in_one_layer(kit: SimpleNamespace, residual_net: Any) -> None:
-    with pytest.raises(PlanError, match=r"'conv2' and 'relu2' are one fused layer.*fp16 and fp32"):
+    with refused("QD-PLAN-CONFLICT", "'conv2'", "'relu2'"):
         kit.bound(residual_net(), kit.int8(layers={"conv2": "fp16", "relu2": "fp32"}))
     same = kit.int8(layers={"conv2": "fp16", "relu2": "fp16"})
     assert _precisions(kit, residual_net(), same)["conv2"] == "fp16"
 
 
 def test_unknown_layer_suggests_the_nearest(kit: SimpleNamespace, residual_net: Any) -> None:
-    with pytest.raises(PlanError, match="no layer 'cnov2'") as caught:
+    with refused("QD-PLAN-LAYER", "'cnov2'") as caught:
         kit.bound(residual_net(), kit.int8(layers={"cnov2": "fp16"}))
     assert caught.value.hint == "The nearest is 'conv2'."
     assert nearest("x", []) == "There are none."
 
 
 def test_unknown_tensor_suggests_the_nearest(kit: SimpleNamespace, residual_net: Any) -> None:
-    with pytest.raises(PlanError, match="no tensor 'r11'") as caught:
+    with refused("QD-PLAN-TENSOR", "'r11'") as caught:
         kit.bound(residual_net(), kit.int8({"r11": 1}))
     assert caught.value.hint == "The nearest is 'r1'."
 
@@ -81,12 +81,12 @@ def test_weights_inputs_and_activations_are_known_tensors(
 
 
 def test_int8_for_a_layer_without_int8_form(kit: SimpleNamespace, residual_net: Any) -> None:
-    with pytest.raises(PlanError, match=r"'pool' \(GlobalAveragePool\) has no INT8 form"):
+    with refused("QD-PLAN-NO-INT8", "'pool'"):
         kit.bound(residual_net(), kit.int8(layers={"pool": "int8"}))
 
 
 def test_another_models_plan(kit: SimpleNamespace, residual_net: Any) -> None:
-    with pytest.raises(PlanError, match="made for another model"):
+    with refused("QD-PLAN-OTHER-MODEL"):
         kit.bound(residual_net(), replace(kit.int8(), model_sha256="f" * 64))
     kit.bound(residual_net(), replace(kit.int8(), model_sha256="sha"))
 

@@ -9,6 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qdebug.errors import SampleError
 from qdebug.model.samples import open_samples
@@ -50,11 +51,11 @@ def test_unknown_kind(tmp_path, x) -> None:
 
 def test_bad_limits(tmp_path, x) -> None:
     np.savez(tmp_path / "a.npz", x=ones(2, 3))
-    with pytest.raises(SampleError, match="samples is 0"):
+    with refused("QD-SAMPLES-COUNT"):
         open_samples(str(tmp_path / "a.npz"), x, limit=0)
-    with pytest.raises(SampleError, match="batch_size is 0"):
+    with refused("QD-SAMPLES-BATCH"):
         open_samples(str(tmp_path / "a.npz"), x, batch_size=0)
-    with pytest.raises(SampleError, match="no inputs"):
+    with refused("QD-SAMPLES-NO-INPUTS"):
         open_samples(str(tmp_path / "a.npz"), [])
 
 
@@ -224,5 +225,5 @@ def test_data_that_disappears(tmp_path, x) -> None:
         np.save(tmp_path / f"{index}.npy", ones(1, 3))
     samples = open_samples(str(tmp_path), x)
     (tmp_path / "0.npy").unlink()
-    with pytest.raises(SampleError, match="cannot be read any more"):
+    with refused("QD-SAMPLES-DAMAGED"):
         samples.feeds(0, 1)

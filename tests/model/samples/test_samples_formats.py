@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
-from qdebug.errors import SampleError
 from qdebug.model.samples import Batch, Samples, open_samples
 
 
@@ -54,15 +54,15 @@ def test_any_batch_size_when_the_leading_axes_are_dynamic(tmp_path, write, array
 def test_fixed_batch(tmp_path, write, arrays, inputs, make_spec) -> None:
     inputs[0] = make_spec("image", 5, 3, 4, 5)
     spec = write(tmp_path, arrays)
-    with pytest.raises(SampleError, match=r"11 samples .* batches of 5.\n.*samples=10"):
+    with refused("QD-SAMPLES-BATCH", "11", "10"):
         open_samples(spec, inputs)
     samples = open_samples(spec, inputs, limit=10)
     assert [batch.count for batch in samples.batches()] == [5, 5]
     assert not samples.batch_is_free
     assert_is(samples, arrays, 10)
-    with pytest.raises(SampleError, match="batch_size=4"):
+    with refused("QD-SAMPLES-BATCH"):
         samples.with_batch_size(4)
-    with pytest.raises(SampleError, match="batch_size=2"):
+    with refused("QD-SAMPLES-BATCH"):
         open_samples(spec, inputs, limit=10, batch_size=2)
     assert samples.with_batch_size(5).batch_size == 5
     with pytest.raises(ValueError, match="batches"):
@@ -114,14 +114,14 @@ def test_nan_is_named_when_read(tmp_path, write, arrays, inputs) -> None:
     arrays["image"][7, 1, 2, 3] = np.nan
     samples = open_samples(write(tmp_path, arrays), inputs, batch_size=4)
     samples.feeds(0, 4)
-    with pytest.raises(SampleError, match="input 'image' holds NaN, first in sample 7"):
+    with refused("QD-SAMPLES-NON-FINITE", "'image'"):
         samples.feeds(4, 4)
     arrays["image"][7, 1, 2, 3] = 0
 
 
 def test_missing_input(tmp_path, write, arrays, inputs, make_spec) -> None:
     inputs[0] = make_spec("images", "N", 3, 4, 5)
-    with pytest.raises(SampleError) as error:
+    with refused("QD-SAMPLES-NAMES") as error:
         open_samples(write(tmp_path, arrays), inputs)
     assert "no array for model input 'images'" in error.value.message
     assert "'ids', 'image', 'labels'" in error.value.message
@@ -131,7 +131,7 @@ def test_missing_input(tmp_path, write, arrays, inputs, make_spec) -> None:
 
 def test_wrong_type(tmp_path, write, arrays, inputs) -> None:
     changed = {**arrays, "image": arrays["image"].astype(np.float64)}
-    with pytest.raises(SampleError) as error:
+    with refused("QD-SAMPLES-DTYPE") as error:
         open_samples(write(tmp_path, changed), inputs)
     assert "input 'image' is float64; the model takes float32" in error.value.message
     assert ".astype(np.float32)" in error.value.hint
@@ -139,7 +139,7 @@ def test_wrong_type(tmp_path, write, arrays, inputs) -> None:
 
 def test_wrong_shape(tmp_path, write, arrays, inputs, make_spec) -> None:
     inputs[0] = make_spec("image", "N", 3, 4, 6)
-    with pytest.raises(SampleError, match=r"'image' has shape .*3, 4, 5\]; .* \[N, 3, 4, 6\]"):
+    with refused("QD-SAMPLES-SHAPE", "'image'", "[N, 3, 4, 6]"):
         open_samples(write(tmp_path, arrays), inputs)
 
 
@@ -187,7 +187,7 @@ def test_lone_npy_and_unnamed_npz(tmp_path, arrays, make_spec) -> None:
 
 def test_lone_npy_needs_a_single_input(tmp_path, arrays, inputs) -> None:
     np.save(tmp_path / "x.npy", arrays["image"])
-    with pytest.raises(SampleError, match="no array for model input 'image'; found 'x'"):
+    with refused("QD-SAMPLES-NAMES", "'image'", "'x'"):
         open_samples(str(tmp_path / "x.npy"), inputs)
 
 
@@ -235,7 +235,7 @@ def test_names_with_slashes_and_colons(tmp_path, arrays, make_spec) -> None:
 def test_names_that_become_one(tmp_path, arrays, make_spec) -> None:
     np.save(tmp_path / "a_b.npy", arrays["image"])
     inputs = [make_spec("a/b", None, 3, 4, 5), make_spec("a:b", None, 3, 4, 5)]
-    with pytest.raises(SampleError, match="'a_b' could be model input 'a/b' or 'a:b'"):
+    with refused("QD-SAMPLES-NAMES", "'a_b'", "'a/b'", "'a:b'"):
         open_samples(str(tmp_path), inputs)
 
 
@@ -287,10 +287,10 @@ def test_onnx_test_data_that_is_damaged_or_too_much(tmp_path, arrays, inputs) ->
     write_data_sets(tmp_path, arrays, names=False)
     extra = tmp_path / "test_data_set_3" / "input_2.pb"
     extra.write_bytes((tmp_path / "test_data_set_3" / "input_0.pb").read_bytes())
-    with pytest.raises(SampleError, match=r"input_2.pb: tensor 'other0' is not a model input"):
+    with refused("QD-SAMPLES-NAMES", "input_2.pb", "'other0'"):
         open_samples(str(tmp_path), inputs)
     extra.write_bytes(b"\xff\xff\xff")
-    with pytest.raises(SampleError, match=r"input_2.pb: not a readable TensorProto"):
+    with refused("QD-SAMPLES-DAMAGED", "input_2.pb"):
         open_samples(str(tmp_path), inputs)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qdebug.errors import SampleError
 from qdebug.model.samples import open_samples
@@ -120,7 +121,7 @@ def test_an_error_in_the_middle(script, x) -> None:
             yield {"x": np.ones((1, 3), np.float32)}
             raise RuntimeError("first line\\nlast line")
     """)
-    with pytest.raises(SampleError, match=r"load_data failed: RuntimeError(.|\n)*line 6"):
+    with refused("QD-SAMPLES-FEEDS"):
         open_samples(path, x)
 
 
@@ -134,7 +135,7 @@ def test_fewer_feeds_on_the_next_pass(script, x) -> None:
     samples = open_samples(path, x)
     assert samples.count == 4
     samples.feeds(0, 1)
-    with pytest.raises(SampleError, match=r"feed 3: gave nothing; on the first pass 1(.|\n)*seed"):
+    with refused("QD-SAMPLES-CHANGED"):
         samples.feeds(3, 1)
 
 
