@@ -27,7 +27,6 @@ FAMILIES = {cls.family: name for name, cls in CLASSES.items() if name != "Qdebug
 # Errors raised here still take the general code of their class. Remove a line when all have one.
 WITHOUT_CODES = (
     "__main__.py",
-    "calibrators/user.py",
     "cli/",
     "config/",
     "engine_info/",
