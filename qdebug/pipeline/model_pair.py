@@ -13,6 +13,7 @@ from qdebug.calibrators.registry import parse_method
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import PlanError, UsageError, given_by
+from qdebug.inmemory import InMemory
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
@@ -182,8 +183,10 @@ def bind_user_plan(
 
 
 def names_model(reference: str | None) -> TypeGuard[str]:
-    """Whether --reference names a model rather than a run file."""
-    return reference is not None and Path(reference).suffix == ".onnx"
+    """Whether the reference that is given is a model rather than a run file."""
+    return reference is not None and (
+        isinstance(reference, InMemory) or Path(reference).suffix == ".onnx"
+    )
 
 
 def _with_calibration(

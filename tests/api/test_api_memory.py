@@ -169,6 +169,24 @@ def test_bisect_and_its_plan(model: onnx.ModelProto, arrays: dict[str, Array]) -
     assert again.passed
 
 
+def test_a_quantized_model_with_its_reference(
+    model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
+) -> None:
+    found = qdebug.calibrate(model, calib_data=CALIB, method="minmax", output=tmp_path / "s.yaml")
+    assert "given in memory" not in (tmp_path / "s.yaml").read_text()  # no path that could be read
+    qdebug.export(tmp_path / "s.yaml", model=model, output=tmp_path / "quantized.onnx")
+    quantized = onnx.load(tmp_path / "quantized.onnx")
+    explicit = qdebug.compare(quantized, reference=model, inputs=arrays)
+    planned = qdebug.compare(model, calibration=found, inputs=arrays)
+    assert explicit.outputs[0].metrics == planned.outputs[0].metrics
+
+
+def test_ranges_in_memory(model: onnx.ModelProto, arrays: dict[str, Array]) -> None:
+    found = qdebug.ranges(model, calib_data=arrays, holdout=CALIB)
+    peak = float(np.abs(arrays["input"]).max())
+    assert next(t.amax for t in found.tensors if t.name == "input") == pytest.approx(peak)
+
+
 def test_evaluations_are_kept_only_for_metrics_whose_code_is_known(
     model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
 ) -> None:
