@@ -27,6 +27,7 @@ ONLY_IN = {
     "tensorrt_rtx": ("run/tensorrt/",),
     "tensorrt_bindings": ("run/tensorrt/",),
     "pycuda": ("run/tensorrt/",),
+    "openvino": ("run/openvino.py",),
     "h5py": ("store/", "model/samples/arrays.py"),
     "hdf5plugin": ("store/", "model/samples/arrays.py"),
     "typer": ("cli/",),
@@ -171,7 +172,16 @@ sys.meta_path.insert(0, Blocked())
 
 
 def test_every_module_imports_without_tensorrt_pycuda_or_gpu() -> None:
-    blocked = ("tensorrt", "tensorrt_rtx", "tensorrt_bindings", "pycuda", "cuda", "cupy", "torch")
+    blocked = (
+        "openvino",
+        "tensorrt",
+        "tensorrt_rtx",
+        "tensorrt_bindings",
+        "pycuda",
+        "cuda",
+        "cupy",
+        "torch",
+    )
     modules = [m for m in map(_module, FILES) if not m.endswith("__main__")]
     code = BLOCK.format(blocked=blocked) + f"for m in {modules!r}: importlib.import_module(m)"
     _run(code)

@@ -19,6 +19,7 @@ _MATRIX_TYPE = re.compile(
     re.IGNORECASE,
 )
 _CONTROL_TYPES = frozenset({"shape_call", "signal", "wait"})
+_MOVING_TYPES = frozenset({"reformat", "cast", "reorder", "convert"})
 _MATRIX_WORDS = frozenset({"Corr", "Conv", "Deco", "Fc", "Gemm", "Bmm", "Mha"})
 _MATRIX_NAME = re.compile(r"_(gemm|mha|fmha|fc|bmm|conv)(_|$)")
 _MOVING_WORDS = frozenset(
@@ -33,6 +34,8 @@ class Source(StrEnum):
     LAYER_INFO = "layer-info"
     BUILD_LOG = "build-log"
     PROFILE = "profile"
+    RUNTIME = "runtime"
+    """No file: a runtime that was asked."""
 
 
 class Role(StrEnum):
@@ -101,7 +104,7 @@ class EngineLayer:
         operands = self.inputs or self.outputs or self.constants
         if kind in _CONTROL_TYPES or (self.name.startswith("__mye") and not operands):
             return Role.CONTROL
-        if kind in ("reformat", "cast") or self.name.startswith("Reformatting CopyNode"):
+        if kind in _MOVING_TYPES or self.name.startswith("Reformatting CopyNode"):
             return Role.REFORMAT
         if _MATRIX_TYPE.search(self.layer_type):
             return Role.MATRIX

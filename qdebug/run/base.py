@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 import onnx
 
+from qdebug.errors import ModelError
+from qdebug.model.graph import opset_of
 from qdebug.types import Feeds, Skipped, Tensors
 
 
@@ -55,3 +57,31 @@ class Backend(Protocol):
             BackendError: the runtime failed.
         """
         ...
+
+
+def check_imports(proto: onnx.ModelProto, library: str) -> None:
+    """Refuse an opset that is not known, and nodes of domains that the model does not import; for
+    libraries that take any opset for one they know, and an operator by its name alone.
+
+    Args:
+        library: what the model is for, as messages call it.
+
+    Raises:
+        ModelError: names the opset or the node.
+    """
+    known = onnx.defs.onnx_opset_version()
+    if opset_of(proto) > known:
+        raise ModelError(
+            f"{library}: the model's opset is {opset_of(proto)}, the newest known is {known}",
+            "Convert it to an older opset, or install a newer onnx.",
+            code="QD-MODEL-OPSET",
+        )
+    imported = {"", "ai.onnx", *(o.domain for o in proto.opset_import)}
+    for node in proto.graph.node:
+        if node.domain not in imported:
+            raise ModelError(
+                f"{library}: node '{node.name}' ({node.op_type}) is of domain '{node.domain}', "
+                "which the model does not import",
+                "Check the model with onnx.checker.",
+                code="QD-MODEL-DOMAIN",
+            )

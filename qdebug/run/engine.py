@@ -33,12 +33,8 @@ class CaptureWay(StrEnum):
     UNFUSED = "unfused"
     """What fusion leaves: the engine is built as always, and calls back with the tensors between
     its kernels."""
-
-
-def ways_from(first: str | None) -> tuple[CaptureWay, ...]:
-    """The way asked for (None: all tensors as outputs), then those that change an engine less."""
-    ways = tuple(CaptureWay)
-    return ways[ways.index(CaptureWay(first or CaptureWay.OUTPUTS)) :]
+    HARMLESS = "harmless"
+    """Those tensors are outputs that can be without the engine computing something else."""
 
 
 @dataclass(frozen=True)

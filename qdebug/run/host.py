@@ -11,7 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -50,15 +50,18 @@ class HostRuntime:
 
     Attributes:
         backend: opens sessions. May have a `label`, for people, and a `device_name`.
+        inputs, shapes: of the model, and by name of one execution; see `fitted`.
     """
 
     backend: Backend
     spec: BackendSpec
+    inputs: tuple[TensorSpec, ...] = ()
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
 
     target = ""
     not_run = ""
     typing = "strong"
-    ways = (CaptureWay.OUTPUTS,)
+    ways = (CaptureWay.OUTPUTS, CaptureWay.HARMLESS)
     keeps = False
 
     @property
@@ -87,8 +90,8 @@ class HostRuntime:
     def fitted(
         self, inputs: Sequence[TensorSpec], shapes: Sequence[Mapping[str, Shape]]
     ) -> HostRuntime:
-        """See EngineRuntime: shapes are taken as they come."""
-        return self
+        """See EngineRuntime: shapes are taken as they come, but noise needs some."""
+        return replace(self, inputs=tuple(inputs), shapes=shapes[0] if shapes else {})
 
     def anew(self) -> HostRuntime:
         """See EngineRuntime."""
@@ -129,15 +132,37 @@ class HostRuntime:
         group_bytes: int | None = None,
     ) -> Session:
         """See EngineRuntime.open."""
-        return self.backend.open(proto, capture)
+        if way is not CaptureWay.HARMLESS or not capture:
+            return self.backend.open(proto, capture)
+        feeds = noise(self.inputs, self.shapes)
+        expected = self._outputs(proto, [], feeds)
+
+        def harms(tensors: Sequence[str]) -> bool:
+            return not _alike(expected, self._outputs(proto, tensors, feeds))
+
+        wanted = list(dict.fromkeys(capture))
+        left_out = culprits(wanted, harms)
+        session = self.backend.open(proto, [t for t in wanted if t not in left_out])
+        reasons = tuple(Skipped(t, reason) for t, reason in left_out.items())
+        return HostSession(session, reasons)
+
+    def _outputs(self, proto: onnx.ModelProto, capture: Sequence[str], feeds: Feeds) -> Tensors:
+        """Of the model itself, with `capture` observed."""
+        session = self.backend.open(proto, capture)
+        try:
+            found = session.run(feeds)
+        finally:
+            session.close()
+        return {v.name: found[v.name] for v in proto.graph.output if v.name in found}
 
 
 class HostSession:
     """See EngineSession; times are wall times."""
 
-    def __init__(self, session: Session) -> None:
-        """Becomes the owner of `session`."""
+    def __init__(self, session: Session, skipped: Sequence[Skipped] = ()) -> None:
+        """Becomes the owner of `session`, in which `skipped` are not observed either."""
         self._session = session
+        self._more_skipped = tuple(skipped)
 
     @property
     def dtypes(self) -> Mapping[str, np.dtype[np.generic]]:
@@ -147,7 +172,7 @@ class HostSession:
     @property
     def skipped(self) -> tuple[Skipped, ...]:
         """See Session."""
-        return self._session.skipped
+        return (*self._session.skipped, *self._more_skipped)
 
     def run(self, feeds: Feeds) -> Tensors:
         """See Session.run."""
@@ -177,3 +202,61 @@ def median_ms(run: Callable[[], object]) -> float:
         run()
         times.append((time.perf_counter() - start) * 1000)
     return statistics.median(times)
+
+
+def culprits(tensors: Sequence[str], harms: Callable[[Sequence[str]], bool]) -> dict[str, str]:
+    """Those of `tensors` to leave out, with the reason, so that the others can be outputs of an
+    engine together without changing what it computes. Groups are added one after the other, and
+    halved where they do harm; at most 200 are tried.
+
+    Args:
+        harms: whether these outputs together change it.
+    """
+    found: dict[str, str] = {}
+    kept: list[str] = []
+    pending = [list(tensors)]
+    trials = 0
+    while pending:
+        group = pending.pop()
+        if trials >= _TRIALS:
+            found |= dict.fromkeys(group, "not tried: too many tensors change the engine")
+            continue
+        trials += 1
+        if not harms([*kept, *group]):
+            kept += group
+        elif len(group) == 1:
+            found[group[0]] = "as an output it changes what the engine computes"
+        else:
+            middle = len(group) // 2
+            pending += [group[middle:], group[:middle]]
+    return found
+
+
+def noise(inputs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[object]]) -> Feeds:
+    """Normal noise for every input; integers are 0 or 1, which most models take: as a mask, a
+    token, an index."""
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for spec in inputs:
+        shape = tuple(
+            axis if isinstance(axis, int) else 1 for axis in shapes.get(spec.name, spec.shape)
+        )
+        floating = np.issubdtype(spec.dtype, np.floating)
+        values = rng.normal(size=shape) if floating else rng.integers(0, 2, size=shape)
+        feeds[spec.name] = values.astype(spec.dtype)
+    return feeds
+
+
+def _alike(expected: Tensors, found: Tensors) -> bool:
+    """Whether two executions gave the same outputs, but for the order of sums."""
+    for name, array in expected.items():
+        a, b = array.astype(np.float64), found[name].astype(np.float64)
+        apart, size = float(np.square(a - b).sum()), float(np.square(a).sum())
+        if apart > size * _SAME:
+            return False
+    return True
+
+
+_TRIALS = 200
+_SAME = 1e-6
+"""Energy of a difference that counts as none: 60 dB."""

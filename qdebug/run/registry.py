@@ -158,6 +158,17 @@ _BUILT_IN = (
         install="pip install onnxruntime",
     ),
     BackendSpec(
+        "openvino",
+        "OpenVINO with INT8 kernels, on any CPU",
+        "qdebug.run.openvino:OpenVINOBackend",
+        audits=True,
+        profiles=True,
+        settings=FILES_TO_WRITE,
+        modules=("openvino",),
+        distributions=("openvino",),
+        install="pip install 'qdebug[openvino]'",
+    ),
+    BackendSpec(
         "tensorrt-rtx",
         "TensorRT for RTX: builds engines on any machine, executes them on an NVIDIA GPU",
         "qdebug.run.tensorrt.backend:open_rtx",

@@ -20,7 +20,7 @@ from qdebug.pipeline.engine.build import fitted
 from qdebug.pipeline.engine.observe import EngineJob, preflight
 from qdebug.run.engine import BuiltEngine, CaptureWay
 from qdebug.run.simulation import SimulationBackend
-from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.backend import WAYS, TensorRTBackend
 from qdebug.testing.cuda import FakeCuda
 from qdebug.testing.tensorrt import fake_build, fake_maker
 
@@ -104,7 +104,7 @@ def wrong_kernels(when: Callable[[Sequence[str], Any], bool]) -> Build:
     return build
 
 
-@pytest.mark.parametrize("way", list(CaptureWay))
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_sees_the_same(job: EngineJob, way: CaptureWay) -> None:
     found = run(job, ways=(way,))
     assert found.way is way and found.skipped == ()

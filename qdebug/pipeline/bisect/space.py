@@ -17,6 +17,7 @@ from qdebug.pipeline.engine.latency import profiled_costs
 from qdebug.pipeline.engine.run_profile import is_run_file
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.select import select_layers
+from qdebug.run.registry import spec_of
 from qdebug.search.cost import Costs, mac_costs
 from qdebug.search.problem import Item, Pins, PinTo, Problem, pins_of
 from qdebug.search.strategies.exhaustive import MOST
@@ -137,6 +138,8 @@ def _costs(
 def _pin_to(settings: BisectSettings, pair: ModelPair) -> PinTo:
     if settings.pin_to is not None:
         return PinTo(settings.pin_to)
+    if Precision.FP16 not in spec_of(settings.backend).precisions:
+        return PinTo(Precision.FP32)
     has_int8 = Precision.INT8 in pair.precisions.values()
     return PinTo.AUTO if has_int8 else PinTo.FP32
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from qdebug.config.engine import EngineSettings
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.onnx_file import with_nodes
 from qdebug.engine_info.plan_audit import audit_plan
+from qdebug.errors import UsageError
 from qdebug.measure.engine import EngineReport
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch, Samples
@@ -20,7 +21,8 @@ from qdebug.run.engine import BuiltEngine, EngineRuntime, Shape
 from qdebug.run.host import as_runtime
 from qdebug.run.registry import spec_of
 from qdebug.store.cache import cache_folder
-from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.types import Precision, ProgressCallback, ignore_progress
+from qdebug.wording import option
 
 
 def open_runtime(
@@ -72,6 +74,7 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
     Raises:
         QdebugError: the library cannot parse or build it.
     """
+    check_precisions(runtime.name, pair.precisions.values())
     asked = build_request(runtime.typing, pair)
     built = runtime.build(asked.graph.proto)
     info = with_nodes(built.info, asked.graph) if built.info else None
@@ -87,6 +90,24 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
         audit=audit_plan(pair.model, pair.layers, asked.precisions, info) if info else None,
     )
     return Engine(runtime, built, info, report, asked.notes)
+
+
+def check_precisions(backend: str, precisions: Iterable[Precision]) -> None:
+    """Refuse precisions that a backend has no kernels for: it would run other ones in silence.
+
+    Raises:
+        UsageError: names the first of them.
+    """
+    spec = spec_of(backend)
+    absent = [p for p in dict.fromkeys(precisions) if p not in spec.precisions]
+    if absent:
+        raise UsageError(
+            f"{option('backend', backend)} has no {absent[0].upper()} kernels, and the candidate "
+            f"has layers in {absent[0].upper()}",
+            f"Choose among {', '.join(spec.precisions)}, or leave out {option('backend')} to "
+            "simulate it.",
+            code="QD-USAGE-BACKEND-PRECISION",
+        )
 
 
 def check_parsed(runtime: EngineRuntime, pair: ModelPair, samples: Samples) -> None:

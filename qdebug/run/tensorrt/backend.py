@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import onnx
 
 from qdebug.engine_info.build_log import read_build_log
 from qdebug.run.base import Session
-from qdebug.run.engine import BuiltEngine, CaptureWay, Shape, ways_from
+from qdebug.run.engine import BuiltEngine, CaptureWay, Shape
 from qdebug.run.tensorrt.build.build import BuildJob, build_engine, check_parse, engine_key
 from qdebug.run.tensorrt.build.builder_config import check_settings
 from qdebug.run.tensorrt.build.cache import EngineCache, library_file
@@ -35,6 +35,12 @@ DEFAULT_CAPABILITY = (8, 9)
 """Built for where there is no GPU and none is named: Ada, GeForce RTX 40 and L4."""
 
 STRONG = "strong"
+WAYS = (CaptureWay.OUTPUTS, CaptureWay.DEBUG, CaptureWay.UNFUSED)
+
+
+def ways_from(first: str | None) -> tuple[CaptureWay, ...]:
+    """The way asked for (None: all tensors as outputs), then those that change an engine less."""
+    return WAYS[WAYS.index(CaptureWay(first or CaptureWay.OUTPUTS)) :]
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class TensorRTBackend:
     factory: EngineFactory
     device: Device | str = "no GPU was looked for"
     typing: str = STRONG
-    ways: tuple[CaptureWay, ...] = tuple(CaptureWay)
+    ways: tuple[CaptureWay, ...] = WAYS
 
     @property
     def name(self) -> str:
@@ -165,8 +171,8 @@ class TensorRTBackend:
                 return open_with_debug(self.factory, proto, wanted, absent)
             case CaptureWay.UNFUSED:
                 return open_unfused(self.factory, proto, wanted, absent)
-            case _:
-                assert_never(chosen)
+            case CaptureWay.HARMLESS:
+                raise NotImplementedError(chosen)  # no setting leads here
 
 
 def open_rtx(**settings: Any) -> TensorRTBackend:

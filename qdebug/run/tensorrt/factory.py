@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdebug.errors import ModelError
-from qdebug.model.graph import opset_of
+from qdebug.run.base import check_imports
 from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.cache import EngineCache
@@ -64,7 +63,7 @@ class EngineFactory:
             UsageError, ModelError, BackendError: see `build_engine` and `load_engine`.
             ModelError: also for what TensorRT would misread without a word.
         """
-        _check(self.library, proto)
+        check_imports(proto, self.library.name)
         settings = replace(self.settings, unfused_debug_tensors=unfused)
         built = self.build(
             self.library,
@@ -105,21 +104,3 @@ def probe_feeds(engine: Engine) -> dict[str, Array]:
             noise = rng.normal(size=shape) if floating else rng.integers(0, 2, size=shape)
             feeds[port.name] = noise.astype(port.dtype)
     return feeds
-
-
-def _check(library: Library, proto: onnx.ModelProto) -> None:
-    """TensorRT takes any opset for one it knows, and an operator by its name alone."""
-    known = onnx.defs.onnx_opset_version()
-    if opset_of(proto) > known:
-        raise ModelError(
-            f"{library.name}: the model's opset is {opset_of(proto)}, the newest known is {known}",
-            "Convert it to an older opset, or install a newer onnx.",
-        )
-    imported = {"", "ai.onnx", *(o.domain for o in proto.opset_import)}
-    for node in proto.graph.node:
-        if node.domain not in imported:
-            raise ModelError(
-                f"{library.name}: node '{node.name}' ({node.op_type}) is of domain "
-                f"'{node.domain}', which the model does not import",
-                "Check the model with onnx.checker.",
-            )
