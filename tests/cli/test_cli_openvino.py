@@ -80,7 +80,7 @@ def test_a_sweep_executes_what_it_builds(desk: Any, cnn_flags: list[str]) -> Non
     axes = ["--weights", "per-channel,per-tensor"]
     rows = desk.run("sweep", *cnn_flags, *axes, *ENGINE, "--json", "-").json["combinations"]
     per_channel, per_tensor = (r["execution"] for r in rows)
-    assert per_channel["latency_ms"] > 0
+    assert all(r["latency_ms"] > 0 for r in rows)
     assert per_channel["sqnr_db"] > per_tensor["sqnr_db"] + 10
 
 
