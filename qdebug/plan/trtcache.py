@@ -74,14 +74,12 @@ def read_cache(path: str | Path) -> CalibrationCache:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise PlanError(
-            f"{path}: no such file", "Check the path.", code="QD-PLAN-FILE-NOT-FOUND"
-        ) from None
+        raise PlanError(f"{path}: no such file", "Check the path.", code="QD-PLAN-FILE") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(
             f"{path}: cannot be read as text: {error}",
             "Give a calibration cache that TensorRT wrote.",
-            code="QD-PLAN-FILE-UNREADABLE",
+            code="QD-PLAN-FILE",
         ) from error
     header = HEADER.match(lines[0].strip()) if lines else None
     if header is None:

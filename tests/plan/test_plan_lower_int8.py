@@ -93,11 +93,11 @@ def test_range_of_a_weight_from_the_plan(kit: SimpleNamespace) -> None:
 
 def test_wrong_number_of_channels(kit: SimpleNamespace) -> None:
     proto, *_ = _single(kit, "conv")
-    with pytest.raises(PlanError, match=r"'w' of layer 'layer' has 4 output channels.*3 amax"):
+    with pytest.raises(PlanError, match=r"(?s)'w' .*4 .*3 .*QD-PLAN-AMAX-COUNT"):
         kit.lowered(proto, kit.int8({"x": 2.0, "w": [1, 2, 3]}))
-    with pytest.raises(PlanError, match="'x' is an activation: it takes one amax, not 2"):
+    with pytest.raises(PlanError, match=r"(?s)'x' .*2.*QD-PLAN-AMAX-COUNT"):
         kit.lowered(proto, kit.int8({"x": [1, 2]}))
-    with pytest.raises(PlanError, match="input 'x' has no amax"):
+    with pytest.raises(PlanError, match=r"(?s)'x' .*QD-PLAN-RANGE-MISSING"):
         kit.lowered(proto, kit.int8())
 
 
@@ -108,7 +108,7 @@ def test_a_weight_with_nan(kit: SimpleNamespace) -> None:
         ["y"],
         {"w": np.array([[1, np.nan], [2, 3]], np.float32)},
     )
-    with pytest.raises(PlanError, match=r"weight 'w': amax .* got nan \(channel 1\)"):
+    with pytest.raises(PlanError, match=r"(?s)'w'.*nan \(channel 1\).*QD-PLAN-AMAX\]"):
         kit.lowered(proto, kit.int8({"x": 1}))
 
 
@@ -121,12 +121,12 @@ def test_int8_starts_from_float32(kit: SimpleNamespace, letter: str) -> None:
         {"y": letter},
         {"w": np.eye(2, dtype=dtype)},
     )
-    with pytest.raises(PlanError, match="starts from float32"):
+    with pytest.raises(PlanError, match="QD-PLAN-NOT-FP32"):
         kit.lowered(proto, kit.int8({"x": 1}))
     both = kit.make(
         [kit.node("MatMul", ["x", "x"], ["y"], "m")], {"x": (letter, (2, 2))}, {"y": letter}
     )
-    with pytest.raises(PlanError, match=r"'x' is .* starts from float32"):
+    with pytest.raises(PlanError, match=r"(?s)'x' .*QD-PLAN-NOT-FP32"):
         kit.lowered(both, kit.int8({"x": 1}))
 
 

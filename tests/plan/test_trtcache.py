@@ -83,15 +83,16 @@ def test_bad_lines(tmp_path: Path, text: str, line: int, part: str) -> None:
         read_cache(path)
     assert f"bad.cache:{line}:" in str(error.value)
     assert part in str(error.value)
+    assert error.value.code == "QD-PLAN-CACHE"
 
 
 def test_missing_and_binary(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="no such file"):
+    with pytest.raises(PlanError, match="QD-PLAN-FILE"):
         read_cache(tmp_path / "none")
     assert not is_cache(tmp_path / "none")
     binary = tmp_path / "binary"
     binary.write_bytes(b"TRT-\xff\xfe")
-    with pytest.raises(PlanError, match="cannot be read as text"):
+    with pytest.raises(PlanError, match="QD-PLAN-FILE"):
         read_cache(binary)
 
 
