@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.measure.metrics import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
+from qdebug.search.strategies import STRATEGIES  # noqa: E402
 
 PACKAGE = REPOSITORY / "qdebug"
 REGION = re.compile(
@@ -49,6 +50,12 @@ def task_metrics() -> str:
     """The end-to-end metrics that have a name."""
     rows = ((f"`{m.name}`", m.meaning, "yes" if m.needs_labels else "no") for m in BUILT_IN)
     return table(("Metric", "Value", "Needs labels"), rows)
+
+
+def strategies() -> str:
+    """The strategies of the search."""
+    rows = ((f"`{name}`", entry.summary) for name, entry in STRATEGIES.items())
+    return table(("Strategy", "What it looks for"), rows)
 
 
 def packages() -> str:
@@ -107,6 +114,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "tensor-metrics": tensor_metrics,
     "layer-metrics": layer_metrics,
     "task-metrics": task_metrics,
+    "strategies": strategies,
     "packages": packages,
 }
 

@@ -30,7 +30,6 @@ WITHOUT_CODES = (
     "config/",
     "engine_info/",
     "errors.py",
-    "measure/conditions.py",
     "pipeline/",
     "report/",
     "run/tensorrt/",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import sys
 import threading
 import traceback
@@ -104,7 +105,7 @@ _FLAGS = {"tactic_sources": "--tactic-source"}
 def as_flag(name: str, value: str | None) -> str:
     """A setting as the command line has it; see wording.option."""
     flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-    return flag if value is None else f"{flag} {value}"
+    return flag if value is None else f"{flag} {shlex.quote(value)}"
 
 
 def entry() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qdebug.errors import MetricError
+from qdebug.measure.metrics import GATED
+from qdebug.wording import option
 
 SCOPES = ("output", "layer", "tensor", "metric")
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
@@ -22,7 +24,15 @@ _PATTERN = re.compile(r"^\s*(\w+)(?:\.(\w+))?\s*(>=|<=|>|<)\s*(\S+)\s*$")
 
 @dataclass(frozen=True)
 class Condition:
-    """`scope.name operator bound`; it must hold for every output, layer or tensor."""
+    """`scope.name operator bound`; it must hold for every output, layer or tensor.
+
+    Attributes:
+        expression: as the user wrote it.
+        scope: one of SCOPES; "" for a value that has no scope.
+        name: of a metric; "" where the scope is "metric".
+        operator: ">=", "<=", ">" or "<".
+        bound: the number on its right side.
+    """
 
     expression: str
     scope: str
@@ -38,7 +48,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Checked:
-    """A condition with the worst value found; None when there was nothing to check."""
+    """A condition with the worst value found.
+
+    Attributes:
+        expression: as the user wrote it.
+        value: NaN where one is; None where there was nothing to check.
+        passed: whether it holds for all values.
+    """
 
     expression: str
     value: float | None
@@ -46,48 +62,48 @@ class Checked:
 
 
 def parse_condition(
-    text: str, names: Mapping[str, Sequence[str]], flag: str = "--fail-on"
+    text: str, names: Mapping[str, Sequence[str]] = GATED, setting: str = "fail_on"
 ) -> Condition:
-    """Parse `text`, given by `flag`; `names` lists what each scope offers (none for "metric").
+    """Parse `text`, the value of `setting`; `names` lists what each scope offers.
 
     Raises:
-        MetricError: the text is not a condition, or names an unknown scope or metric.
+        MetricError: the text is not a condition, names an unknown scope or metric, or a metric of
+            layers that is not in `names`.
     """
+    examples = _examples(setting, "output.cosine>=0.99", "metric>=0.95")
+    where = f"{option(setting)}: '{text}'"
     match = _PATTERN.match(text)
     if match is None:
-        raise MetricError(
-            f"{flag}: '{text}' is not a condition",
-            f'Write for example {flag} "output.cosine>=0.99" or "metric>=0.95".',
-        )
+        raise _not_a_condition(where, examples)
     scope, name, operator, bound = match.groups()
-    _check_known(f"{flag}: '{text}'", "scope", scope, SCOPES)
-    if scope == "metric":
-        name = name or ""
-        if name:
-            raise MetricError(f"{flag}: '{text}': 'metric' has no parts", 'Write "metric>=0.95".')
-    elif scope == "layer" and name == "local_sqnr_db" and name not in names[scope]:
+    _check_known(where, "scope", scope, SCOPES)
+    if scope == "metric" and name:
         raise MetricError(
-            f"{flag}: '{text}': local_sqnr_db is not measured here, only by qdebug compare",
-            f'Write for example {flag} "layer.sqnr_db>=20", or "output.sqnr_db>=30".',
+            f"{where}: 'metric' has no parts", examples, code="QD-METRIC-CONDITION-SYNTAX"
         )
-    else:
-        _check_known(f"{flag}: '{text}'", f"metric of scope '{scope}'", name or "", names[scope])
-    return Condition(text, scope, name or "", operator, _bound(bound, f"{flag}: '{text}'"))
+    if scope == "layer" and name in set(GATED["layer"]).difference(names["layer"]):
+        raise MetricError(
+            f"{where}: {name} is measured by compare only",
+            _examples(setting, "layer.sqnr_db>=20", "output.sqnr_db>=30"),
+            code="QD-METRIC-CONDITION-NOT-MEASURED",
+        )
+    if scope != "metric":
+        _check_known(where, f"metric of scope '{scope}'", name or "", names[scope])
+    return Condition(text, scope, name or "", operator, _bound(bound, where))
 
 
-def parse_value_condition(text: str, names: Sequence[str], flag: str = "--fail-on") -> Condition:
+def parse_value_condition(text: str, names: Sequence[str], setting: str = "fail_on") -> Condition:
     """Parse `name operator bound`, a condition on one of the values `names`; the scope is "".
 
     Raises:
         MetricError: the text is not such a condition, or names an unknown value.
     """
+    where = f"{option(setting)}: '{text}'"
     match = _PATTERN.match(text)
     if match is None or match[2]:
-        raise MetricError(
-            f"{flag}: '{text}' is not a condition", f'Write for example {flag} "{names[0]}>=0.8".'
-        )
-    _check_known(f"{flag}: '{text}'", "value", match[1], names)
-    return Condition(text, "", match[1], match[3], _bound(match[4], f"{flag}: '{text}'"))
+        raise _not_a_condition(where, _examples(setting, f"{names[0]}>=0.8"))
+    _check_known(where, "value", match[1], names)
+    return Condition(text, "", match[1], match[3], _bound(match[4], where))
 
 
 def check_condition(condition: Condition, values: Sequence[float | None]) -> Checked:
@@ -102,13 +118,25 @@ def check_condition(condition: Condition, values: Sequence[float | None]) -> Che
     return Checked(condition.expression, worst, passed)
 
 
+def _examples(setting: str, *conditions: str) -> str:
+    return f"Write for example {' or '.join(option(setting, c) for c in conditions)}."
+
+
+def _not_a_condition(where: str, examples: str) -> MetricError:
+    return MetricError(f"{where} is not a condition", examples, code="QD-METRIC-CONDITION-SYNTAX")
+
+
 def _bound(text: str, where: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if math.isnan(number):
-        raise MetricError(f"{where}: '{text}' is not a number")
+        raise MetricError(
+            f"{where}: '{text}' is not a number",
+            "Compare with a number, such as 0.99.",
+            code="QD-METRIC-CONDITION-SYNTAX",
+        )
     return number
 
 
@@ -117,4 +145,8 @@ def _check_known(where: str, what: str, name: str, known: Sequence[str]) -> None
         return
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean '{close[0]}'? " if close else ""
-    raise MetricError(f"{where}: unknown {what} '{name}'", f"{hint}Known: {', '.join(known)}.")
+    raise MetricError(
+        f"{where}: unknown {what} '{name}'",
+        f"{hint}Known: {', '.join(known)}.",
+        code="QD-METRIC-CONDITION-NAME",
+    )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import MetricError
 from qdebug.measure.conditions import Condition, parse_condition
-from qdebug.measure.metrics import GATED
 from qdebug.measure.result import TaskResult
 from qdebug.measure.task import TaskMetric, labels_of, load_metric
 from qdebug.model.samples import Samples
@@ -28,7 +27,7 @@ def read_gate(settings: CompareSettings) -> Gate:
     Raises:
         MetricError: a condition or a metric that is not known.
     """
-    conditions = tuple(parse_condition(text, GATED) for text in settings.fail_on)
+    conditions = tuple(parse_condition(text) for text in settings.fail_on)
     metric = load_metric(settings.metric) if settings.metric else None
     if metric is None and any(c.scope == "metric" for c in conditions):
         raise MetricError(

@@ -147,7 +147,7 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
         (["--metric", "top1", "--max-rise", "0.1"], ["more is", "--max-drop 0.1"]),
         (["--target", "metric>=0.9"], ["--target", "--metric"]),
         (["--target", "output.cosin>=0.9"], ["Did you mean 'cosine'"]),
-        (["--target", "layer.local_sqnr_db>=9"], ["only by qdebug compare"]),
+        (["--target", "layer.local_sqnr_db>=9"], ["QD-METRIC-CONDITION-NOT-MEASURED"]),
         ([*TARGET, "--pin", "conv"], ["--pin", "'conv", "nearest"]),
         ([*TARGET, "--pin", "conv1", "--never-pin", "op:Conv"], ["--pin and in --never-pin"]),
         ([*TARGET, "--never-pin", "*"], ["--never-pin"]),

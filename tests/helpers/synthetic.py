@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from qdebug.search.find import SearchResult, find
 from qdebug.search.oracle import Oracle
 from qdebug.search.problem import Item, Measurement, Pins, PinTo, Problem
-from qdebug.search.strategies import STRATEGIES
+from qdebug.search.strategies import load_strategy
 from qdebug.types import Precision
 
 FP16, FP32 = Precision.FP16, Precision.FP32
@@ -87,7 +87,7 @@ def search(
 ) -> SearchResult:
     """Run a search, and check that it evaluated nothing twice."""
     oracle = Oracle(predicate, max_evaluations=max_evaluations)
-    result = find(of, oracle, STRATEGIES[strategy])
+    result = find(of, oracle, load_strategy(strategy))
     assert result.evaluations == len(predicate.calls) == len(set(predicate.calls))
     return result
 

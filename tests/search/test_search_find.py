@@ -15,7 +15,7 @@ from qdebug.search.find import Outcome, find
 from qdebug.search.journal import Journal
 from qdebug.search.oracle import Oracle
 from qdebug.search.problem import Item, Measurement, Pins, PinTo, Problem, pins_of
-from qdebug.search.strategies import STRATEGIES
+from qdebug.search.strategies import STRATEGIES, load_strategy
 from qdebug.types import Precision
 
 LAYERS = layers(20)
@@ -109,7 +109,7 @@ def test_auto_takes_fp16_where_it_suffices(
 ) -> None:
     of = problem(LAYERS, estimates=list(INT8.values()), pin_to=PinTo.AUTO)
     oracle = Oracle(Levels(INT8, fp16, 0.1))
-    result = find(of, oracle, STRATEGIES[strategy])
+    result = find(of, oracle, load_strategy(strategy))
     expected = {LAYERS[i]: FP32 if i in in_fp32 else FP16 for i in (3, 7, 12)}
     assert dict(result.pins) == expected
     assert result.minimal
@@ -140,7 +140,7 @@ def test_a_candidate_that_cannot_be_built_has_failed_and_is_remembered() -> None
             else:
                 yield Measurement(None, LAYERS[4] in raised)
 
-    result = find(problem(LAYERS), Oracle(evaluate), STRATEGIES["auto"])
+    result = find(problem(LAYERS), Oracle(evaluate), load_strategy("auto"))
     assert names_of(result.pins) == set(LAYERS[4:6])
     assert result.minimal
     assert any(e.measurement.failure for e in result.history)
@@ -166,9 +166,9 @@ def test_what_the_evaluation_raises_ends_the_search_and_the_journal_goes_on(tmp_
             oracle = Oracle(evaluate, journal=journal)
             if fails_at is not None:
                 with pytest.raises(KeyboardInterrupt):
-                    find(problem(LAYERS), oracle, STRATEGIES["auto"])
+                    find(problem(LAYERS), oracle, load_strategy("auto"))
                 continue
-            resumed = find(problem(LAYERS), oracle, STRATEGIES["auto"])
+            resumed = find(problem(LAYERS), oracle, load_strategy("auto"))
     assert (resumed.pins, resumed.evaluations) == (complete.pins, complete.evaluations)
     assert [e.pins for e in resumed.history] == [e.pins for e in complete.history] == calls
     assert [e.replayed for e in resumed.history].count(True) == 6
@@ -191,7 +191,7 @@ def test_whatever_the_predicate_what_is_said_of_two_precisions_is_true(
         return [Measurement(None, judge(pins)) for pins in sets]
 
     of = problem(names, pin_to=PinTo.AUTO)
-    result = find(of, Oracle(evaluate), STRATEGIES[strategy])
+    result = find(of, Oracle(evaluate), load_strategy(strategy))
     assert result.outcome is Outcome.FOUND
     assert judge(result.pins)
     neighbours = [result.pins - {pin} for pin in result.pins]

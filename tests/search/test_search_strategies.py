@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from itertools import chain, combinations
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import Predicate, additive, layers, names_of, needing, problem, search
 
+from qdebug.config.bisect import StrategyName
 from qdebug.errors import UsageError
 from qdebug.search.find import Outcome
 from qdebug.search.strategies import STRATEGIES
+
+
+def test_the_registry_is_read_without_numpy_and_is_what_settings_offer() -> None:
+    code = "import sys, qdebug.search.strategies; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "numpy" not in done.stdout.split()
+    assert get_args(StrategyName) == tuple(STRATEGIES)
+
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 LAYERS = layers(16)

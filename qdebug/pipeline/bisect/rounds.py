@@ -20,7 +20,7 @@ from qdebug.search.journal import Journal
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
 from qdebug.search.outcome import HELD_OUT, Check, Taken
 from qdebug.search.problem import Measurement, Pins
-from qdebug.search.strategies import STRATEGIES
+from qdebug.search.strategies import load_strategy
 from qdebug.types import Progress
 from qdebug.wording import option
 
@@ -161,7 +161,7 @@ def _search(setup: Setup, way: _Way) -> Searched:
             on_evaluation=_Watch(setup, settings.max_evaluations or 0),
         )
         _try_again(setup, way, oracle)
-        result = find(setup.space.problem, oracle, STRATEGIES[settings.strategy])
+        result = find(setup.space.problem, oracle, load_strategy(settings.strategy))
         return Searched(
             result,
             one.condition,

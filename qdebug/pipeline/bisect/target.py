@@ -76,7 +76,7 @@ def read_target(settings: BisectSettings) -> Target:
     metric = load_metric(settings.metric) if settings.metric else None
     condition = None
     if settings.target is not None:
-        condition = parse_condition(settings.target, _NAMES, "--target")
+        condition = parse_condition(settings.target, _NAMES, "target")
     if (condition is None or condition.scope == "metric") and metric is None:
         raise MetricError(
             f"{flag} is about the metric, but no --metric is given",

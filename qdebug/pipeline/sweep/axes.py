@@ -14,7 +14,6 @@ from qdebug.config.resolve import flag_of
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
-from qdebug.measure.metrics import GATED
 from qdebug.measure.sweep import ENGINE_VALUES, Combination, SweepRow, idle_axes
 from qdebug.pipeline.engine.build import open_runtime
 from qdebug.pipeline.model_pair import names_model
@@ -186,7 +185,7 @@ def read_conditions(settings: SweepSettings) -> tuple[Condition, ...]:
                 f"--fail-on: '{text}': a sweep looks at outputs, not at what is inside",
                 'Write for example "output.cosine>=0.99", or use qdebug compare.',
             )
-        found.append(parse_condition(text, GATED))
+        found.append(parse_condition(text))
     if settings.metric is None and any(c.scope == "metric" for c in found):
         raise MetricError(
             "--fail-on asks for 'metric', but no --metric is given",

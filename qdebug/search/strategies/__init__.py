@@ -1,20 +1,46 @@
-"""Strategies of the precision search, by name."""
+"""The strategies of the precision search by name. Nothing here imports numpy: `--help` reads it.
+
+A strategy is a function of its name. Adding one takes the function and an entry here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from qdebug.search.strategies.auto import auto
-from qdebug.search.strategies.base import Strategy
-from qdebug.search.strategies.ddmin import ddmin
-from qdebug.search.strategies.exhaustive import exhaustive
-from qdebug.search.strategies.ranked import prefix, rank, suffix
+if TYPE_CHECKING:
+    from qdebug.search.strategies.base import Strategy
 
-STRATEGIES: Mapping[str, Strategy] = {
-    "auto": auto,
-    "rank": rank,
-    "ddmin": ddmin,
-    "prefix": prefix,
-    "suffix": suffix,
-    "exhaustive": exhaustive,
+
+@dataclass(frozen=True)
+class StrategyEntry:
+    """A strategy: the module of this package that holds it, and what it does in half a line."""
+
+    module: str
+    summary: str
+
+
+STRATEGIES: Mapping[str, StrategyEntry] = {
+    "auto": StrategyEntry(
+        "auto", "predicts the cheapest set that passes, verifies it, and shrinks it"
+    ),
+    "rank": StrategyEntry(
+        "ranked", "the layers with the largest local errors, by doubling and a binary search"
+    ),
+    "ddmin": StrategyEntry("ddmin", "delta debugging, which knows neither costs nor ranks"),
+    "prefix": StrategyEntry(
+        "ranked", "the first layers, by a binary search, as Polygraphy's debug precision"
+    ),
+    "suffix": StrategyEntry("ranked", "the last layers, in the same way"),
+    "exhaustive": StrategyEntry("exhaustive", "every set, the cheapest first; up to 16 layers"),
 }
+"""All strategies; the first is the default."""
+
+
+def load_strategy(name: str) -> Strategy:
+    """The strategy of one of STRATEGIES, whose module is imported now."""
+    module = import_module(f"qdebug.search.strategies.{STRATEGIES[name].module}")
+    strategy: Strategy = getattr(module, name)
+    return strategy
