@@ -24,13 +24,13 @@ from qdebug.wording import option
 
 if TYPE_CHECKING:
     from qdebug.measure.calibration import CalibrateResult
-    from qdebug.measure.inspection import Inspection
+    from qdebug.measure.inspection import InspectResult
     from qdebug.measure.ranges import RangesResult
     from qdebug.measure.result import CompareResult
     from qdebug.measure.sweep import SweepResult
     from qdebug.model.samples import Samples
-    from qdebug.pipeline.export import Exported
-    from qdebug.run.doctor import Finding
+    from qdebug.pipeline.export import ExportResult
+    from qdebug.run.doctor import DoctorResult
     from qdebug.search.outcome import BisectResult
     from qdebug.store.run import Run
 
@@ -131,7 +131,7 @@ def bisect(
     return result
 
 
-def inspect(file: Any = None, **settings: Any) -> Inspection:
+def inspect(file: Any = None, **settings: Any) -> InspectResult:
     """What an engine really is: precision, fusion, formats and tactics of its layers.
 
     Args:
@@ -182,7 +182,7 @@ def export(
     missing: str = "refuse",
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
-) -> Exported:
+) -> ExportResult:
     """Write a precision plan or a calibration for another tool.
 
     Args:
@@ -209,7 +209,7 @@ def export(
     )
 
 
-def doctor() -> tuple[Finding, ...]:
+def doctor() -> DoctorResult:
     """What this machine can run, and what to install for the rest."""
     from qdebug.run.doctor import examine
 
@@ -398,7 +398,7 @@ def _calibration(value: Any) -> InMemory:
 
     name, digest = "the calibration given in memory", ""
     if isinstance(value, CalibrateResult):
-        digest, value = value.model_sha256, {**value.chosen.tensors, **value.weights}
+        digest, value = value.model.sha256, {**value.chosen.ranges, **value.weights}
     if not isinstance(value, Mapping):
         raise _not_usable(value, "a path, a CalibrateResult, or a dict of amax by tensor")
     tensors = {

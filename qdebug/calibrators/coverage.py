@@ -28,14 +28,14 @@ class Growth:
     """How ranges grow with the number of calibration samples.
 
     Attributes:
-        counts: numbers of samples, doubling.
-        median, lowest: over the tensors, the range that the first `counts` samples give, as a
+        samples: numbers of samples, doubling.
+        median, lowest: over the tensors, the range that the first so many samples give, as a
             share of the range that all give.
-        enough: the smallest of `counts` at which every tensor reaches ENOUGH; the last one if none
+        enough: the smallest of `samples` at which every tensor reaches ENOUGH; the last one if none
             before does.
     """
 
-    counts: tuple[int, ...]
+    samples: tuple[int, ...]
     median: tuple[float, ...]
     lowest: tuple[float, ...]
     enough: int

@@ -240,7 +240,6 @@ def _run(
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.bisect.command import bisect
     from qdebug.report.bisect import plan_text, print_bisect
-    from qdebug.report.bisect_json import bisect_to_json
     from qdebug.report.files import write_text
     from qdebug.report.progress import ProgressBars
     from qdebug.report.tables import print_written
@@ -260,7 +259,7 @@ def _run(
 
     if plan_file:
         write_text(plan_file, plan_text(result), "--output")
-    emit(json, lambda: bisect_to_json(result), show)
+    emit(json, result.to_dict, show)
     return 0 if result.passed else 1
 
 

@@ -152,7 +152,7 @@ def _run(
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.calibrate.command import calibrate
     from qdebug.pipeline.calibrate.files import CalibratedFiles
-    from qdebug.report.calibrate import calibrate_to_json, print_calibrate
+    from qdebug.report.calibrate import print_calibrate
     from qdebug.report.progress import ProgressBars
     from qdebug.report.tables import print_written
 
@@ -168,7 +168,7 @@ def _run(
         print_calibrate(console, result)
         print_written(console, *written)
 
-    emit(json, lambda: calibrate_to_json(result), show)
+    emit(json, result.to_dict, show)
     return 0
 
 

@@ -181,7 +181,6 @@ def _run(
     from qdebug.config.compare import CompareSettings
     from qdebug.config.resolve import resolve
     from qdebug.pipeline.compare.command import compare
-    from qdebug.report.jsonout import compare_to_json
     from qdebug.report.progress import ProgressBars
     from qdebug.report.tables import print_written
     from qdebug.report.terminal import print_compare
@@ -197,7 +196,7 @@ def _run(
         print_compare(console, compare_view(outcome.result, top), outcome.run_file)
         print_written(console, settings.save_plan, settings.save_engine, settings.save_log)
 
-    emit(json, lambda: compare_to_json(outcome.result), show)
+    emit(json, outcome.result.to_dict, show)
     return 0 if outcome.result.passed else 1
 
 

@@ -82,7 +82,6 @@ def inspect_command(
     from qdebug.pipeline.inspect import InspectSettings, inspect
     from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.inspect import print_inspection
-    from qdebug.report.inspect_json import inspection_to_json
 
     set_verbosity(verbose)
     if json and json != "-":
@@ -101,7 +100,7 @@ def inspect_command(
     )
     emit(
         json,
-        lambda: inspection_to_json(result),
+        result.to_dict,
         lambda console: print_inspection(console, result, top=top, detailed=bool(verbose)),
     )
     return 0 if result.passed else 1

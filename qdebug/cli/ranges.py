@@ -87,7 +87,7 @@ def ranges_command(
     from qdebug.report.files import check_distinct, check_writable
     from qdebug.report.plotfiles import PlotFiles
     from qdebug.report.progress import ProgressBars
-    from qdebug.report.ranges import print_ranges, ranges_to_json
+    from qdebug.report.ranges import print_ranges
 
     set_verbosity(verbose)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # -vv is about qdebug
@@ -118,5 +118,5 @@ def ranges_command(
         for path in written:
             console.print(f"Wrote {path}", markup=False, soft_wrap=True)
 
-    emit(json, lambda: ranges_to_json(result), show)
+    emit(json, result.to_dict, show)
     return 0

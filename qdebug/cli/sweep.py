@@ -251,7 +251,7 @@ def _run(
     from qdebug.report.files import write_text
     from qdebug.report.progress import ProgressBars
     from qdebug.report.sweep import print_engines, print_sweep
-    from qdebug.report.sweep_json import sweep_to_csv, sweep_to_json
+    from qdebug.report.sweep_json import sweep_to_csv
     from qdebug.report.tables import print_written
 
     set_verbosity(verbose)
@@ -272,7 +272,7 @@ def _run(
         if folder:
             print_engines(console, folder)
 
-    emit(json, lambda: sweep_to_json(result), show)
+    emit(json, result.to_dict, show)
     if not result.built:
         return 3
     return 0 if result.passed else 1

@@ -1,4 +1,4 @@
-"""Asked against built: does each layer of an engine run in the precision that the plan gave it?"""
+"""Requested vs. built precision: does each layer of an engine run as was requested?"""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from qdebug.engine_info.mismatch import (
 )
 from qdebug.errors import UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.results import MaybeText, in_json
 from qdebug.types import Precision
 
 
-class Verdict(StrEnum):
-    """What became of what was asked."""
+class AuditVerdict(StrEnum):
+    """What became of a requested precision."""
 
     SAME = "as-planned"
     MISMATCH = "mismatch"
@@ -33,49 +34,66 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class AuditRow:
-    """One node.
+class NodePlacement:
+    """An ONNX node, and the layers of the engine that compute it; none for one that vanished."""
+
+    name: str
+    engine_layers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AuditedLayer:
+    """A layer (or, without a plan, a node) and the precision it was built in.
 
     Attributes:
-        built: the precision found, as in `EngineTensor.dtype`, or "tf32"; "" where none is told.
-        engine_layer: the name of the engine's layer that does its work, or "".
-        note: why the verdict is what it is, where that is not plain.
+        built: the precision found, as in `EngineTensor.dtype`, or "tf32"; "" if the engine's file
+            does not say.
+        verdict: by the layer's main node.
+        note: the reason for the verdict, where it is not obvious.
         advice: what to do about a mismatch, where something is known.
+        engine_layer: the engine's layer that does its work, or "".
+        nodes: of a plan's layer, where each of its ONNX nodes went.
     """
 
-    node: str
+    name: str
     op_type: str
-    asked: Precision
-    built: str
-    engine_layer: str
-    verdict: Verdict
-    note: str = ""
-    advice: str = ""
+    requested: Precision
+    built: MaybeText
+    verdict: AuditVerdict
+    note: MaybeText = ""
+    advice: MaybeText = ""
+    engine_layer: MaybeText = ""
+    nodes: tuple[NodePlacement, ...] = ()
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Every node that was asked for, in the order asked."""
+    """Requested vs. built precision, of every layer in the order requested."""
 
-    rows: tuple[AuditRow, ...]
-
-    @property
-    def mismatches(self) -> tuple[AuditRow, ...]:
-        """Nodes that were built in another precision."""
-        return self._with(Verdict.MISMATCH)
+    layers: tuple[AuditedLayer, ...]
 
     @property
-    def unknown(self) -> tuple[AuditRow, ...]:
-        """Nodes of which the file does not tell."""
-        return self._with(Verdict.UNKNOWN)
-
-    @property
+    @in_json
     def passed(self) -> bool:
-        """Whether nothing was built otherwise than asked."""
+        """Whether no layer was built in another precision than requested."""
         return not self.mismatches
 
-    def _with(self, verdict: Verdict) -> tuple[AuditRow, ...]:
-        return tuple(row for row in self.rows if row.verdict is verdict)
+    @property
+    @in_json
+    def mismatches(self) -> tuple[str, ...]:
+        """Layers that were built in another precision."""
+        return tuple(x.name for x in self.mismatched)
+
+    @property
+    @in_json
+    def unknown(self) -> tuple[str, ...]:
+        """Layers of which the file does not tell."""
+        return tuple(x.name for x in self.layers if x.verdict is AuditVerdict.UNKNOWN)
+
+    @property
+    def mismatched(self) -> tuple[AuditedLayer, ...]:
+        """As `mismatches`, with what is known of them."""
+        return tuple(x for x in self.layers if x.verdict is AuditVerdict.MISMATCH)
 
 
 def audit(asked: Mapping[str, Precision], info: EngineInfo) -> Audit:
@@ -116,56 +134,65 @@ def _check_same_model(
         )
 
 
-def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) -> AuditRow:
+def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) -> AuditedLayer:
     op_type = node.op_type if node else ""
     layer = info.layer_of(name)
     if layer is None:
         verdict, note = _absent(op_type, node, info)
-        return AuditRow(name, op_type, want, "", "", verdict, note)
+        return AuditedLayer(name, op_type, want, "", verdict, note)
     verdict, note = _judged(name, op_type, want, layer)
     advice = ""
-    if verdict is Verdict.MISMATCH and summed_in_fp32(node, want, layer, info):
-        verdict, note = Verdict.FUSED, "FP16 data, summed in FP32: the casts around it are folded"
-    elif verdict is Verdict.MISMATCH:
+    if verdict is AuditVerdict.MISMATCH and summed_in_fp32(node, want, layer, info):
+        verdict, note = (
+            AuditVerdict.FUSED,
+            "FP16 data, summed in FP32: the casts around it are folded",
+        )
+    elif verdict is AuditVerdict.MISMATCH:
         note, advice = explain_mismatch(node, want, layer, info)
-    return AuditRow(name, op_type, want, layer.precision, layer.name, verdict, note, advice)
+    return AuditedLayer(name, op_type, want, layer.precision, verdict, note, advice, layer.name)
 
 
-def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[Verdict, str]:
+def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[AuditVerdict, str]:
     if info.nodes and node is None:
-        return Verdict.UNKNOWN, "not a node of the model that was built"
+        return AuditVerdict.UNKNOWN, "not a node of the model that was built"
     if any(layer.named_only for layer in info.layers):
-        return Verdict.UNKNOWN, "no layer's name tells of it"
+        return AuditVerdict.UNKNOWN, "no layer's name tells of it"
     if op_type in QUANTIZABLE_OPS:
-        return Verdict.UNKNOWN, "no layer names it"
+        return AuditVerdict.UNKNOWN, "no layer names it"
     if op_type in MOVING_OPS:
-        return Verdict.GONE, "only moves data: its neighbours read and write in its order"
-    return Verdict.GONE, "folded into a constant or merged into a neighbour"
+        return AuditVerdict.GONE, "only moves data: its neighbours read and write in its order"
+    return AuditVerdict.GONE, "folded into a constant or merged into a neighbour"
 
 
-def _judged(name: str, op_type: str, want: Precision, layer: EngineLayer) -> tuple[Verdict, str]:
+def _judged(
+    name: str, op_type: str, want: Precision, layer: EngineLayer
+) -> tuple[AuditVerdict, str]:
     built = layer.precision
     if not built:
-        return Verdict.UNKNOWN, "the layer carries no type"
+        return AuditVerdict.UNKNOWN, "the layer carries no type"
     if built == want.value:
-        return Verdict.SAME, ""
+        return AuditVerdict.SAME, ""
     if want is Precision.FP32 and built == "tf32":
-        return Verdict.SAME, "in TF32: 10 bits of mantissa; clear the TF32 flag for full FP32"
+        return AuditVerdict.SAME, "in TF32: 10 bits of mantissa; clear the TF32 flag for full FP32"
     is_product = op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names)
     if is_product and _cast_inside(want, layer):
-        return Verdict.FUSED, f"in one kernel with the cast of its data to {want}"
+        return AuditVerdict.FUSED, f"in one kernel with the cast of its data to {want}"
     if is_product:
-        return Verdict.MISMATCH, ""
+        return AuditVerdict.MISMATCH, ""
     if layer.role is Role.MATRIX:
-        return Verdict.FUSED, "inside a matrix product's kernel"
+        return AuditVerdict.FUSED, "inside a matrix product's kernel"
     if op_type in MOVING_OPS:
-        return Verdict.FUSED, "passes values on unchanged"
+        return AuditVerdict.FUSED, "passes values on unchanged"
     if built not in FLOATS:
-        return (Verdict.MISMATCH, "") if built == "int8" else (Verdict.UNKNOWN, "integer work")
+        return (
+            (AuditVerdict.MISMATCH, "")
+            if built == "int8"
+            else (AuditVerdict.UNKNOWN, "integer work")
+        )
     operands = {t.dtype for t in (*layer.inputs, *layer.outputs, *layer.constants)}
     if want.value in operands or "Cast" in layer.fused_words:
-        return Verdict.FUSED, f"one kernel with {built} and {want}"
-    return Verdict.MISMATCH, ""
+        return AuditVerdict.FUSED, f"one kernel with {built} and {want}"
+    return AuditVerdict.MISMATCH, ""
 
 
 def _cast_inside(want: Precision, layer: EngineLayer) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer
+from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import UsageError
+from qdebug.results import Json, MaybeText
 
 _HELPERS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
 _TIME_CHANGE = 0.1
@@ -15,10 +17,18 @@ _TIME_CHANGE = 0.1
 
 @dataclass(frozen=True)
 class Side:
-    """A node in one engine: the layer that does its work, and the nodes that share the kernel."""
+    """A node in one engine.
 
-    layer: EngineLayer
-    companions: tuple[str, ...]
+    Attributes:
+        layer: the layer that does its work; `precision`, `tactic` and `time_ms` are that layer's.
+        companions: the nodes that share its kernel.
+    """
+
+    layer: str
+    precision: MaybeText
+    companions: Annotated[tuple[str, ...], Json(key="with")]
+    tactic: MaybeText
+    time_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -26,14 +36,14 @@ class Change:
     """A node that the two engines compute differently.
 
     Attributes:
+        changed: any of "precision", "fusion", "tactic", "time", "only-before", "only-after".
         before: None when no layer of the first engine names the node, and `after` likewise.
-        kinds: of "precision", "fusion", "tactic", "time", "only-before", "only-after".
     """
 
     node: str
+    changed: tuple[str, ...]
     before: Side | None
     after: Side | None
-    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Diff:
     """What changed, in the first engine's order, and how many nodes the two have together."""
 
     changes: tuple[Change, ...]
-    compared: int
+    compared_nodes: int
 
 
 def diff(before: EngineInfo, after: EngineInfo) -> Diff:
@@ -65,7 +75,7 @@ def diff(before: EngineInfo, after: EngineInfo) -> Diff:
         one, other = first.get(node), second.get(node)
         kinds = _kinds(one, other, common)
         if kinds:
-            changes.append(Change(node, one, other, kinds))
+            changes.append(Change(node, kinds, one, other))
     return Diff(tuple(changes), len(first.keys() | second.keys()))
 
 
@@ -77,7 +87,7 @@ def _sides(info: EngineInfo) -> Mapping[str, Side]:
             others = tuple(
                 n for n in layer.onnx_nodes if n != node and info.op_types.get(n) not in _HELPERS
             )
-            sides[node] = Side(layer, others)
+            sides[node] = Side(layer.name, layer.precision, others, layer.tactic, layer.time_ms)
     return sides
 
 
@@ -87,15 +97,15 @@ def _kinds(one: Side | None, other: Side | None, common: set[str]) -> tuple[str,
     if other is None:
         return ("only-before",)
     kinds = []
-    if one.layer.precision != other.layer.precision:
+    if one.precision != other.precision:
         kinds.append("precision")
     if common.intersection(one.companions) != common.intersection(other.companions):
         kinds.append("fusion")
-    tactics = one.layer.tactic, other.layer.tactic
+    tactics = one.tactic, other.tactic
     # Another precision is another kernel: that goes without saying.
     if not kinds and all(tactics) and tactics[0] != tactics[1]:
         kinds.append("tactic")
-    times = one.layer.time_ms, other.layer.time_ms
+    times = one.time_ms, other.time_ms
     if times[0] is not None and times[1] is not None:
         slower, faster = max(times[0], times[1]), min(times[0], times[1])
         if slower > faster * (1 + _TIME_CHANGE):

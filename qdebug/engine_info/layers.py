@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Annotated
+
+from qdebug.results import Hidden, Json, MaybeText, in_json
 
 FLOATS = ("fp32", "tf32", "fp16", "bf16")
 """Floating point types, widest first."""
@@ -64,10 +67,10 @@ class EngineTensor:
     """
 
     name: str
-    dtype: str = ""
-    format: str = ""
+    dtype: MaybeText = ""
+    format: MaybeText = ""
     dims: tuple[int, ...] | None = None
-    location: str = ""
+    location: Hidden[str] = ""
 
 
 @dataclass(frozen=True)
@@ -86,18 +89,19 @@ class EngineLayer:
     """
 
     name: str
-    layer_type: str = ""
+    layer_type: Annotated[str, Json(key="type")] = ""
     inputs: tuple[EngineTensor, ...] = ()
     outputs: tuple[EngineTensor, ...] = ()
     constants: tuple[EngineTensor, ...] = ()
-    tactic: str = ""
+    tactic: MaybeText = ""
     onnx_nodes: tuple[str, ...] = ()
-    named_only: bool = False
+    named_only: Hidden[bool] = False
     sparse: bool | None = None
-    origin: str = ""
+    origin: MaybeText = ""
     time_ms: float | None = None
 
     @cached_property
+    @in_json
     def role(self) -> Role:
         """What the layer is there for."""
         kind = self.layer_type.lower()
@@ -130,7 +134,8 @@ class EngineLayer:
         return tuple(re.findall(r"[A-Z][a-z0-9]*", match[1])) if match else ()
 
     @cached_property
-    def precision(self) -> str:
+    @in_json
+    def precision(self) -> MaybeText:
         """The type the layer computes in, as in `EngineTensor.dtype`, or "tf32"; "" if unknown.
 
         A matrix product runs in a quantized type when its data and, if it has any, its weights come
@@ -167,6 +172,14 @@ class OnnxNode:
     outputs: tuple[str, ...] = ()
     input_shapes: tuple[tuple[int, ...] | None, ...] = ()
     output_shapes: tuple[tuple[int, ...] | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnmappedNode:
+    """A node of the model that no layer of the engine computes."""
+
+    name: str
+    op_type: str
 
 
 class EventKind(StrEnum):
@@ -206,10 +219,18 @@ class EngineInfo:
     source: Source
     io: tuple[EngineTensor, ...] = ()
     detailed: bool = True
-    library: str = ""
-    nodes: tuple[OnnxNode, ...] = ()
+    library: MaybeText = ""
+    nodes: Hidden[tuple[OnnxNode, ...]] = ()
     events: tuple[Event, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    @in_json
+    def unmapped_nodes(self) -> tuple[UnmappedNode, ...]:
+        """Nodes of the model that no layer computes."""
+        return tuple(
+            UnmappedNode(n.name, n.op_type) for n in self.nodes if n.name not in self.of_node
+        )
 
     @property
     def measured(self) -> bool:

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from qdebug.engine_info.audit import Audit, audit
+from qdebug.engine_info.audit import Audit, NodePlacement, audit
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.model.layers import Layer, Layers
 from qdebug.model.prepare import Model
 from qdebug.types import Precision
 
 
-@dataclass(frozen=True)
-class PlanAudit:
-    """The audit of a plan's layers, and where each of their nodes went.
-
-    Attributes:
-        audit: one row per layer, judged by its anchor.
-        nodes: by layer name: each ONNX node of the layer -> the names of the engine's layers that
-            compute it, none for a node that vanished.
-    """
-
-    audit: Audit
-    nodes: Mapping[str, Mapping[str, tuple[str, ...]]]
-
-
 def audit_plan(
     model: Model, layers: Layers, precisions: Mapping[str, Precision], info: EngineInfo
-) -> PlanAudit:
+) -> Audit:
     """Compare what a plan asks for with the engine that was built from it.
 
     The engine may come from the lowered model, whose nodes have qdebug's names, or from the user's
@@ -43,20 +29,27 @@ def audit_plan(
     """
     asked = {name: _built_name(name, model, info) for name in precisions}
     result = audit({asked[name]: precision for name, precision in precisions.items()}, info)
-    found = {row.node: row for row in result.rows}
-    rows = tuple(
-        replace(found[asked[name]], node=name, op_type=layers.by_name[name].op_type)
-        for name in precisions
+    found = {row.name: row for row in result.layers}
+    return Audit(
+        tuple(
+            replace(
+                found[asked[name]],
+                name=name,
+                op_type=layers.by_name[name].op_type,
+                nodes=_nodes(layers.by_name[name], model, info),
+            )
+            for name in precisions
+        )
     )
-    nodes = {layer.name: _nodes(layer, model, info) for layer in layers if layer.name in asked}
-    return PlanAudit(Audit(rows), nodes)
 
 
-def _nodes(layer: Layer, model: Model, info: EngineInfo) -> dict[str, tuple[str, ...]]:
-    return {
-        node: tuple(x.name for x in info.of_node.get(_built_name(node, model, info), ()))
+def _nodes(layer: Layer, model: Model, info: EngineInfo) -> tuple[NodePlacement, ...]:
+    return tuple(
+        NodePlacement(
+            node, tuple(x.name for x in info.of_node.get(_built_name(node, model, info), ()))
+        )
         for node in layer.nodes
-    }
+    )
 
 
 def _built_name(node: str, model: Model, info: EngineInfo) -> str:

@@ -100,8 +100,8 @@ def _db(sums: ErrorSums) -> float:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How well the simulation foretells the engine.
+class SimulationAgreement:
+    """How well the simulation predicts the engine.
 
     Attributes:
         tensors: those whose error in the engine is below RELEVANT_DB.
@@ -116,12 +116,12 @@ class Agreement:
     spearman: float | None
 
 
-def agreement(items: Sequence[Attribution]) -> Agreement:
+def agreement(items: Sequence[Attribution]) -> SimulationAgreement:
     """Compare the errors of the simulation with those of the engine, tensor by tensor."""
     relevant = [x for x in items if not x.total_db >= RELEVANT_DB]
     near = [x for x in relevant if _same(x.quantization_db, x.total_db)]
     ranked = [x for x in items if math.isfinite(x.quantization_db) and math.isfinite(x.total_db)]
-    return Agreement(
+    return SimulationAgreement(
         tensors=len(relevant),
         within=len(near) / len(relevant) if relevant else None,
         spearman=_spearman([(x.quantization_db, x.total_db) for x in ranked]),

@@ -1,15 +1,18 @@
-"""What a calibration found: plain records, from which every report is made."""
+"""What a calibration found; its fields are the JSON of `calibrate`, schema qdebug.calibrate/1."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from qdebug.calibrators.coverage import Excess, Growth, Stretch
 from qdebug.measure.metrics import Metrics
 from qdebug.plan.plan import TensorRange
+from qdebug.plan.quantize import scale_of
+from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
 from qdebug.types import Array
 
 FACTOR = 2.0
@@ -23,15 +26,16 @@ class Trial:
 
     Attributes:
         outputs: metrics of every float output.
-        task: the end-to-end metric, None without one.
+        metric: the end-to-end metric, None without one.
         batch_errors: Σerr² of the same outputs in each execution, float64 [executions].
     """
 
     outputs: Mapping[str, Metrics]
-    task: float | None
-    batch_errors: Mapping[str, Array] = field(default_factory=dict)
+    metric: float | None
+    batch_errors: Hidden[Mapping[str, Array]] = field(default_factory=dict)
 
     @property
+    @in_json
     def sqnr_db(self) -> float:
         """The lowest SQNR of the outputs; NaN where one of them is broken."""
         values = [m.sqnr_db for m in self.outputs.values()]
@@ -59,7 +63,7 @@ class Mix:
         samples: how many held-out samples decided. Others judge it.
     """
 
-    tensors: Mapping[str, TensorRange]
+    tensors: Hidden[Mapping[str, TensorRange]]
     counts: Mapping[str, int]
     samples: int
 
@@ -87,21 +91,41 @@ class CacheDifference:
     """What is wrong with a calibration that was given.
 
     Attributes:
+        written_by: what the file says about who wrote it: the header of a calibration cache; "" for
+            files of our own.
         missing: quantized activations that it has no range for.
         unknown: tensors in it that the model does not have.
         unused: how many tensors in it the model has, but no INT8 layer reads: not compared.
-        different: ranges more than FACTOR away from the fresh one, the worst first.
         degenerate: ranges that are 0 or denormal although the tensor is not.
-        written_by: what the file says about who wrote it: the header of a calibration cache; "" for
-            files of our own.
+        different: ranges more than FACTOR away from the fresh one, the worst first.
     """
 
+    written_by: str
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
     unused: int
-    different: tuple[RangeDifference, ...]
     degenerate: tuple[str, ...]
-    written_by: str
+    different: tuple[RangeDifference, ...]
+
+
+@dataclass(frozen=True)
+class CalibratedTensor:
+    """The range of one quantized activation.
+
+    Attributes:
+        range: its amax, and the calibrator that gave it.
+        clipped_fraction: share of the held-out values beyond the range; None without any.
+    """
+
+    range: Inline[TensorRange]
+    clipped_fraction: float | None
+
+    @property
+    @in_json
+    def scale(self) -> float | tuple[float, ...]:
+        """The width of one INT8 step: amax / 127."""
+        found: float | tuple[float, ...] = scale_of(self.range.amax).tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -110,58 +134,113 @@ class MethodResult:
 
     Attributes:
         name: of the method.
-        tensors: the range of every quantized activation.
+        tensors: every quantized activation.
         trial: what INT8 with these ranges makes of the held-out samples.
-        clipped: share of held-out values beyond the range, by tensor.
     """
 
-    name: str
-    tensors: Mapping[str, TensorRange]
-    trial: Trial
-    clipped: Mapping[str, float]
+    name: Hidden[str]
+    tensors: Mapping[str, CalibratedTensor]
+    trial: Inline[Trial]
+
+    @property
+    def ranges(self) -> dict[str, TensorRange]:
+        """The range of every quantized activation."""
+        return {name: entry.range for name, entry in self.tensors.items()}
+
+    @property
+    def clipped(self) -> list[float]:
+        """Shares of held-out values beyond the range, where they are known."""
+        return [
+            entry.clipped_fraction
+            for entry in self.tensors.values()
+            if entry.clipped_fraction is not None
+        ]
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Whether the calibration samples were enough, and like the held-out ones."""
+    """Whether the calibration samples were enough, and like the held-out ones.
+
+    Attributes:
+        growth: of the ranges with the number of samples.
+        stretched_by_one_sample: samples that make a tensor's range by themselves.
+        held_out: how far held-out data leave the calibrated ranges, worst tensor first.
+    """
 
     growth: Growth
-    stretches: tuple[Stretch, ...]
-    excesses: tuple[Excess, ...]
+    stretched_by_one_sample: tuple[Stretch, ...]
+    held_out: tuple[Excess, ...]
 
 
 @dataclass(frozen=True)
-class CalibrateResult:
+class ReferenceMetric:
+    """An end-to-end metric, and what FP32 reaches."""
+
+    name: str
+    reference: float | None
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CalibrateResult(Result):
     """Everything `qdebug calibrate` found.
 
     Attributes:
+        calibration_samples, held_out_samples: their numbers.
+        metric: the end-to-end metric, null without one.
         methods: all that were tried, "mix" and the calibration "given" among them.
-        best: the name of the one to use; `best_by` says what decided.
-        metric: name of the end-to-end metric, "" without one; `reference_task` is its FP32 value.
         weights: ranges of weights that are not their largest magnitudes, the same for every method.
-        cache_difference: how a cache given differs from a fresh calibration.
+        best: the name of the one to use; `best_by` says what decided.
+        mix: how many tensors' ranges came from each method, null without a mix.
         from_cache: no model was run to calibrate.
+        cache_difference: how the calibration given differs from a fresh one.
+        source: where the calibration samples came from.
         notes: what is odd about the values that were seen.
     """
 
-    model_path: str
-    model_sha256: str
+    SCHEMA: ClassVar[str] = "qdebug.calibrate/1"
+    ROWS: ClassVar[str] = "methods"
+
+    model: ModelRef
     calibration_samples: int
     held_out_samples: int
-    methods: tuple[MethodResult, ...]
+    metric: ReferenceMetric | None
+    methods: Mapping[str, MethodResult]
+    weights: Mapping[str, TensorRange]
     best: str
     best_by: str
-    metric: str
-    reference_task: float | None
     coverage: Coverage
-    weights: Mapping[str, TensorRange]
     mix: Mix | None
-    cache_difference: CacheDifference | None
     from_cache: bool
+    cache_difference: CacheDifference | None
     source: str
     notes: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> MethodResult:
         """The best method."""
-        return next(m for m in self.methods if m.name == self.best)
+        return self.methods[self.best]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The methods, each with its figures but without its ranges."""
+        return [
+            {
+                "method": name,
+                "sqnr_db": method.trial.sqnr_db,
+                "metric": method.trial.metric,
+                "mean_clipped_fraction": _mean(method.clipped),
+                "max_clipped_fraction": max(method.clipped, default=None),
+                "best": name == self.best,
+            }
+            for name, method in self.methods.items()
+        ]
+
+    def headline(self) -> str:
+        """The model, how many methods were tried, and the best."""
+        return (
+            f"{self.model.name}: {len(self.methods)} calibrations, best {self.best} "
+            f"({self.chosen.trial.sqnr_db:.1f} dB at the outputs, by {self.best_by})"
+        )
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -41,7 +41,7 @@ class CandidateResult:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class KernelAgreement:
     """How fast INT8 kernels compare with literal Q/DQ: one candidate, both ways, a few samples.
 
     Both add up the same products, but round differently, and a value that falls to the other side

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdebug.engine_info.plan_audit import PlanAudit
-from qdebug.measure.attribution import Agreement, Attribution
+from qdebug.engine_info.audit import Audit
+from qdebug.measure.attribution import Attribution, SimulationAgreement
 from qdebug.measure.observation import CaptureCheck, Preflight
+from qdebug.results import MaybeText, in_json
 from qdebug.run.engine import BuildWarning
 from qdebug.types import Skipped
 
@@ -24,36 +25,36 @@ class KernelTime:
     name: str
     ms: float
     onnx_nodes: tuple[str, ...]
-    precision: str
+    precision: MaybeText
 
 
 @dataclass(frozen=True)
-class Execution:
+class EngineExecution:
     """What an engine did on its device.
 
     Attributes:
-        preflight: what holds before any quantization error can be told from others.
-        way, checks: how tensors were observed, and whether that changed the engine, for each way
-            that was tried.
-        tensors: the error of each observed tensor, in parts.
-        outputs: the same of the model's outputs, in the clean engine.
-        agreement: of the simulation with the engine.
         latency_ms: median time of one execution of `latency_samples` samples: of the GPU, copies
             not counted; on a CPU, wall time.
-        skipped: how many tensors could not be observed.
         kernels: the time of each of its layers, in execution order.
+        preflight: what must hold before quantization error can be told from other errors.
+        capture: how tensors were observed.
+        checks: whether observing changed the engine, for each way that was tried.
+        agreement: of the simulation with the engine.
+        outputs: the error of each output of the model in the clean engine, in parts.
+        tensors: the same of each observed tensor.
+        skipped: tensors that could not be observed.
     """
 
-    preflight: Preflight
-    way: str
-    checks: tuple[CaptureCheck, ...]
-    tensors: tuple[Attribution, ...]
-    outputs: tuple[Attribution, ...]
-    agreement: Agreement
     latency_ms: float
     latency_samples: int
+    kernels: tuple[KernelTime, ...]
+    preflight: Preflight
+    capture: str
+    checks: tuple[CaptureCheck, ...]
+    agreement: SimulationAgreement
+    outputs: tuple[Attribution, ...]
+    tensors: tuple[Attribution, ...]
     skipped: tuple[Skipped, ...]
-    kernels: tuple[KernelTime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,25 +64,31 @@ class EngineReport:
     Attributes:
         library: such as "TensorRT for RTX 1.7.1".
         built_for: a GPU's name, or compute capabilities.
-        not_run: why it was not executed; "" where it was.
-        seconds: wall time of the build; `cached` engines were built earlier.
+        not_executed_because: "" where it was executed.
+        build_s: wall time of the build; `cached` engines were built earlier.
         layers: how many it has; 0 where the runtime does not tell.
         audit: requested vs. built precision; None where the runtime does not tell.
-        execution: None where it was not run.
+        execution: None where it was not executed.
     """
 
     library: str
     built_for: str
-    not_run: str
-    seconds: float
+    not_executed_because: MaybeText
+    build_s: float
     cached: bool
     size_bytes: int
     layers: int
     warnings: tuple[BuildWarning, ...]
-    audit: PlanAudit | None
-    execution: Execution | None = None
+    audit: Audit | None
+    execution: EngineExecution | None = None
+
+    @property
+    @in_json
+    def executed(self) -> bool:
+        """Whether it was executed here."""
+        return not self.not_executed_because
 
     @property
     def passed(self) -> bool:
         """No layer is known to have been built in another precision than planned."""
-        return self.audit is None or self.audit.audit.passed
+        return self.audit is None or self.audit.passed

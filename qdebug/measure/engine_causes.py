@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from qdebug.engine_info.audit import AuditRow
+from qdebug.engine_info.audit import AuditedLayer
 from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
 from qdebug.measure.result import Cause
 
@@ -15,14 +15,14 @@ ENGINE_LABELS = (NOT_AS_PLANNED, REFERENCE_MISMATCH, KERNEL)
 """The causes that only an engine shows, in the order in which a user looks into them."""
 
 
-def not_as_planned(row: AuditRow) -> Cause:
+def not_as_planned(row: AuditedLayer) -> Cause:
     """The cause that a mismatch of the audit is."""
     where = f" by its layer '{row.engine_layer}'" if row.engine_layer else ""
     note = f": {row.note}" if row.note else ""
     return Cause(
         NOT_AS_PLANNED,
         None,
-        f"planned in {row.asked}, built in {row.built}{where}{note}",
+        f"planned in {row.requested}, built in {row.built}{where}{note}",
         row.advice or "Inspect the engine's build log (--save-log, qdebug inspect --expect).",
     )
 

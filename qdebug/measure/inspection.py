@@ -1,67 +1,160 @@
-"""The result of `inspect`, judged."""
+"""What `inspect` found; its fields are the JSON of `inspect`, schema qdebug.inspect/1."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
+from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.diff import Diff
 from qdebug.engine_info.layers import EngineInfo
-from qdebug.engine_info.plan_audit import PlanAudit
-from qdebug.engine_info.summary import Summary, gate_values
+from qdebug.engine_info.summary import Share, Summary, gate_values
 from qdebug.measure.conditions import Checked, Condition, check_condition
+from qdebug.measure.result import GateVerdict
+from qdebug.results import Hidden, Inline, Json, MaybeText, Result, in_json
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Another engine of the same model, and what differs."""
+class EngineDiff:
+    """Another engine of the same model, and what differs.
 
-    path: str
+    Attributes:
+        other: its file.
+        values: as those of the inspected engine, by gate name.
+    """
+
+    other: str
     values: Mapping[str, float | None]
-    diff: Diff
+    diff: Inline[Diff]
 
 
 @dataclass(frozen=True)
-class Inspection:
+class PrecisionChange:
+    """Two matrix products of different precision, one of which feeds the other."""
+
+    writer: Annotated[str, Json(key="from")]
+    from_precision: MaybeText
+    reader: Annotated[str, Json(key="to")]
+    to_precision: MaybeText
+
+
+@dataclass(frozen=True)
+class UnreadPair:
+    """A DequantizeLinear node that no quantized product reads, and the layer that computes it."""
+
+    node: str
+    layer: str
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class InspectResult(Result):
     """What a file tells of an engine, and whether that is what was wanted.
 
     Attributes:
-        values: by gate name; None for what the file does not tell.
+        file: that was read.
+        values: by gate name; null for what the file does not tell.
         plan: the plan's file, "" without an audit.
+        audit: requested vs. built precision; null without a plan.
+        diff: another engine, null where none was given.
     """
 
-    path: str
-    info: EngineInfo
-    summary: Summary
+    SCHEMA: ClassVar[str] = "qdebug.inspect/1"
+    ROWS: ClassVar[str] = "engine_layers"
+
+    file: str
+    info: Inline[EngineInfo]
+    summary: Hidden[Summary]
     values: Mapping[str, float | None]
-    audit: PlanAudit | None = None
-    plan: str = ""
-    other: Compared | None = None
-    conditions: tuple[Checked, ...] = ()
+    plan: MaybeText = ""
+    audit: Audit | None = None
+    diff: EngineDiff | None = None
+    conditions: Hidden[tuple[Checked, ...]] = ()
+
+    @property
+    def engine_layers(self) -> Sequence[object]:
+        """The rows of the table."""
+        return self.info.layers
+
+    @property
+    @in_json
+    def verdict(self) -> GateVerdict:
+        """Whether the engine is what was wanted."""
+        return GateVerdict(self.passed if self.judged else None, self.conditions)
+
+    @property
+    @in_json
+    def products(self) -> tuple[Share, ...]:
+        """The matrix products by precision."""
+        return self.summary.shares
+
+    @property
+    @in_json
+    def others(self) -> Mapping[str, int]:
+        """How many other computing layers run in each precision."""
+        return self.summary.others
+
+    @property
+    @in_json
+    def left_high(self) -> tuple[str, ...]:
+        """Products in floating point between quantized ones."""
+        return tuple(layer.name for layer in self.summary.left_high)
+
+    @property
+    @in_json
+    def precision_changes(self) -> tuple[PrecisionChange, ...]:
+        """Products whose precision differs from that of one that feeds them."""
+        return tuple(
+            PrecisionChange(e.writer.name, e.writer.precision, e.reader.name, e.reader.precision)
+            for e in self.summary.changes
+        )
+
+    @property
+    @in_json
+    def unread_qdq(self) -> tuple[UnreadPair, ...]:
+        """Q/DQ pairs that no quantized product reads."""
+        return tuple(UnreadPair(node, x.name) for node, x in self.summary.unread.items())
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to hold."""
+        """Whether there was anything to judge."""
         return self.audit is not None or bool(self.conditions)
 
     @property
     def passed(self) -> bool:
-        """Nothing was built otherwise than planned, and every condition holds."""
-        as_planned = self.audit is None or self.audit.audit.passed
+        """Every layer was built as planned, and every condition holds."""
+        as_planned = self.audit is None or self.audit.passed
         return as_planned and all(c.passed for c in self.conditions)
+
+    def headline(self) -> str:
+        """The file, its kind, and how many layers run in which precision."""
+        shares = ", ".join(f"{s.products} {s.precision or 'unknown'}" for s in self.products)
+        judged = f", {'passed' if self.passed else 'FAILED'}" if self.judged else ""
+        return (
+            f"{self.file} ({self.info.source}): {self.summary.layers} layers, matrix products "
+            f"{shares or 'of unknown precision'}{judged}"
+        )
 
 
 def judge(
-    path: str,
+    file: str,
     info: EngineInfo,
     summary: Summary,
     conditions: Sequence[Condition] = (),
     *,
-    audit: PlanAudit | None = None,
+    audit: Audit | None = None,
     plan: str = "",
-    other: Compared | None = None,
-) -> Inspection:
-    """Put the findings together and check the conditions; what is not told fails them."""
-    values = gate_values(summary, audit.audit if audit else None)
-    checked = tuple(check_condition(c, [values[c.name]]) for c in conditions)
-    return Inspection(path, info, summary, values, audit, plan, other, checked)
+    diff: EngineDiff | None = None,
+) -> InspectResult:
+    """Put the findings together and check the conditions; a value that is not known fails them."""
+    values = gate_values(summary, audit)
+    return InspectResult(
+        file=file,
+        info=info,
+        summary=summary,
+        values=values,
+        plan=plan,
+        audit=audit,
+        diff=diff,
+        conditions=tuple(check_condition(c, [values[c.name]]) for c in conditions),
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from qdebug.measure.attribution import RELEVANT_DB, TOLERANCE_DB
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.sums import ErrorSums, measure
+from qdebug.results import MaybeText, in_json
 from qdebug.types import Tensors
 
 
@@ -46,7 +47,7 @@ class CaptureCheck:
     way: str
     observed: int
     outputs: tuple[OutputCheck, ...]
-    hides: str
+    hides: MaybeText
 
 
 @dataclass
@@ -107,11 +108,13 @@ class Preflight:
     repeat_db: Mapping[str, float]
 
     @property
+    @in_json
     def reference_mismatch(self) -> tuple[str, ...]:
         """Outputs that are wrong without any quantization."""
         return tuple(n for n, db in self.fp32_db.items() if not db >= RELEVANT_DB)
 
     @property
+    @in_json
     def repeatable(self) -> bool:
         """Whether both builds gave the same numbers, bit for bit."""
         return all(db == math.inf for db in self.repeat_db.values())

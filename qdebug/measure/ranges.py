@@ -1,10 +1,11 @@
-"""The dynamic range of every tensor: plain records, from which every report is made."""
+"""The dynamic range of every tensor; its fields are the JSON of `ranges` (qdebug.ranges/1)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from qdebug.calibrators.coverage import share_above
 from qdebug.calibrators.histogram import SMALLEST_TOP, TensorHistogram, edges, means
 from qdebug.calibrators.registry import default_calibrators
 from qdebug.measure.calibration import Coverage
+from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
 from qdebug.types import Array
 
 PERCENTILES = (50.0, 99.0, 99.9, 99.99)
@@ -38,6 +40,7 @@ class Mark:
     zeroed_fraction: float
 
     @property
+    @in_json
     def scale(self) -> float:
         """The width of one INT8 step."""
         return self.amax / _LEVELS
@@ -45,10 +48,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class Planned:
-    """The range that a run used for a tensor, and the calibrator that gave it."""
+    """The range that a run used for a tensor, and the calibrator that gave it.
+
+    Attributes:
+        clipped_fraction: share of the tensor's values beyond it.
+    """
 
     amax: float
     method: str
+    clipped_fraction: float
 
 
 @dataclass(frozen=True)
@@ -62,45 +70,52 @@ class TensorDynamics:
         sample_amax: largest magnitude of each sample, float32 [samples].
         read_by: layers that read it in INT8; None where the model is not known.
         planned: the range that the run used, if it used one.
-        marks: amax by several calibrators, for tensors that were asked for in detail; else None.
+        calibrators: amax by several calibrators, for tensors that were asked for in detail; else
+            None.
     """
 
     name: str
     position: int
-    histogram: TensorHistogram
-    sample_amax: Array
+    histogram: Hidden[TensorHistogram]
+    sample_amax: Hidden[Array]
     read_by: tuple[str, ...] | None = None
     planned: Planned | None = None
-    marks: tuple[Mark, ...] | None = None
+    calibrators: tuple[Mark, ...] | None = None
 
     @property
+    @in_json
     def low(self) -> float:
         """The smallest finite value; NaN when there is none."""
         return self.histogram.low if self.histogram.count else math.nan
 
     @property
+    @in_json
     def high(self) -> float:
         """The largest finite value; NaN when there is none."""
         return self.histogram.high if self.histogram.count else math.nan
 
     @property
+    @in_json
     def amax(self) -> float:
         """The largest finite magnitude; 0 when there is none."""
         return self.histogram.amax
 
     @property
+    @in_json
     def mean(self) -> float:
         """Mean of the finite values; NaN when there are none."""
         count = self.histogram.count
         return self.histogram.total / count if count else math.nan
 
     @property
+    @in_json
     def rms(self) -> float:
         """√(Σx² / n) of the finite values; NaN when there are none."""
         count = self.histogram.count
         return math.sqrt(self.histogram.total_sq / count) if count else math.nan
 
     @property
+    @in_json
     def std(self) -> float:
         """√(Σx² / n - mean²); NaN without values."""
         if self.low == self.high:  # where the difference would only be rounding
@@ -108,18 +123,21 @@ class TensorDynamics:
         return math.sqrt(max(0.0, self.rms**2 - self.mean**2)) if self.histogram.count else math.nan
 
     @property
+    @in_json
     def crest_factor(self) -> float:
         """amax / rms: how much of an INT8 range the typical value leaves unused; NaN where all
         values are 0. A sine has 1.4, a million Gaussian values about 5."""
         return self.amax / self.rms if self.rms > 0 else math.nan
 
     @property
+    @in_json
     def zero_share(self) -> float:
         """Share of the finite values that are exactly 0; NaN without values."""
         count = self.histogram.count
         return self.histogram.zeros / count if count else math.nan
 
     @property
+    @in_json
     def growth(self) -> float:
         """The range of all samples over that of the first half of them; 1 where the second half
         adds nothing or there is one sample, inf where the first half is all 0."""
@@ -130,9 +148,46 @@ class TensorDynamics:
         return max(1.0, self.amax / first) if first > 0 else math.inf
 
     @property
-    def planned_clipped_fraction(self) -> float | None:
-        """Share of the values beyond the range that the run used; None if it used none."""
-        return share_above(self.histogram, self.planned.amax) if self.planned else None
+    @in_json
+    def percentiles(self) -> Mapping[str, float]:
+        """Of |x|, by percent: "50", "99", "99.9" and "99.99"."""
+        return {f"{p:g}": self.percentile(p) for p in PERCENTILES}
+
+    @property
+    @in_json
+    def count(self) -> int:
+        """How many finite values."""
+        return self.histogram.count
+
+    @property
+    @in_json
+    def samples(self) -> int:
+        """How many samples."""
+        return len(self.sample_amax)
+
+    @property
+    @in_json
+    def nan_count(self) -> int:
+        """How many NaN."""
+        return self.histogram.nan_count
+
+    @property
+    @in_json
+    def inf_count(self) -> int:
+        """How many infinities."""
+        return self.histogram.inf_count
+
+    @property
+    @in_json
+    def zeros(self) -> int:
+        """How many values are exactly 0."""
+        return self.histogram.zeros
+
+    @property
+    @in_json
+    def octaves(self) -> tuple[Octave, ...] | None:
+        """The histogram by sign and power of two, for tensors that were asked for in detail."""
+        return None if self.calibrators is None else octaves(self.histogram)
 
     def percentile(self, percent: float) -> float:
         """A percentile of |x|, to one histogram bin; NaN without values."""
@@ -140,7 +195,7 @@ class TensorDynamics:
             return math.nan
         return self.histogram.magnitude_percentile(percent)
 
-    def computed_marks(self) -> tuple[Mark, ...]:
+    def calibrated(self) -> tuple[Mark, ...]:
         """amax by every calibrator, and that of the plan; none for a tensor that is all 0."""
         if self.amax == 0:
             return ()
@@ -153,76 +208,112 @@ class TensorDynamics:
 
 
 @dataclass(frozen=True)
-class RangesResult:
+class RangesSource:
+    """Where the ranges come from.
+
+    Attributes:
+        kind: what `path` is: a run file, or a model that was run.
+    """
+
+    kind: Literal["run", "model"]
+    path: str
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """The samples that the ranges are of.
+
+    Attributes:
+        samples: their number.
+        from_cache: no model was run to calibrate.
+    """
+
+    path: str
+    samples: int
+    from_cache: bool
+
+
+@dataclass(frozen=True)
+class HeldOutData:
+    """Samples that the ranges are checked against, and their number."""
+
+    path: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class RangesCoverage:
+    """Coverage over the tensors that INT8 layers read; over all where that is not known.
+
+    Attributes:
+        tensors: how many those are.
+    """
+
+    tensors: int
+    coverage: Inline[Coverage]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class RangesResult(Result):
     """Everything `qdebug ranges` found.
 
     Attributes:
-        kind: "run" or "model": what `path` is.
-        model_path, model_sha256: the model whose ranges these are.
-        calibration: where the samples came from; `samples` is their number.
-        holdout: held-out data, "" without; `held_out_samples` is their number.
-        from_cache: no model was run to calibrate.
+        model: whose ranges these are.
+        holdout: held-out data, null without.
         sort: what `tensors` are sorted by.
         tensors: those asked for, or all.
-        coverage: over the tensors that INT8 layers read; over all of `tensors` where none do or
-            that is not known.
-        coverage_tensors: how many those are.
     """
 
-    kind: str
-    path: str
-    model_path: str
-    model_sha256: str
-    calibration: str
-    samples: int
+    SCHEMA: ClassVar[str] = "qdebug.ranges/1"
+    ROWS: ClassVar[str] = "tensors"
+
+    source: RangesSource
+    model: ModelRef
+    calibration: CalibrationData
+    holdout: HeldOutData | None = None
     sort: str
     tensors: tuple[TensorDynamics, ...]
-    coverage: Coverage
-    coverage_tensors: int
-    holdout: str = ""
-    held_out_samples: int = 0
-    from_cache: bool = False
+    coverage: RangesCoverage
 
     @property
     def by_position(self) -> list[TensorDynamics]:
         """The tensors in the order of execution."""
         return sorted(self.tensors, key=lambda t: t.position)
 
+    def headline(self) -> str:
+        """The model, and how many tensors over how many samples."""
+        name = self.model.name or self.source.path
+        return f"{name}: {len(self.tensors)} tensors over {self.calibration.samples} samples"
+
 
 @dataclass(frozen=True)
-class Octaves:
-    """Values counted by sign and power of two.
+class Octave:
+    """Values with a magnitude from `low` to twice that, counted by sign."""
 
-    Attributes:
-        exponents: k of each octave [2^k, 2^(k+1)), descending and without gaps.
-        negative, positive: counts in them.
-        zeros: values that are exactly 0.
-    """
-
-    exponents: tuple[int, ...]
-    negative: tuple[int, ...]
-    positive: tuple[int, ...]
-    zeros: int
+    low: float
+    negative: int
+    positive: int
 
 
-def octaves(histogram: TensorHistogram) -> Octaves:
-    """The histogram by octaves; denormal magnitudes count in the lowest that float32 has."""
+def octaves(histogram: TensorHistogram) -> tuple[Octave, ...]:
+    """The histogram by octaves, descending and without gaps; denormal magnitudes count in the
+    lowest that float32 has, zeros in none."""
     counts = histogram.table[:2]
     if counts.shape[1] == 0:
-        return Octaves((), (), (), histogram.zeros)
+        return ()
     lower = edges(histogram.first, counts.shape[1], histogram.top)[:-1]
     exponents = np.frexp(np.maximum(lower, 2.0**-126))[1] - 1
     top, bottom = int(exponents[-1]), int(exponents[0])
     size = top - bottom + 1
     positive, negative = (
-        np.bincount(exponents - bottom, weights=row, minlength=size).astype(np.int64)[::-1]
+        np.bincount(exponents - bottom, weights=row, minlength=size).astype(np.int64)[::-1].tolist()
         for row in counts
     )
-    return Octaves(
-        tuple(range(top, bottom - 1, -1)),
-        tuple(negative.tolist()),
-        tuple(positive.tolist()),
-        histogram.zeros,
+    return tuple(
+        Octave(2.0**exponent, below, above)
+        for exponent, below, above in zip(
+            range(top, bottom - 1, -1), negative, positive, strict=True
+        )
     )
 
 

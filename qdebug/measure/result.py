@@ -1,13 +1,15 @@
-"""What a comparison found: plain records, from which every report is made."""
+"""What a comparison found; its fields are the JSON of `compare`, schema qdebug.compare/1."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from qdebug.measure.conditions import Checked
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import METRIC_NAMES, Metrics
+from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
@@ -19,7 +21,7 @@ class TensorResult:
     """A tensor's cumulative error."""
 
     name: str
-    metrics: Metrics
+    metrics: Inline[Metrics]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class Cause:
     share: float | None
     evidence: str
     remedy: str
+
+    def __str__(self) -> str:
+        return self.label if self.share is None else f"{self.label} ({100 * self.share:.0f}%)"
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class LayerResult:
     precision: Precision
     tensor: str
     nodes: tuple[str, ...]
-    metrics: Metrics
+    metrics: Inline[Metrics]
     local_sqnr_db: float | None
     input_clipped_fraction: float | None
     rank: int = 0
@@ -72,9 +77,18 @@ class LayerResult:
         value: float | None = getattr(self.metrics if metric in METRIC_NAMES else self, metric)
         return value
 
+    def __str__(self) -> str:
+        local = "" if self.local_sqnr_db is None else f"local {self.local_sqnr_db:.1f} dB, "
+        causes = f" ({', '.join(str(cause) for cause in self.causes)})" if self.causes else ""
+        return (
+            f"{self.name}: {self.op_type} in {self.precision}, {local}cumulative "
+            f"{self.metrics.sqnr_db:.1f} dB{causes}"
+        )
+
     @property
+    @in_json
     def harmless(self) -> bool:
-        """It overflows, and what reads it shows nothing of that: as a mask of -Inf."""
+        """It overflows, and the layers that read it show nothing of that: a mask of -Inf."""
         return self.readers_sqnr_db is not None and self.readers_sqnr_db >= HARMLESS_DB
 
 
@@ -98,43 +112,73 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether every condition of the gate held."""
+class GateVerdict:
+    """Whether the gate held.
 
-    conditions: tuple[Checked, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """True also when no condition was set."""
-        return all(c.passed for c in self.conditions)
-
-
-@dataclass(frozen=True)
-class CompareResult:
-    """Everything `qdebug compare` measured.
-
-    `fp16_kernels` is how the simulation computed the layers in FP16; None where there are none.
+    Attributes:
+        passed: every condition held, and an engine that was built is what was planned; null where
+            there was nothing to judge.
+        conditions: each with the worst value found.
     """
 
-    model_path: str
-    model_sha256: str
+    passed: bool | None
+    conditions: tuple[Checked, ...]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CompareResult(Result):
+    """Everything `qdebug compare` measured.
+
+    Attributes:
+        backend: what ran the candidate.
+        precision: the plan's own: what layers run in that it does not name.
+        fp16_kernels: how the simulation computed the layers in FP16; null where there are none.
+        samples: how many were compared; `local_samples` are those of the local errors.
+        metric: the end-to-end metric, null without one.
+        outputs: the model's float outputs; an engine's own where it was executed.
+        layers: every layer whose output was compared, worst first.
+        tensors: every compared tensor, in execution order.
+        skipped: tensors that have no error, and why.
+        engine: what is known of the engine; null where none was built.
+    """
+
+    SCHEMA: ClassVar[str] = "qdebug.compare/1"
+    ROWS: ClassVar[str] = "layers"
+
+    model: ModelRef
     backend: str
     precision: str
+    fp16_kernels: Fp16Kernels | None = None
     samples: int
     local_samples: int
-    verdict: Verdict
+    conditions: Hidden[tuple[Checked, ...]] = ()
+    metric: TaskResult | None = None
     outputs: tuple[TensorResult, ...]
     layers: tuple[LayerResult, ...]
     tensors: tuple[TensorResult, ...]
     first_divergence: Divergence | None
     skipped: tuple[Skipped, ...]
-    task: TaskResult | None = None
     notes: tuple[str, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     engine: EngineReport | None = None
-    fp16_kernels: Fp16Kernels | None = None
 
     @property
     def passed(self) -> bool:
-        """The gate held, and an engine that was built is what was planned."""
-        return self.verdict.passed and (self.engine is None or self.engine.passed)
+        """The gate held, and an engine that was built is what was planned; True without a gate."""
+        as_planned = self.engine is None or self.engine.passed
+        return as_planned and all(c.passed for c in self.conditions)
+
+    @property
+    @in_json
+    def verdict(self) -> GateVerdict:
+        """Whether the gate held."""
+        return GateVerdict(self.passed, self.conditions)
+
+    def headline(self) -> str:
+        """The model, how many layers, the worst one, and whether the gate held."""
+        worst = f", worst {self.layers[0]}" if self.layers else ""
+        judged = f", {'passed' if self.passed else 'FAILED'}" if self.conditions else ""
+        return (
+            f"{self.model.name} in {self.precision} on {self.backend}: {len(self.layers)} layers"
+            f"{worst}{judged}"
+        )

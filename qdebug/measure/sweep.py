@@ -1,14 +1,17 @@
-"""What a sweep found: plain records, from which every report is made."""
+"""What a sweep found; its fields are the JSON of `sweep`, schema qdebug.sweep/1."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
 
 from qdebug.engine_info.summary import GATE_NAMES
+from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Checked, Condition, check_condition
 from qdebug.measure.metrics import Metrics
+from qdebug.results import Hidden, Inline, MaybeText, ModelRef, Result, in_json
 
 ENGINE_VALUES: tuple[str, ...] = (
     *("build_s", "size_bytes", "latency_ms"),
@@ -54,22 +57,24 @@ class OutputErrors:
 
     Attributes:
         outputs: of every float output.
-        task: the end-to-end metric, None without one.
-        reference_task: that of FP32.
+        metric: the end-to-end metric, None without one.
+        reference_metric: that of FP32.
         failure: why it did not run; then the rest is empty.
     """
 
     outputs: Mapping[str, Metrics]
-    task: float | None
-    reference_task: float | None
-    failure: str = ""
+    metric: float | None
+    reference_metric: Hidden[float | None]
+    failure: MaybeText = ""
 
     @property
+    @in_json
     def sqnr_db(self) -> float | None:
         """Of the worst output; NaN where one is broken, None where there is none."""
         return _worst([m.sqnr_db for m in self.outputs.values()])
 
     @property
+    @in_json
     def cosine(self) -> float | None:
         """As `sqnr_db`."""
         return _worst([m.cosine for m in self.outputs.values()])
@@ -80,7 +85,7 @@ class Misbuilt:
     """A layer that was built in another precision than planned."""
 
     layer: str
-    asked: str
+    requested: str
     built: str
 
 
@@ -90,24 +95,24 @@ class EngineFacts:
 
     Attributes:
         built_for: a GPU's name, or compute capabilities.
-        seconds: wall time of the build; `cached` engines were built earlier.
+        build_s: wall time of the build; `cached` engines were built earlier.
         layers: how many it has.
         values: by name, of `inspect`'s GATE_NAMES; None for what is not told.
         mismatches: layers that were not built as planned.
         unknown: layers of which nothing is told.
         warnings: the builder's, each once.
-        digest: SHA-256 of its bytes.
+        sha256: of its bytes, in hexadecimal.
     """
 
     built_for: str
-    seconds: float
+    build_s: float
     size_bytes: int
     layers: int
     values: Mapping[str, float | None]
     mismatches: tuple[Misbuilt, ...]
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
-    digest: str
+    sha256: str
     cached: bool = False
 
 
@@ -125,15 +130,15 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Execution:
-    """An engine on the GPU.
+class EngineRun:
+    """An engine that was executed on the GPU.
 
     Attributes:
         errors: of its own outputs.
         latency_ms: median GPU time of one execution, copies not counted; None where it failed.
     """
 
-    errors: OutputErrors
+    errors: Inline[OutputErrors]
     latency_ms: float | None
 
 
@@ -142,18 +147,20 @@ class SweepRow:
     """One combination.
 
     Attributes:
+        number: its place in the table, from 1.
         simulation: its outputs on ONNX Runtime.
         engine: None where it could not be built; `failure` says why.
-        execution: None where the engine was not executed; `not_run` says why.
+        execution: None where the engine was not executed; `not_executed_because` says why.
         conditions: of the gate.
     """
 
-    combination: Combination
+    number: int
+    combination: Inline[Combination]
     simulation: OutputErrors
-    not_run: str
+    not_executed_because: MaybeText
     engine: EngineFacts | None = None
     failure: Failure | None = None
-    execution: Execution | None = None
+    execution: EngineRun | None = None
     conditions: tuple[Checked, ...] = ()
 
     @property
@@ -162,11 +169,19 @@ class SweepRow:
         return self.execution.errors if self.execution else self.simulation
 
     @property
+    @in_json
+    def executed(self) -> bool:
+        """Whether the engine was executed and timed."""
+        return self.latency_ms is not None
+
+    @property
+    @in_json
     def latency_ms(self) -> float | None:
         """Where it was measured."""
         return self.execution.latency_ms if self.execution else None
 
     @property
+    @in_json
     def passed(self) -> bool:
         """It was built, as planned, and every condition holds."""
         built = self.engine is not None and not self.engine.mismatches
@@ -178,7 +193,7 @@ class SweepRow:
 
     def _check(self, condition: Condition) -> Checked:
         if condition.scope == "metric":
-            return check_condition(condition, [self.errors.task])
+            return check_condition(condition, [self.errors.metric])
         if condition.scope == "output":
             metrics = self.errors.outputs.values()
             return check_condition(condition, [getattr(m, condition.name) for m in metrics])
@@ -189,7 +204,7 @@ class SweepRow:
         if self.engine is None:
             return None
         own = {
-            "build_s": self.engine.seconds,
+            "build_s": self.engine.build_s,
             "size_bytes": self.engine.size_bytes,
             "latency_ms": self.latency_ms,
         }
@@ -197,58 +212,102 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
-class SweepResult:
+class SweepVerdict:
+    """Whether a combination meets the gate; null without one."""
+
+    passed: bool | None
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class SweepResult(Result):
     """Everything `qdebug sweep` measured.
 
     Attributes:
         library: such as "TensorRT for RTX 1.7.1.116".
         device: the GPU that executes, or "".
-        metric: its name, "" without one.
+        metric: the end-to-end metric, null without one.
+        combinations: one row each, in the order of the axes.
     """
 
-    model_path: str
-    model_sha256: str
+    SCHEMA: ClassVar[str] = "qdebug.sweep/1"
+    ROWS: ClassVar[str] = "combinations"
+
+    model: ModelRef
     backend: str
     library: str
-    device: str
+    device: MaybeText
     samples: int
-    metric: str
-    rows: tuple[SweepRow, ...]
+    metric: ReferenceMetric | None
+    combinations: tuple[SweepRow, ...]
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    timings_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def reference_task(self) -> float | None:
-        """The metric of FP32."""
-        return next((r.simulation.reference_task for r in self.rows), None)
+    @in_json
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """The values of each axis, in the order tried."""
+        values = [row.combination.values for row in self.combinations]
+        return {axis: tuple(dict.fromkeys(v[axis] for v in values)) for axis in values[0]}
+
+    @property
+    @in_json
+    def verdict(self) -> SweepVerdict:
+        """Whether a combination meets the gate."""
+        return SweepVerdict(self.passed if self.gated else None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per combination, all figures of engines in columns; None where there is none."""
+        return [
+            {
+                "number": row.number,
+                **row.combination.values,
+                **{name: row.engine_value(name) for name in ENGINE_VALUES},
+                "errors_of": "engine" if row.execution else "simulation",
+                "sqnr_db": row.errors.sqnr_db,
+                "cosine": row.errors.cosine,
+                "metric": row.errors.metric,
+                "passed": row.passed,
+                "failure": row.failure.message if row.failure else "",
+            }
+            for row in self.combinations
+        ]
+
+    def headline(self) -> str:
+        """The model, how many combinations were built, and the best."""
+        best = "" if self.best is None else f", best #{self.best}"
+        return (
+            f"{self.model.name} on {self.library}: {self.built} of {len(self.combinations)} "
+            f"combinations built{best}"
+        )
 
     @property
     def gated(self) -> bool:
         """Whether there was anything to hold."""
-        return any(row.conditions for row in self.rows)
+        return any(row.conditions for row in self.combinations)
 
     @property
     def built(self) -> int:
         """How many engines there are."""
-        return sum(row.engine is not None for row in self.rows)
+        return sum(row.engine is not None for row in self.combinations)
 
     @property
     def kept(self) -> int:
         """How many of them were built earlier."""
-        return sum(row.engine is not None and row.engine.cached for row in self.rows)
+        return sum(row.engine is not None and row.engine.cached for row in self.combinations)
 
     @property
     def passed(self) -> bool:
         """A combination meets the gate, if there is one."""
-        return not self.gated or any(row.passed for row in self.rows)
+        return not self.gated or any(row.passed for row in self.combinations)
 
     @property
+    @in_json
     def best(self) -> int | None:
-        """The number (from 0) of the fastest combination that meets the gate and is as planned;
-        None where none does or none was timed: nothing else orders them all."""
+        """The number of the fastest combination that meets the gate and is as planned; None where
+        none does or none was timed: nothing else orders them all."""
         timed = [
-            (row.latency_ms, number)
-            for number, row in enumerate(self.rows)
+            (row.latency_ms, row.number)
+            for row in self.combinations
             if row.passed and row.latency_ms is not None
         ]
         return min(timed)[1] if timed else None
@@ -263,7 +322,7 @@ def _worst(values: Sequence[float]) -> float | None:
 def idle_axes(rows: Sequence[SweepRow]) -> list[str]:
     """Axes of the builder that changed no engine: where all else is equal, all were the same byte
     for byte. Axes of which nothing can be told, for want of two engines, are not among them."""
-    built = [(r.combination.values, r.engine.digest) for r in rows if r.engine is not None]
+    built = [(r.combination.values, r.engine.sha256) for r in rows if r.engine is not None]
     idle = []
     for axis in rows[0].combination.values if rows else ():
         if axis in ("precision", "weights"):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from qdebug.errors import PlanError, StoreError, UsageError, given_by
 from qdebug.model.load import ModelFile, read_model
@@ -18,17 +19,31 @@ from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
 from qdebug.plan.planfile import model_for, read_plan
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.report.files import check_distinct, check_writable
+from qdebug.results import Result
 from qdebug.types import Precision
 
 MISSING = ("refuse", "float")
 
 
-@dataclass(frozen=True)
-class Exported:
-    """What was written, and what its user must know."""
+@dataclass(frozen=True, repr=False)
+class ExportResult(Result):
+    """What was written for another tool, and what its user must know."""
 
+    SCHEMA: ClassVar[str] = "qdebug.export/1"
+    ROWS: ClassVar[str] = "written"
+
+    target: str
     files: tuple[Path, ...]
     notes: tuple[str, ...]
+
+    @property
+    def written(self) -> list[dict[str, str]]:
+        """The files as rows of a table."""
+        return [{"file": str(file)} for file in self.files]
+
+    def headline(self) -> str:
+        """What was written, and for what."""
+        return f"{', '.join(map(str, self.files))} for {self.target}"
 
 
 def export_plan(
@@ -39,7 +54,7 @@ def export_plan(
     output: str | None,
     force: bool,
     missing: str = "refuse",
-) -> Exported:
+) -> ExportResult:
     """Write the plan or the calibration in the file `source` for `target`.
 
     A calibration (scales.yaml, a TensorRT cache) stands for INT8 in every layer that has that form.
@@ -66,7 +81,7 @@ def export_plan(
     changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}
     _check_free(list(changed), force)
     _write_all(changed)
-    return Exported(tuple(rendered.files), (*notes, *rendered.notes))
+    return ExportResult(target, tuple(rendered.files), (*notes, *rendered.notes))
 
 
 def _bind(

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.onnx_file import with_nodes
-from qdebug.engine_info.plan_audit import PlanAudit, audit_plan
+from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
 from qdebug.errors import PlanError, given_by
 from qdebug.measure.conditions import parse_value_condition
-from qdebug.measure.inspection import Compared, Inspection, judge
+from qdebug.measure.inspection import EngineDiff, InspectResult, judge
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.model_pair import bind_user_plan
@@ -45,7 +46,7 @@ class InspectSettings:
     fail_on: tuple[str, ...] = ()
 
 
-def inspect(settings: InspectSettings) -> Inspection:
+def inspect(settings: InspectSettings) -> InspectResult:
     """Inspect a file.
 
     Raises:
@@ -74,11 +75,11 @@ def inspect(settings: InspectSettings) -> Inspection:
         conditions,
         audit=audit,
         plan=settings.plan or "",
-        other=other,
+        diff=other,
     )
 
 
-def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> PlanAudit:
+def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> Audit:
     """Whether the engine runs each layer as the plan asks.
 
     Raises:
@@ -104,7 +105,7 @@ def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
     return model, bind_plan(plan.with_ranges(ranges, plan.calibration), model, bound.layers)
 
 
-def _compared(path: str, info: EngineInfo) -> Compared:
+def _compared(path: str, info: EngineInfo) -> EngineDiff:
     with given_by("diff"):
         other = open_engine_file(Path(path))
-    return Compared(path, gate_values(summarize(other)), diff(info, other))
+    return EngineDiff(path, gate_values(summarize(other)), diff(info, other))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +13,7 @@ from qdebug.report.bisect_tables import layer_table, measured, print_points, way
 from qdebug.report.engine import print_engine
 from qdebug.report.tables import print_indented, print_table, print_written
 from qdebug.report.view import cause_title, counted, in_decibels, number, printable, share, some
-from qdebug.search.outcome import BisectResult, Check, PinnedLayer, Taken
+from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
 
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3
@@ -24,9 +23,9 @@ def print_bisect(console: Console, result: BisectResult, plan_file: str | None) 
     """The target, what was found and what it costs, with the evidence; the verdict last."""
     console.print(Text(_title(result), style="bold"))
     print_table(console, _facts(result))
-    if result.pinned:
+    if result.layers:
         console.print()
-        beside = ", beside those of the plan" if result.by_plan else ""
+        beside = ", beside those of the plan" if result.pinned_by_plan else ""
         console.print(Text(f"Layers to keep in higher precision{beside}", style="bold"))
         print_table(console, layer_table(console, result))
         _print_reasons(console, result)
@@ -60,13 +59,15 @@ def plan_text(result: BisectResult) -> str:
         verdict = "holds" if check.answer.passed else "FAILS"
         header.append(f"{_checked(check, _base(result))}: {verdict}")
     header.append(_verdict(result))
-    why = dict.fromkeys((name for name, _ in result.by_plan), "by the plan that was searched from")
-    why |= {layer.name: _why(result, layer) for layer in result.pinned}
-    return plan_to_yaml(result.plan, result.model_path, header=header, why=why)
+    why = dict.fromkeys(
+        (name for name in result.pinned_by_plan), "by the plan that was searched from"
+    )
+    why |= {layer.name: _why(result, layer) for layer in result.layers}
+    return plan_to_yaml(result.plan, result.model.path, header=header, why=why)
 
 
 def _title(result: BisectResult) -> str:
-    name = printable(Path(result.model_path).name)
+    name = printable(result.model.name)
     return (
         f"{name}: {str(result.precision).upper()} such that {result.target}, searched on "
         f"{result.samples} samples ({result.strategy})"
@@ -77,22 +78,22 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     search = result.search
     if result.reference_metric is not None:
         yield "FP32", number(result.reference_metric, 6)
-    if result.by_plan:
+    if result.pinned_by_plan:
         yield "pinned by the plan", _by_plan(result)
     yield _base(result), measured(search.baseline)
     if search.ceiling is not None:
         to = " and ".join(sorted({str(precision) for _, precision in search.ceiling_pins}))
         yield "everything pinned", f"{measured(search.ceiling)}" + (f", to {to}" if to else "")
-    if result.taken is not None:
-        yield "search's answer", _own_answer(result, result.taken)
+    if result.selected_point is not None:
+        yield "search's answer", _own_answer(result, result.selected_point)
     if result.found:
-        count = len(result.pinned)
-        demanded = _demanded(result)
+        count = len(result.layers)
+        demanded = result.user_pinned
         text = f"{measured(search.achieved)} with {count} of {result.candidates + demanded}"
-        text += f" layers {'added' if result.by_plan else 'pinned'}"
+        text += f" layers {'added' if result.pinned_by_plan else 'pinned'}"
         text += f", {demanded} of them by --pin" if demanded else ""
-        if result.taken is not None:
-            yield "taken by hand", f"{text}: {_point(result.taken)}"
+        if result.selected_point is not None:
+            yield "taken by hand", f"{text}: {_point(result.selected_point)}"
         else:
             yield "found", text
         if count:
@@ -106,18 +107,18 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     elif replayed:
         text += f"; {replayed} from the journal"
     yield "evaluations", text
-    yield "run", result.fast
+    yield "run", result.execution
 
 
 def _base(result: BisectResult) -> str:
     """What the search started from."""
-    return "the plan alone" if result.by_plan else "nothing pinned"
+    return "the plan alone" if result.pinned_by_plan else "nothing pinned"
 
 
 def _by_plan(result: BisectResult) -> str:
     """Which layers the plan itself keeps in higher precision, and in which."""
     kinds: dict[str, list[str]] = {}
-    for name, precision in result.by_plan:
+    for name, precision in result.pinned_by_plan.items():
         kinds.setdefault(str(precision), []).append(name)
     return "; ".join(
         f"{counted(len(names), 'layer')} to {precision}: {some(names, _MOST_NAMED)}"
@@ -125,8 +126,8 @@ def _by_plan(result: BisectResult) -> str:
     )
 
 
-def _own_answer(result: BisectResult, taken: Taken) -> str:
-    answer = taken.answer
+def _own_answer(result: BisectResult, taken: SelectedPoint) -> str:
+    answer = taken.search
     if answer.achieved is None:
         return "none"
     cost = share(way_share(result, answer.cost))
@@ -134,13 +135,8 @@ def _own_answer(result: BisectResult, taken: Taken) -> str:
     return f"{measured(answer.achieved)} with {pinned} pinned, {cost} of the way"
 
 
-def _point(taken: Taken) -> str:
-    return f"point {taken.number} of {len(taken.answer.pareto)} of the list of error against cost"
-
-
-def _demanded(result: BisectResult) -> int:
-    """How many layers --pin demands."""
-    return sum(layer.demanded for layer in result.pinned)
+def _point(taken: SelectedPoint) -> str:
+    return f"point {taken.point} of {len(taken.search.pareto)} of the list of error against cost"
 
 
 def _facts(result: BisectResult) -> Table:
@@ -164,7 +160,7 @@ def _cost(result: BisectResult) -> str:
 def _print_reasons(console: Console, result: BisectResult) -> None:
     """What to do instead of pinning: each remedy once, with the layer that shows it best."""
     said: set[str] = set()
-    for layer in result.pinned:
+    for layer in result.layers:
         for cause in layer.causes[:1]:
             if cause.label in said:
                 continue
@@ -174,7 +170,7 @@ def _print_reasons(console: Console, result: BisectResult) -> None:
 
 
 def _checked(check: Check, base: str) -> str:
-    took = ", which took part in the choice" if check.took_part else ""
+    took = ", which took part in the choice" if check.used_in_search else ""
     text = f"{check.samples} {check.on}{took}: {measured(check.answer).split(' ')[0]}"
     text += f", {base} {measured(check.baseline).split(' ')[0]}"
     if check.reference_metric is not None:
@@ -186,10 +182,10 @@ def _why(result: BisectResult, layer: PinnedLayer) -> str:
     parts = []
     if layer.local_sqnr_db is not None:
         parts.append(f"{in_decibels(layer.local_sqnr_db)} in {layer.start}")
-    if layer.demanded:
+    if layer.user_pinned:
         parts.append("demanded by --pin")
-    elif layer.without is not None:
-        parts.append(f"without it {measured(layer.without)}")
+    elif layer.if_unpinned is not None:
+        parts.append(f"without it {measured(layer.if_unpinned)}")
     parts += [f"{cause_title(c)}: {c.evidence}" for c in layer.causes[:1]]
     return "; ".join(parts)
 
@@ -199,23 +195,27 @@ def _verdict(result: BisectResult) -> str:
         return f"NOT FOUND: no set that was tried meets {result.target}."
     if result.engine is not None and not result.engine.passed:
         audit = result.engine.audit
-        count = len(audit.audit.mismatches) if audit else 0
+        count = len(audit.mismatches) if audit else 0
         return f"NOT CONFIRMED: {counted(count, 'layer')} of the engine not built as planned."
     achieved = result.search.achieved
-    if result.taken is not None and achieved is not None and not achieved.passed:
+    if result.selected_point is not None and achieved is not None and not achieved.passed:
         return (
-            f"TARGET NOT MET: {_point(result.taken)}, taken by hand, is at "
+            f"TARGET NOT MET: {_point(result.selected_point)}, taken by hand, is at "
             f"{measured(achieved).split(' ')[0]}; the target is {result.target}."
         )
     if not result.passed:
         failed = next(c for c in result.checks if not c.answer.passed)
-        which = "point taken" if result.taken else "set found"
+        which = "point taken" if result.selected_point else "set found"
         return (
             f"NOT CONFIRMED: the {which} meets {result.target} on the samples searched, but not "
             f"on {failed.samples} {failed.on}. Search on more samples, or ask for a little more."
         )
-    count, demanded = len(result.pinned), _demanded(result)
-    beside = f" beside the plan's {counted(len(result.by_plan), 'layer')}" if result.by_plan else ""
+    count, demanded = len(result.layers), result.user_pinned
+    beside = (
+        f" beside the plan's {counted(len(result.pinned_by_plan), 'layer')}"
+        if result.pinned_by_plan
+        else ""
+    )
     if count == demanded:
         by_hand = f"the {counted(count, 'layer')} of --pin" if count else "nothing pinned"
         return f"PASSED: {result.target} holds with {by_hand}{beside}."
@@ -226,6 +226,6 @@ def _verdict(result: BisectResult) -> str:
         else "not every one was shown to be needed"
     )
     by_hand = f", {demanded} of them by --pin" if demanded else ""
-    if result.taken is not None:
-        by_hand += f" ({_point(result.taken)}, taken by hand)"
+    if result.selected_point is not None:
+        by_hand += f" ({_point(result.selected_point)}, taken by hand)"
     return f"PASSED: {counted(count, 'layer')} pinned{beside}{by_hand}, {proof}."

@@ -33,15 +33,15 @@ def measured(measurement: Measurement | None) -> str:
 def layer_table(console: Console, result: BisectResult) -> Table:
     """The pinned layers, each with its evidence."""
     table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0), pad_edge=False)
-    op_width = widest([x.op_type for x in result.pinned], 2)
-    full = [printable(x.name) for x in result.pinned]
+    op_width = widest([x.op_type for x in result.layers], 2)
+    full = [printable(x.name) for x in result.layers]
     width = widest(full, 5)
     cells = {
-        "to": [str(x.precision) for x in result.pinned],
-        "local dB": [decibel(x.local_sqnr_db) for x in result.pinned],
-        "without it": [_without(x) for x in result.pinned],
-        "cost": [share(way_share(result, x.cost)) for x in result.pinned],
-        "why": ["--pin" if x.demanded else _label(x) for x in result.pinned],
+        "to": [str(x.precision) for x in result.layers],
+        "local dB": [decibel(x.local_sqnr_db) for x in result.layers],
+        "without it": [_without(x) for x in result.layers],
+        "cost": [share(way_share(result, x.cost)) for x in result.layers],
+        "why": ["--pin" if x.user_pinned else _label(x) for x in result.layers],
     }
     if console.is_terminal:
         op_width = min(_LONGEST_OP, op_width)
@@ -52,16 +52,16 @@ def layer_table(console: Console, result: BisectResult) -> Table:
     for head in cells:
         justify: JustifyMethod = "left" if head in ("to", "why") else "right"
         table.add_column(head, justify=justify, no_wrap=True)
-    names = shorten_names(full, width, [x.op_type for x in result.pinned])
+    names = shorten_names(full, width, [x.op_type for x in result.layers])
     for name, layer, row in zip(
-        names, result.pinned, zip(*cells.values(), strict=True), strict=True
+        names, result.layers, zip(*cells.values(), strict=True), strict=True
     ):
         table.add_row(Text(name), Text(printable(layer.op_type)), *map(Text, row))
     return table
 
 
 def _without(layer: PinnedLayer) -> str:
-    found = layer.without
+    found = layer.if_unpinned
     if found is None:
         return "–"
     if found.failure or found.value is None:
@@ -75,9 +75,12 @@ def _label(layer: PinnedLayer) -> str:
 
 def print_points(console: Console, result: BisectResult) -> None:
     """Error against cost: some of the points, the answer, and how to take another one."""
-    points, own = result.search.pareto, result.taken.answer if result.taken else result.search
+    points, own = (
+        result.search.pareto,
+        result.selected_point.search if result.selected_point else result.search,
+    )
     table = Table(box=None, header_style="underline", padding=(0, 2, 0, 0))
-    pinned = "added" if result.by_plan else "pinned"
+    pinned = "added" if result.pinned_by_plan else "pinned"
     for name in ("#", pinned, "cost", "all outputs dB", result.figure, ""):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     step = max(1, -(-len(points) // _MOST_POINTS))
@@ -85,7 +88,9 @@ def print_points(console: Console, result: BisectResult) -> None:
     for number_, point in _with_answer(result):
         marks = ["the answer"] if point.pins == own.pins and own.achieved is not None else []
         marks += ["knee"] if point.knee else []
-        marks += ["taken"] if result.taken and result.taken.number == number_ else []
+        marks += (
+            ["taken"] if result.selected_point and result.selected_point.point == number_ else []
+        )
         if not marks and number_ % step != 1 % step:
             continue
         shown += 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -17,48 +15,17 @@ from qdebug.measure.calibration import (
     CalibrateResult,
     MethodResult,
 )
-from qdebug.measure.metrics import METRIC_NAMES
-from qdebug.plan.quantize import scale_of
-from qdebug.report.coverage import coverage_to_json, print_coverage
+from qdebug.report.coverage import print_coverage
 from qdebug.report.names import shorten
-from qdebug.report.numbers import finite
 from qdebug.report.tables import print_indented, print_table
 from qdebug.report.view import counted, decibel, number, printable, share
 
-CALIBRATE_SCHEMA = "qdebug.calibrate/1"
 _MOST_LISTED = 5
-
-
-def calibrate_to_json(result: CalibrateResult) -> dict[str, Any]:
-    """Schema qdebug.calibrate/1."""
-    difference = result.cache_difference
-    return {
-        "schema": CALIBRATE_SCHEMA,
-        "model": {"path": result.model_path, "sha256": result.model_sha256},
-        "calibration_samples": result.calibration_samples,
-        "held_out_samples": result.held_out_samples,
-        "metric": finite({"name": result.metric, "reference": result.reference_task})
-        if result.metric
-        else None,
-        "methods": {m.name: _method(m) for m in result.methods},
-        "weights": {
-            tensor: {"amax": entry.amax, "method": entry.method}
-            for tensor, entry in result.weights.items()
-        },
-        "best": result.best,
-        "best_by": result.best_by,
-        "coverage": coverage_to_json(result.coverage),
-        "mix": dict(result.mix.counts) if result.mix else None,
-        "mix_chosen_on_samples": result.mix.samples if result.mix else None,
-        "from_cache": result.from_cache,
-        "cache_difference": difference and _difference(difference),
-        "notes": list(result.notes),
-    }
 
 
 def print_calibrate(console: Console, result: CalibrateResult) -> None:
     """The methods side by side, where they differ, coverage, and which one to take."""
-    name = Path(result.model_path).name
+    name = result.model.name
     console.print(
         Text(
             f"{printable(name)}: {counted(len(result.methods), 'calibration')} of "
@@ -69,8 +36,8 @@ def print_calibrate(console: Console, result: CalibrateResult) -> None:
     )
     if result.mix:
         console.print(f"mix: each tensor's method was chosen on {result.mix.samples} more samples")
-    if result.metric and result.reference_task is not None:
-        console.print(f"{result.metric} in FP32: {result.reference_task:.4f}")
+    if result.metric and result.metric.reference is not None:
+        console.print(f"{result.metric.name} in FP32: {result.metric.reference:.4f}")
     print_table(console, _methods_table(result))
     _print_tensors(console, result)
     print_coverage(console, result.coverage)
@@ -85,14 +52,14 @@ def _methods_table(result: CalibrateResult) -> Table:
     table = Table(box=None, header_style="underline", padding=(0, 2, 0, 0))
     table.add_column("method", no_wrap=True)
     # Of a metric in a file the name says enough here: a path would take the other columns' room.
-    columns = [result.metric.rpartition(":")[2]] if result.metric else []
+    columns = [result.metric.name.rpartition(":")[2]] if result.metric else []
     for column in [*columns, "SQNR dB", "cosine", "clipped (mean)", "clipped (most)"]:
         table.add_column(Text(shorten(column, 20)), justify="right", no_wrap=True)
-    for method in result.methods:
+    for method in result.methods.values():
         trial = method.trial
         cosine = min((m.cosine for m in trial.outputs.values()), default=math.nan)
-        clipped = list(method.clipped.values())
-        cells = [f"{trial.task:.4f}"] if trial.task is not None else []
+        clipped = method.clipped
+        cells = [f"{trial.metric:.4f}"] if trial.metric is not None else []
         cells += [
             decibel(trial.sqnr_db),
             number(cosine, 5),
@@ -106,7 +73,7 @@ def _methods_table(result: CalibrateResult) -> Table:
 
 def _print_tensors(console: Console, result: CalibrateResult) -> None:
     """Name and ranges on lines of their own: neither is ever cut."""
-    shown = [m for m in result.methods if m.name != "mix"]
+    shown = [m for m in result.methods.values() if m.name != "mix"]
     if len(shown) < 2:
         return
     console.print()
@@ -128,7 +95,7 @@ def _most_different(methods: list[MethodResult]) -> list[str]:
 
 
 def _amax(method: MethodResult, tensor: str) -> float:
-    return float(np.max(method.tensors[tensor].amax))
+    return float(np.max(method.tensors[tensor].range.amax))
 
 
 def _print_difference(console: Console, difference: CacheDifference) -> None:
@@ -159,37 +126,3 @@ def _print_difference(console: Console, difference: CacheDifference) -> None:
             console.print(Text(f"    {printable(entry.tensor)}: {told}"), soft_wrap=True)
     else:
         console.print(f"  no range is off by more than {FACTOR:g} times")
-
-
-def _method(method: MethodResult) -> dict[str, Any]:
-    outputs = {
-        tensor: finite({name: getattr(metrics, name) for name in METRIC_NAMES})
-        for tensor, metrics in method.trial.outputs.items()
-    }
-    return {
-        "tensors": {
-            tensor: {
-                "amax": entry.amax,
-                "scale": scale_of(entry.amax).tolist(),
-                "method": entry.method,
-                "clipped_fraction": method.clipped.get(tensor),
-            }
-            for tensor, entry in method.tensors.items()
-        },
-        "outputs": outputs,
-        **finite({"sqnr_db": method.trial.sqnr_db, "metric": method.trial.task}),
-    }
-
-
-def _difference(difference: CacheDifference) -> dict[str, Any]:
-    return {
-        "written_by": difference.written_by,
-        "missing": list(difference.missing),
-        "unknown": list(difference.unknown),
-        "unused": difference.unused,
-        "degenerate": list(difference.degenerate),
-        "different": [
-            {"tensor": d.tensor, "given": d.given, "fresh": d.fresh, "method": d.method}
-            for d in difference.different
-        ],
-    }

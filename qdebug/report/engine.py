@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
-from qdebug.measure.engine import EngineReport, Execution
+from qdebug.measure.engine import EngineExecution, EngineReport
 from qdebug.measure.observation import CaptureCheck
-from qdebug.report.audit import audit_to_json, print_audit
-from qdebug.report.numbers import finite
+from qdebug.report.audit import print_audit
 from qdebug.report.tables import name_table, print_table
 from qdebug.report.view import counted, decibel, printable
 
@@ -26,11 +23,11 @@ _SLOWEST = 3
 def print_engine(console: Console, engine: EngineReport, top: int) -> None:
     """What was built, whether it ran, and whether it is what was planned."""
     console.print(Text(_title(engine), style="bold"), soft_wrap=not console.is_terminal)
-    if engine.not_run:
+    if engine.not_executed_because:
         console.print(
             Text(
-                f"It was not executed ({engine.not_run}): every error above is that of the "
-                "simulation on ONNX Runtime, the structure below that of the engine."
+                f"It was not executed ({engine.not_executed_because}): every error above is that "
+                "of the simulation on ONNX Runtime, the structure below that of the engine."
             )
         )
     if engine.execution is not None:
@@ -44,26 +41,7 @@ def print_engine(console: Console, engine: EngineReport, top: int) -> None:
         console.print(Text(f"{more} more warnings of the builder (--json).", style="dim"))
 
 
-def engine_to_json(engine: EngineReport) -> dict[str, Any]:
-    """The engine as JSON types."""
-    return {
-        "library": engine.library,
-        "built_for": engine.built_for,
-        "executed": not engine.not_run,
-        "not_executed_because": engine.not_run or None,
-        "build_s": engine.seconds,
-        "cached": engine.cached,
-        "size_bytes": engine.size_bytes,
-        "layers": engine.layers,
-        "warnings": [
-            {"text": w.text, "nodes": list(w.nodes), "count": w.count} for w in engine.warnings
-        ],
-        "audit": engine.audit and audit_to_json(engine.audit),
-        "execution": engine.execution and _execution(engine.execution),
-    }
-
-
-def _print_execution(console: Console, done: Execution, top: int) -> None:
+def _print_execution(console: Console, done: EngineExecution, top: int) -> None:
     """Where the engine's error comes from, and whether looking inside changed it."""
     agreement = done.agreement
     facts = [("latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}")]
@@ -102,7 +80,7 @@ def _print_execution(console: Console, done: Execution, top: int) -> None:
     print_table(console, _parts(console, [*done.outputs, *ranked[:top]]))
 
 
-def _reservation(done: Execution) -> str:
+def _reservation(done: EngineExecution) -> str:
     """What the reader must know of how tensors were observed; "" where all is as asked."""
     used, others = done.checks[-1], done.checks[:-1]
     if not used.observed:
@@ -149,37 +127,9 @@ def _parts(console: Console, tensors: Sequence[Attribution]) -> Table:
     )
 
 
-def _execution(done: Execution) -> dict[str, Any]:
-    return {
-        "latency_ms": done.latency_ms,
-        "latency_samples": done.latency_samples,
-        "kernels": [asdict(kernel) for kernel in done.kernels],
-        "preflight": {
-            "fp32_db": finite(dict(done.preflight.fp32_db)),
-            "repeat_db": finite(dict(done.preflight.repeat_db)),
-            "repeatable": done.preflight.repeatable,
-            "reference_mismatch": list(done.preflight.reference_mismatch),
-        },
-        "capture": done.way,
-        "checks": [
-            {
-                "way": c.way,
-                "observed": c.observed,
-                "hides": c.hides or None,
-                "outputs": [finite(asdict(o)) for o in c.outputs],
-            }
-            for c in done.checks
-        ],
-        "agreement": asdict(done.agreement),
-        "outputs": [finite(asdict(t)) for t in done.outputs],
-        "tensors": [finite(asdict(t)) for t in done.tensors],
-        "skipped": [{"tensor": s.tensor, "reason": s.reason} for s in done.skipped],
-    }
-
-
 def _title(engine: EngineReport) -> str:
     how = "built earlier in" if engine.cached else "built in"
     facts = [f"{engine.layers} layers"] if engine.layers else []
     facts += [f"{engine.size_bytes / 1e6:.1f} MB"] if engine.size_bytes else []
-    facts += [f"{how} {engine.seconds:.1f} s"]
+    facts += [f"{how} {engine.build_s:.1f} s"]
     return f"Engine of {engine.library} for {engine.built_for}: {', '.join(facts)}"

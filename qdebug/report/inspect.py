@@ -12,7 +12,7 @@ from rich.text import Text
 
 from qdebug.engine_info.diff import Change, Side
 from qdebug.engine_info.layers import EventKind, Source
-from qdebug.measure.inspection import Inspection
+from qdebug.measure.inspection import InspectResult
 from qdebug.report.audit import print_audit
 from qdebug.report.inspect_layers import layers_table, node_name
 from qdebug.report.tables import name_table, print_table
@@ -27,10 +27,10 @@ _SOURCES = {
 _FEW = 5
 
 
-def print_inspection(console: Console, result: Inspection, *, top: int, detailed: bool) -> None:
+def print_inspection(console: Console, result: InspectResult, *, top: int, detailed: bool) -> None:
     """Print an engine: its numbers, the first `top` layers, what stands out, the verdict last."""
     info = result.info
-    name = printable(Path(result.path).name)
+    name = printable(Path(result.file).name)
     by = f" of TensorRT {info.library}" if info.library else ""
     console.print(Text(f"{name}: {_SOURCES[info.source]}{by}", style="bold"), soft_wrap=True)
     print_table(console, _facts(result))
@@ -42,7 +42,7 @@ def print_inspection(console: Console, result: Inspection, *, top: int, detailed
     if result.audit is not None:
         console.print()
         print_audit(console, result.audit, Path(result.plan).name, None if detailed else top)
-    if result.other is not None:
+    if result.diff is not None:
         _print_diff(console, result, None if detailed else top)
     for note in info.notes:
         console.print(Text(f"Note: {note}", style="yellow"))
@@ -52,7 +52,7 @@ def print_inspection(console: Console, result: Inspection, *, top: int, detailed
         console.print(Text.assemble((f"  {mark}  ", style), f"{check.expression}: {value}"))
     if result.judged:
         style = "bold green" if result.passed else "bold red"
-        unknown = len(result.audit.audit.unknown) if result.audit else 0
+        unknown = len(result.audit.unknown) if result.audit else 0
         doubt = f", {counted(unknown, 'layer')} unknown" if unknown else ""
         console.print(Text(("PASSED" if result.passed else "FAILED") + doubt, style=style))
 
@@ -64,7 +64,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %" if value >= 0.01 or value == 0 else "<1 %"
 
 
-def _facts(result: Inspection) -> Table:
+def _facts(result: InspectResult) -> Table:
     summary = result.summary
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
@@ -95,7 +95,7 @@ def _facts(result: Inspection) -> Table:
     return table
 
 
-def _findings(result: Inspection, most: int | None) -> list[str]:
+def _findings(result: InspectResult, most: int | None) -> list[str]:
     summary, info = result.summary, result.info
     lines = []
     for layer in summary.left_high[:most]:
@@ -120,7 +120,7 @@ def _findings(result: Inspection, most: int | None) -> list[str]:
     return lines
 
 
-def _print_events(console: Console, result: Inspection, detailed: bool) -> None:
+def _print_events(console: Console, result: InspectResult, detailed: bool) -> None:
     events = result.info.events
     fused = sum(e.kind is EventKind.FUSION for e in events)
     shown = [e for e in events if detailed or e.kind not in (EventKind.FUSION, EventKind.TACTIC)]
@@ -134,14 +134,14 @@ def _print_events(console: Console, result: Inspection, detailed: bool) -> None:
         console.print(Text(f"{len(shown) - most} more (-v shows them).", style="dim"))
 
 
-def _print_diff(console: Console, result: Inspection, top: int | None) -> None:
-    other = result.other
+def _print_diff(console: Console, result: InspectResult, top: int | None) -> None:
+    other = result.diff
     assert other is not None
     console.print()
     changes = other.diff.changes
     title = (
-        f"Against {printable(Path(other.path).name)}: {len(changes)} of "
-        f"{counted(other.diff.compared, 'node')} differ"
+        f"Against {printable(Path(other.other).name)}: {len(changes)} of "
+        f"{counted(other.diff.compared_nodes, 'node')} differ"
     )
     console.print(Text(title, style="bold"), soft_wrap=True)
     for name, value in result.values.items():
@@ -158,18 +158,18 @@ def _diff_table(console: Console, changes: Sequence[Change]) -> Table:
     return name_table(
         console,
         ["node", "before", "after", "differs in"],
-        [(c.node, [_side(c.before), _side(c.after), ", ".join(c.kinds)], "") for c in changes],
+        [(c.node, [_side(c.before), _side(c.after), ", ".join(c.changed)], "") for c in changes],
     )
 
 
 def _side(side: Side | None) -> str:
     if side is None:
         return "–"
-    parts = [side.layer.precision or "?"]
+    parts = [side.precision or "?"]
     if side.companions:
         parts.append(f"+{len(side.companions)}")
-    if side.layer.time_ms is not None:
-        parts.append(f"{number(side.layer.time_ms, 3)} ms")
+    if side.time_ms is not None:
+        parts.append(f"{number(side.time_ms, 3)} ms")
     return " ".join(parts)
 
 

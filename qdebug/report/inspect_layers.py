@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qdebug.engine_info.layers import QUANTIZED, EngineLayer, EngineTensor, Role
-from qdebug.measure.inspection import Inspection
+from qdebug.measure.inspection import InspectResult
 from qdebug.report.names import tail
 from qdebug.report.tables import name_table, print_table
 from qdebug.report.view import counted, number, printable
@@ -19,7 +19,7 @@ _SHORTEST_NAME = 20
 _NUMBERS = ("#", "ms")
 
 
-def layers_table(console: Console, result: Inspection, *, top: int, detailed: bool) -> None:
+def layers_table(console: Console, result: InspectResult, *, top: int, detailed: bool) -> None:
     """The first `top` layers: the slowest where times are known, else in execution order."""
     layers = list(result.info.working)
     order = "in execution order"
@@ -37,7 +37,7 @@ def layers_table(console: Console, result: Inspection, *, top: int, detailed: bo
             _print_details(console, layer)
 
 
-def node_name(result: Inspection, layer: EngineLayer) -> str:
+def node_name(result: InspectResult, layer: EngineLayer) -> str:
     """What a layer computes, by the first ONNX node whose work it does; else its own name."""
     info = result.info
     own = [n for n in layer.onnx_nodes if info.layer_of(n) is layer]
@@ -49,7 +49,7 @@ def node_name(result: Inspection, layer: EngineLayer) -> str:
     return printable(main) + (f" +{others}" if others else "")
 
 
-def _table(console: Console, result: Inspection, shown: Sequence[EngineLayer]) -> Table:
+def _table(console: Console, result: InspectResult, shown: Sequence[EngineLayer]) -> Table:
     timed = result.info.measured
     number_of = {id(layer): i for i, layer in enumerate(result.info.layers, 1)}
     left = set(map(id, result.summary.left_high))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qdebug.measure.ranges import Mark, Octaves, TensorDynamics, octaves
+from qdebug.measure.ranges import Mark, Octave, TensorDynamics
 from qdebug.report.names import shorten_names
 from qdebug.report.tables import print_table
 from qdebug.report.view import counted, number, printable, share
@@ -30,12 +30,12 @@ def print_octaves(console: Console, tensor: TensorDynamics) -> None:
         names = shorten_names([printable(n) for n in tensor.read_by[:3]], _LONGEST_LAYER)
         more = f" and {len(tensor.read_by) - 3} more" if len(tensor.read_by) > 3 else ""
         console.print(Text(f"read in INT8 by {', '.join(names)}{more}", style="dim"))
-    if not tensor.marks:
+    if not tensor.calibrators:
         console.print("  no finite values but 0: nothing to show")
         return
     bar = "█" if console.encoding.lower().startswith("utf") else "#"
-    print_table(console, _histogram(octaves(tensor.histogram), tensor.marks, bar))
-    print_table(console, _calibrators(tensor.marks))
+    print_table(console, _histogram(tensor, tensor.calibrators, bar))
+    print_table(console, _calibrators(tensor.calibrators))
 
 
 def _facts(tensor: TensorDynamics) -> str:
@@ -49,11 +49,14 @@ def _facts(tensor: TensorDynamics) -> str:
     return text
 
 
-def _histogram(found: Octaves, marks: Sequence[Mark], bar: str) -> Table:
-    negative, positive = sum(found.negative), sum(found.positive)
-    total = negative + positive + found.zeros
+def _histogram(tensor: TensorDynamics, marks: Sequence[Mark], bar: str) -> Table:
+    found: Sequence[Octave] = tensor.octaves or ()
+    negative, positive = sum(o.negative for o in found), sum(o.positive for o in found)
+    total = negative + positive + tensor.zeros
+    rest = [sum(x) for x in zip(*((o.negative, o.positive) for o in found[_ROWS:]), strict=True)]
+    below, above = rest or (0, 0)
     width = _NARROW if negative and positive else _WIDE
-    most = max(*found.negative, *found.positive, sum(found.negative[_ROWS:]), found.zeros)
+    most = max([below, above, tensor.zeros, *(max(o.negative, o.positive) for o in found)])
 
     def length(count: int) -> int:
         return math.ceil(width * math.log1p(count) / math.log1p(most)) if count else 0
@@ -72,26 +75,27 @@ def _histogram(found: Octaves, marks: Sequence[Mark], bar: str) -> Table:
         bars += [bar * length(above)] if positive else []
         table.add_row(label, *bars, share(count / total), Text(note, style="cyan"))
 
-    rows = zip(found.exponents, found.negative, found.positive, strict=True)
-    for exponent, below, above in list(rows)[:_ROWS]:
-        label = number(2.0**exponent, 3)
-        add(label, below, above, below + above, _names(marks, exponent))
-    below, above = sum(found.negative[_ROWS:]), sum(found.positive[_ROWS:])
+    for octave in found[:_ROWS]:
+        add(
+            number(octave.low, 3),
+            octave.negative,
+            octave.positive,
+            octave.negative + octave.positive,
+            _names(marks, octave.low),
+        )
     if below + above:
         add("smaller", below, above, below + above, "")
-    if found.zeros:
+    if tensor.zeros:
         table.add_row(
-            "zero", *[""] * (bool(negative) + bool(positive)), share(found.zeros / total), ""
+            "zero", *[""] * (bool(negative) + bool(positive)), share(tensor.zeros / total), ""
         )
     return table
 
 
-def _names(marks: Sequence[Mark], exponent: int) -> str:
-    """The calibrators whose amax lies in [2^exponent, 2^(exponent + 1))."""
+def _names(marks: Sequence[Mark], low: float) -> str:
+    """The calibrators whose amax lies in [low, 2 low)."""
     names = [
-        mark.method.replace("percentile:", "p")
-        for mark in marks
-        if mark.amax > 0 and math.frexp(mark.amax)[1] - 1 == exponent
+        mark.method.replace("percentile:", "p") for mark in marks if low <= mark.amax < 2 * low
     ]
     return f"< {' '.join(names)}" if names else ""
 

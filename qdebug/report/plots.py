@@ -78,7 +78,7 @@ def tensor_figure(tensor: TensorDynamics) -> Figure:
             f"{zeros}, crest factor {number(tensor.crest_factor, 3)}"
         )
         _titles(axes, tensor.name, facts)
-        if tensor.marks:
+        if tensor.calibrators:
             axes.legend(
                 title="amax by", loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False
             )
@@ -124,8 +124,8 @@ def overview_figure(result: RangesResult) -> Figure:
         _name_places(axes, tensors)
         axes.set_ylabel("|x|, log scale")
         axes.grid(axis="y", alpha=0.3, linewidth=0.6)
-        model = printable(Path(result.model_path or result.path).name)
-        facts = f"percentiles of |x| over {counted(result.samples, 'sample')}"
+        model = printable(Path(result.model.path or result.source.path).name)
+        facts = f"percentiles of |x| over {counted(result.calibration.samples, 'sample')}"
         if any(lines[50.0] == 0):
             facts += "; a bar stands on the axis where half of the values are 0"
         _titles(axes, f"Ranges of {model}", facts)
@@ -181,7 +181,7 @@ def _titles(axes: Axes, title: str, facts: str) -> None:
 def _draw_marks(axes: Axes, tensor: TensorDynamics) -> None:
     signs = [s for s, there in ((-1, tensor.low < 0), (1, tensor.high > 0)) if there]
     styles = zip(cycle(_COLOURS), cycle(_DASHES), strict=False)
-    for mark, (colour, dash) in zip(tensor.marks or (), styles, strict=False):
+    for mark, (colour, dash) in zip(tensor.calibrators or (), styles, strict=False):
         label = f"{mark.method}: {number(mark.amax, 3)}"
         for sign in signs:
             axes.axvline(sign * mark.amax, color=colour, linestyle=dash, linewidth=1.4, label=label)

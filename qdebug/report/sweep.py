@@ -91,17 +91,17 @@ def print_engines(console: Console, folder: str) -> None:
 
 def varying(result: SweepResult) -> list[str]:
     """The axes of which there is more than one value, in order; having none is not one."""
-    rows = [row.combination.values for row in result.rows]
+    rows = [row.combination.values for row in result.combinations]
     return [axis for axis in AXES if len({row[axis] for row in rows if row[axis]}) > 1]
 
 
 def _title(result: SweepResult) -> Iterator[tuple[str, str]]:
-    name = printable(Path(result.model_path).name)
-    combinations = counted(len(result.rows), "combination")
+    name = printable(result.model.name)
+    combinations = counted(len(result.combinations), "combination")
     samples = counted(result.samples, "sample")
     yield f"{name}: {combinations}, {result.library}, {samples}", "bold"
     axes = varying(result)
-    rows = [row.combination.values for row in result.rows]
+    rows = [row.combination.values for row in result.combinations]
     same = {a: next((r[a] for r in rows if r[a]), "") for a in AXES if a not in axes}
     same = {axis: value for axis, value in same.items() if value != _USUAL.get(axis)}
     told = [_TITLES[axis].format(_value(value)) for axis, value in same.items() if value]
@@ -109,19 +109,21 @@ def _title(result: SweepResult) -> Iterator[tuple[str, str]]:
         yield f"In all: {', '.join(told)}", ""
     if result.device:
         yield f"Executed on {result.device}: errors are the engines' own, ms a median", ""
-    for reason in dict.fromkeys(row.not_run for row in result.rows if row.not_run):
+    for reason in dict.fromkeys(
+        row.not_executed_because for row in result.combinations if row.not_executed_because
+    ):
         yield (
             f"Not executed ({reason}): no latency, and errors are those of the simulation on "
             "ONNX Runtime",
             "",
         )
-    if result.reference_task is not None:
-        yield f"{printable(result.metric)} in FP32: {result.reference_task:.4f}", ""
+    if result.metric and result.metric.reference is not None:
+        yield f"{printable(result.metric.name)} in FP32: {result.metric.reference:.4f}", ""
 
 
 def _columns(result: SweepResult, console: Console) -> Iterator[_Column]:
-    rows = result.rows
-    marks = ["*" if k == result.best else "" for k in range(len(rows))]
+    rows = result.combinations
+    marks = ["*" if row.number == result.best else "" for row in rows]
     yield _Column("#", [f"{mark}{k}" for k, mark in enumerate(marks, start=1)])
     for axis in varying(result):
         values = [_value(row.combination.values[axis]) or "–" for row in rows]
@@ -135,7 +137,7 @@ def _columns(result: SweepResult, console: Console) -> Iterator[_Column]:
     def errors(show: Callable[[OutputErrors], str]) -> list[str]:
         return ["failed" if row.errors.failure else show(row.errors) for row in rows]
 
-    yield _Column("build s", engine(lambda e: f"{e.seconds:.1f}"), 2)
+    yield _Column("build s", engine(lambda e: f"{e.build_s:.1f}"), 2)
     yield _Column("MB", engine(lambda e: f"{e.size_bytes / 1e6:.1f}"), 1)
     yield _Column("layers", engine(lambda e: str(e.layers)), 3)
     yield _Column("INT8", engine(lambda e: _percent(e, "int8_share")))
@@ -145,7 +147,7 @@ def _columns(result: SweepResult, console: Console) -> Iterator[_Column]:
     yield _Column("SQNR dB", errors(lambda e: decibel(e.sqnr_db)))
     yield _Column("cosine", errors(_cosine), 6)
     if result.metric:
-        yield _Column(shorten(result.metric, 12), errors(_task))
+        yield _Column(shorten(result.metric.name, 12), errors(_task))
     if any(row.latency_ms is not None for row in rows):
         yield _Column("ms", ["–" if r.latency_ms is None else number(r.latency_ms) for r in rows])
     if result.gated:
@@ -177,9 +179,9 @@ def _table(columns: Sequence[_Column], result: SweepResult) -> Table:
 
 
 def _style(result: SweepResult, k: int) -> str:
-    if k == result.best:
+    row = result.combinations[k]
+    if row.number == result.best:
         return "bold green"
-    row = result.rows[k]
     return "red" if row.engine is None or row.engine.mismatches else ""
 
 
@@ -189,7 +191,7 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
     misbuilt: dict[tuple[str, ...], list[int]] = {}
     unsimulated: dict[tuple[str, ...], list[int]] = {}
     unexecuted: dict[tuple[str, ...], list[int]] = {}
-    for k, row in enumerate(result.rows, start=1):
+    for k, row in enumerate(result.combinations, start=1):
         if row.failure is not None:
             hint = "" if row.failure.hint.startswith(_GENERAL) else row.failure.hint
             details = row.failure.details if detailed else ()
@@ -214,17 +216,17 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
 def _misbuilt(engine: EngineFacts, detailed: bool) -> Iterator[str]:
     shown = engine.mismatches if detailed else engine.mismatches[:_MOST_LISTED]
     for each in shown:
-        yield f"{each.layer}: asked {each.asked}, built {each.built}"
+        yield f"{each.layer}: requested {each.requested}, built {each.built}"
     if len(engine.mismatches) > len(shown):
         yield f"and {len(engine.mismatches) - len(shown)} more (-v or --json)"
 
 
 def _print_verdict(console: Console, result: SweepResult) -> None:
-    total = len(result.rows)
+    total = len(result.combinations)
     if result.kept:
         told = f"{result.kept} of {total} were built earlier (--no-cache builds anew)."
         console.print(Text(told, style="dim"))
-    for checks in zip(*(row.conditions for row in result.rows), strict=True):
+    for checks in zip(*(row.conditions for row in result.combinations), strict=True):
         held = sum(c.passed for c in checks)
         text = f"  {checks[0].expression}: holds in {held} of {total}"
         if not held:
@@ -233,13 +235,13 @@ def _print_verdict(console: Console, result: SweepResult) -> None:
     if not result.built:
         console.print(Text("FAILED: no combination gave an engine.", style="bold red"))
     elif result.gated:
-        passed = sum(row.passed for row in result.rows)
+        passed = sum(row.passed for row in result.combinations)
         verdict, style = ("PASSED", "bold green") if passed else ("FAILED", "bold red")
         what = f"as planned and within every condition: {passed} of {total} combinations."
         console.print(Text(f"{verdict}: {what}", style=style))
     if result.best is not None:
         rule = "that pass" if result.gated else "built as planned (no --fail-on was given)"
-        console.print(Text(f"Best: #{result.best + 1}, the fastest of those {rule}.", style="bold"))
+        console.print(Text(f"Best: #{result.best}, the fastest of those {rule}.", style="bold"))
 
 
 def _closest(checks: Sequence[Checked]) -> str:
@@ -275,4 +277,4 @@ def _cosine(errors: OutputErrors) -> str:
 
 
 def _task(errors: OutputErrors) -> str:
-    return "–" if errors.task is None else f"{errors.task:.4f}"
+    return "–" if errors.metric is None else f"{errors.metric:.4f}"

@@ -74,7 +74,7 @@ def _facts(view: CompareView, console: Console) -> Table:
 
 
 def _layers_title(view: CompareView) -> str:
-    executed = view.engine is not None and not view.engine.not_run
+    executed = view.engine is not None and not view.engine.not_executed_because
     title = f"Worst layers by local error{' in the simulation' if executed else ''}"
     if view.local_samples:
         title += f", on {view.local_samples} samples"

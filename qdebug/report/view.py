@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.cells import cell_len
 
@@ -77,7 +76,7 @@ def compare_view(result: CompareResult, limit: int = 10) -> CompareView:
         passed=_judged(result),
         conditions=tuple(
             (c.passed, f"{c.expression}: {'no value' if c.value is None else number(c.value)}")
-            for c in result.verdict.conditions
+            for c in result.conditions
         ),
         engine=result.engine,
     )
@@ -119,8 +118,8 @@ def share(value: float | None) -> str:
 
 
 def _title(result: CompareResult) -> str:
-    name = printable(Path(result.model_path).name)
-    simulated = result.engine.not_run if result.engine else True
+    name = printable(result.model.name)
+    simulated = result.engine.not_executed_because if result.engine else True
     how = "simulated on ONNX Runtime" if simulated else f"on {result.backend}"
     count = f"{result.samples} sample{'s' if result.samples != 1 else ''}"
     return f"{name}: {_precision(result)} {how} against FP32, {count}"
@@ -135,8 +134,8 @@ def _precision(result: CompareResult) -> str:
 
 def _facts(result: CompareResult) -> list[tuple[str, str]]:
     facts = []
-    if result.task:
-        task = result.task
+    if result.metric:
+        task = result.metric
         change = task.candidate - task.reference
         text = f"{task.reference:.4f} in FP32, {task.candidate:.4f} now ({change:+.4f})"
         facts.append((task.name, text))
@@ -202,7 +201,7 @@ def _figure(layer: LayerResult, metric: Metric) -> str:
 
 def _judged(result: CompareResult) -> bool | None:
     """None where nothing was to hold: an engine that is as planned is no gate by itself."""
-    if result.verdict.conditions or not result.passed:
+    if result.conditions or not result.passed:
         return result.passed
     return None
 
@@ -233,10 +232,10 @@ def _engine_reasons(result: CompareResult) -> Iterator[tuple[str, str, str]]:
 
 
 def _verdict(result: CompareResult) -> str:
-    conditions = result.verdict.conditions
+    conditions = result.conditions
     if result.engine is not None and not result.engine.passed:
         audit = result.engine.audit
-        count = len(audit.audit.mismatches) if audit else 0
+        count = len(audit.mismatches) if audit else 0
         return f"FAILED: {counted(count, 'layer')} of the engine not built as planned."
     if not conditions:
         return "No gate was set (--fail-on)."

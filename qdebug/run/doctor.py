@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import ClassVar
 
+from qdebug.results import Result, in_json
 from qdebug.run.registry import DEFAULT, BackendSpec, specs
 from qdebug.run.stream import available_cores
 from qdebug.run.tensorrt.execute.device import Device, find_device
@@ -51,7 +53,29 @@ class Finding:
     next_step: str = ""
 
 
-def examine() -> tuple[Finding, ...]:
+@dataclass(frozen=True, repr=False)
+class DoctorResult(Result):
+    """What this machine can run, and what is missing for the rest."""
+
+    SCHEMA: ClassVar[str] = "qdebug.doctor/1"
+    ROWS: ClassVar[str] = "findings"
+
+    findings: tuple[Finding, ...]
+
+    @property
+    @in_json
+    def ready(self) -> bool:
+        """Nothing that qdebug needs is missing."""
+        return all(f.state != "missing" for f in self.findings)
+
+    def headline(self) -> str:
+        """Whether it is ready, and what is absent."""
+        absent = [f.what for f in self.findings if f.state != "ok"]
+        text = "ready" if self.ready else "not ready"
+        return f"{text}, without {', '.join(absent)}" if absent else text
+
+
+def examine() -> DoctorResult:
     """Everything that decides what qdebug can do here."""
     machine = f"{platform.system()} {platform.machine()}, {available_cores()} cores"
     findings = [
@@ -64,7 +88,7 @@ def examine() -> tuple[Finding, ...]:
     findings += [_backend(spec) for spec in specs() if spec.name != DEFAULT]
     findings += [_optional(*entry) for entry in OPTIONAL]
     findings.append(_gpu(find_device()))
-    return tuple(findings)
+    return DoctorResult(tuple(findings))
 
 
 def _required(name: str) -> Finding:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from qdebug.results import Inline
 from qdebug.search.journal import Journal
-from qdebug.search.problem import Measurement, Pins
+from qdebug.search.problem import Measurement, Pinned, Pins
 
 Evaluate = Callable[[Sequence[Pins]], Iterable[Measurement]]
 """Measures candidates, one result each, in order. One that yields each result as soon as it is
@@ -19,15 +20,14 @@ class BudgetSpent(Exception):  # noqa: N818 - it ends a search, which is no erro
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Pinned):
     """One candidate of a search.
 
     Attributes:
         replayed: it came from the journal, and took no time now.
     """
 
-    pins: Pins
-    measurement: Measurement
+    measurement: Inline[Measurement]
     replayed: bool = False
 
 

@@ -1,15 +1,21 @@
-"""What a search for a precision plan found: plain records, from which every report is made."""
+"""What a search for a precision plan found; its fields are the JSON of `bisect`, schema
+qdebug.bisect/1."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.result import Cause
 from qdebug.plan.plan import PrecisionPlan
+from qdebug.results import Hidden, Inline, Json, ModelRef, Result, in_json
 from qdebug.search.find import SearchResult
-from qdebug.search.problem import Measurement
-from qdebug.types import Precision
+from qdebug.search.oracle import Evaluation
+from qdebug.search.pareto import Point
+from qdebug.search.problem import Measurement, Pinned
+from qdebug.types import Fp16Kernels, Precision
 
 HELD_OUT = "held-out samples"
 
@@ -19,23 +25,24 @@ class PinnedLayer:
     """A layer that is kept in higher precision.
 
     Attributes:
-        start, precision: what it would run in, and what it is pinned to.
-        demanded: by --pin; then nothing was searched for it.
+        start: the precision it would run in.
+        precision: what it is pinned to.
+        user_pinned: the user asked for it; then nothing was searched for it.
         local_sqnr_db: its own error at `start`; None where it was not measured.
-        causes: why it is wrong.
         cost: what pinning it costs, in the unit of the costs.
-        without: what the same set gives without it; None where that was not evaluated.
+        if_unpinned: what the same set gives without it; None where that was not evaluated.
+        causes: why it is wrong.
     """
 
     name: str
     op_type: str
-    start: Precision
-    precision: Precision
-    demanded: bool
+    start: Annotated[Precision, Json(key="from")]
+    precision: Annotated[Precision, Json(key="to")]
+    user_pinned: bool
     local_sqnr_db: float | None
-    causes: tuple[Cause, ...]
     cost: float
-    without: Measurement | None
+    if_unpinned: Measurement | None
+    causes: tuple[Cause, ...]
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,16 @@ class Check:
         on: which samples, for people; `samples` is their number.
         baseline: the same samples with nothing pinned.
         reference_metric: the end-to-end metric of FP32 on them, None without one.
-        took_part: these held-out samples were searched on too, after a cheaper set had failed on
-            them.
+        used_in_search: these held-out samples were searched on too, after a cheaper set had failed
+            on them.
     """
 
     on: str
     samples: int
-    answer: Measurement
+    answer: Inline[Measurement]
     baseline: Measurement
     reference_metric: float | None
-    took_part: bool = False
+    used_in_search: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,75 +82,191 @@ class CostSummary:
     all_pinned_to: Precision
 
     @property
+    @in_json
     def pinned_share(self) -> float:
         """The part of the way from nothing pinned to everything pinned, 0 to 1."""
+        return self.way_share(self.plan - self.base)
+
+    def way_share(self, cost: float) -> float:
+        """`cost` as a part of what everything pinned costs more than nothing pinned."""
         way = self.all_pinned - self.base
-        return (self.plan - self.base) / way if way > 0 else 0.0
+        return cost / way if way > 0 else 0.0
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A point of the list of error against cost that the user took in place of the answer.
+class SearchAnswer(Pinned):
+    """The cheapest set that a search found, and what it gives."""
+
+    cost: float
+    achieved: Inline[Measurement]
+
+
+@dataclass(frozen=True)
+class SelectedPoint:
+    """A point of the list of error against cost that the user chose instead of the answer.
 
     Attributes:
-        number: its place in the list, from 1.
-        answer: the search with its own answer.
+        point: its place in the list, from 1.
+        search: the search with its own answer.
     """
 
-    number: int
-    answer: SearchResult
+    point: int
+    search: Hidden[SearchResult]
+
+    @property
+    @in_json
+    def points(self) -> int:
+        """How many points the list has."""
+        return len(self.search.pareto)
+
+    @property
+    @in_json
+    def answer(self) -> SearchAnswer | None:
+        """The search's own answer; None where it found none."""
+        found = self.search
+        if found.achieved is None:
+            return None
+        return SearchAnswer(found.pins, found.cost, found.achieved)
 
 
 @dataclass(frozen=True)
-class BisectResult:
+class NumberedPoint:
+    """A point of the list of error against cost, and its place there, from 1."""
+
+    point: int
+    values: Inline[Point]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class BisectResult(Result):
     """Everything `qdebug bisect` found.
 
     Attributes:
         precision: of layers that are not pinned.
-        target: the condition; `bound` is the number in it, `figure` what it judges.
+        fp16_kernels: how the simulation computed the layers in FP16; null where there are none.
         samples: that were searched on.
-        candidates: how many layers could be pinned.
+        target: the condition; `bound` is the number in it, `figure` what it judges.
         reference_metric: the end-to-end metric of FP32, None without one.
-        search: the search itself; where a point was taken, that is its answer.
-        by_plan: layers that the plan searched from keeps in higher precision by itself, in
+        search: the search itself; where a point was selected, that is its answer.
+        layers: the answer, in execution order.
+        pinned_by_plan: layers that the plan searched from keeps in higher precision by itself, in
             execution order. They are no part of what the search pins.
-        found: a set that meets the target was found, or a point was taken.
+        candidates: how many layers could be pinned.
+        found: a set that meets the target was found, or a point was selected.
         explanation: why not, or why the search stopped early; "" where all went well.
-        pinned: the answer, in execution order.
-        plan: the answer as a plan.
+        selected_point: null for the search's own answer.
         checks: the answer once more: on the samples searched, and on held-out ones.
-        fast: how candidates were evaluated, for people.
-        engine: of the answer; None without an engine's backend.
-        taken: the point that was taken; None for the search's own answer.
+        execution: how candidates were evaluated, for people.
+        engine: of the answer; null without an engine's backend.
+        plan: the answer as a plan.
     """
 
-    model_path: str
-    model_sha256: str
+    SCHEMA: ClassVar[str] = "qdebug.bisect/1"
+    ROWS: ClassVar[str] = "layers"
+
+    model: ModelRef
     precision: Precision
-    target: str
-    bound: float
-    figure: str
-    samples: int
+    fp16_kernels: Fp16Kernels | None = None
     strategy: str
-    candidates: int
+    samples: int
+    target: str
+    bound: Hidden[float]
+    figure: Hidden[str]
     reference_metric: float | None
-    search: SearchResult
-    found: bool
+    search: Hidden[SearchResult]
+    layers: tuple[PinnedLayer, ...]
+    pinned_by_plan: Mapping[str, Precision]
+    candidates: int
+    found: Hidden[bool]
     explanation: str
-    pinned: tuple[PinnedLayer, ...]
     cost: CostSummary
-    plan: PrecisionPlan
+    selected_point: SelectedPoint | None = None
     checks: tuple[Check, ...]
-    fast: str
-    notes: tuple[str, ...] = ()
+    execution: str
     engine: EngineReport | None = None
-    taken: Taken | None = None
-    by_plan: tuple[tuple[str, Precision], ...] = ()
+    plan: Hidden[PrecisionPlan]
+    notes: tuple[str, ...] = ()
 
     @property
+    @in_json
     def passed(self) -> bool:
-        """The target is met, and was met again by every check."""
+        """The target is met, was met again in every check, and the engine is as planned."""
         achieved = self.search.achieved
         met = self.found and achieved is not None and achieved.passed
         built = self.engine is None or self.engine.passed
         return met and built and all(c.answer.passed for c in self.checks)
+
+    @property
+    @in_json
+    def achieved(self) -> float | None:
+        """The target's figure with the answer; null where nothing passed."""
+        return _value(self.search.achieved)
+
+    @property
+    @in_json
+    def baseline(self) -> float | None:
+        """The target's figure with nothing pinned; null where that was not evaluated."""
+        return _value(self.search.baseline)
+
+    @property
+    @in_json
+    def ceiling(self) -> float | None:
+        """The target's figure with everything pinned; null where that was not evaluated."""
+        return _value(self.search.ceiling)
+
+    @property
+    @in_json
+    def pinned(self) -> tuple[str, ...]:
+        """The pinned layers, by name."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
+    @in_json
+    def evaluations(self) -> int:
+        """How many candidates were evaluated, those from the journal included."""
+        return self.search.evaluations
+
+    @property
+    @in_json
+    def minimal(self) -> bool:
+        """Each pinned layer was shown to be needed."""
+        return self.search.minimal
+
+    @property
+    @in_json
+    def pareto(self) -> tuple[NumberedPoint, ...]:
+        """The evaluated candidates that no other beats in cost and noise, the cheapest first."""
+        return tuple(NumberedPoint(k, p) for k, p in enumerate(self.search.pareto, start=1))
+
+    @property
+    @in_json
+    def history(self) -> Sequence[Evaluation]:
+        """Every evaluation, in order."""
+        return self.search.history
+
+    @property
+    @in_json
+    def verified_on(self) -> Check | None:
+        """The check on held-out samples."""
+        return next((c for c in self.checks if c.on == HELD_OUT), None)
+
+    @property
+    def user_pinned(self) -> int:
+        """How many of the pinned layers the user asked for."""
+        return sum(layer.user_pinned for layer in self.layers)
+
+    def headline(self) -> str:
+        """The model, the target, and what it takes to meet it."""
+        if not self.found:
+            return f"{self.model.name}: {self.target} NOT FOUND"
+        achieved = self.achieved
+        value = "no value" if achieved is None else f"{achieved:.6g}"
+        return (
+            f"{self.model.name}: {self.target} {'holds' if self.passed else 'FAILS'} ({value}) "
+            f"with {len(self.layers)} layers pinned, {100 * self.cost.pinned_share:.2g}% of the "
+            "cost of pinning all"
+        )
+
+
+def _value(measured: Measurement | None) -> float | None:
+    return measured.value if measured else None

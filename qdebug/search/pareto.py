@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qdebug.search.oracle import Evaluation
-from qdebug.search.problem import Pins, Problem
+from qdebug.search.problem import Pinned, Problem
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Pinned):
     """A candidate that no other beats in both cost and noise.
 
     Attributes:
@@ -23,7 +23,6 @@ class Point:
         knee: it is the knee of the list.
     """
 
-    pins: Pins
     cost: float
     noise: float
     value: float | None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from qdebug.results import Hidden, MaybeText, in_json
 from qdebug.types import Precision
 
 Pins = frozenset[tuple[str, Precision]]
@@ -18,12 +19,31 @@ def pins_of(raises: Mapping[str, Precision]) -> Pins:
     return frozenset(raises.items())
 
 
-class Verdict(StrEnum):
+class CandidateVerdict(StrEnum):
     """What an evaluation said of a candidate."""
 
     PASS = "pass"
     FAIL = "fail"
     FAILED_TO_BUILD = "failed-to-build"
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What has pins."""
+
+    pins: Hidden[Pins]
+
+    @property
+    @in_json
+    def pinned(self) -> tuple[str, ...]:
+        """The pinned layers, by name."""
+        return tuple(self.to)
+
+    @property
+    @in_json
+    def to(self) -> Mapping[str, Precision]:
+        """What each is pinned to."""
+        return dict(sorted(self.pins))
 
 
 class PinTo(StrEnum):
@@ -69,15 +89,16 @@ class Measurement:
     passed: bool
     noise: float | None = None
     seconds: float = 0.0
-    slack: float | None = None
-    failure: str = ""
+    slack: Hidden[float | None] = None
+    failure: MaybeText = ""
 
     @property
-    def verdict(self) -> Verdict:
+    @in_json
+    def verdict(self) -> CandidateVerdict:
         """Pass, fail, or failed to build."""
         if self.failure:
-            return Verdict.FAILED_TO_BUILD
-        return Verdict.PASS if self.passed else Verdict.FAIL
+            return CandidateVerdict.FAILED_TO_BUILD
+        return CandidateVerdict.PASS if self.passed else CandidateVerdict.FAIL
 
     @property
     def known_noise(self) -> float | None:

@@ -14,7 +14,7 @@ from qdebug.calibrators.gather import histogram_of
 def test_growth_follows_the_running_maximum() -> None:
     amax = {"a": np.array([1.0, 2.0, 1.5, 4.0, 4.0]), "b": np.array([5.0, 1.0, 1.0, 1.0, 1.0])}
     found = growth(amax)
-    assert found.counts == (1, 2, 4, 5)
+    assert found.samples == (1, 2, 4, 5)
     assert found.lowest == (0.25, 0.5, 1.0, 1.0)
     assert found.median == (0.625, 0.75, 1.0, 1.0)
     assert found.enough == 4
@@ -31,8 +31,8 @@ def test_growth_never_shrinks_and_ends_whole(values: list[float]) -> None:
     found = growth({"a": np.array(values)})
     assert list(found.median) == sorted(found.median)
     assert found.median[-1] == 1.0
-    assert found.counts[-1] == len(values)
-    assert found.enough in (*found.counts, 1)
+    assert found.samples[-1] == len(values)
+    assert found.enough in (*found.samples, 1)
     assert found.lowest == found.median  # there is one tensor only
 
 

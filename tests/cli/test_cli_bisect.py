@@ -37,7 +37,7 @@ KEYS = {
     "schema", "model", "precision", "strategy", "samples", "target", "passed", "achieved",
     "baseline", "ceiling", "reference_metric", "pinned", "layers", "candidates", "evaluations",
     "minimal", "explanation", "cost", "pareto", "history", "verified_on", "checks", "execution",
-    "notes", "engine", "taken", "pinned_by_plan",
+    "notes", "engine", "selected_point", "fp16_kernels", "pinned_by_plan",
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
     assert free["pinned"][0] not in without["pinned"]
     forced = found("--max-drop", "0.01", "--pin-to", "fp32", "--pin", "op:Gemm")
     gemm = [x for x in forced["layers"] if x["op_type"] == "Gemm"]
-    assert gemm and all(x["demanded"] and x["to"] == "fp32" for x in gemm)
+    assert gemm and all(x["user_pinned"] and x["to"] == "fp32" for x in gemm)
     assert all({x["name"] for x in gemm} <= set(h["pinned"]) for h in forced["history"])
 
 

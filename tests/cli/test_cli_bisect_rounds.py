@@ -29,11 +29,11 @@ def test_a_set_that_fails_on_held_out_samples_is_searched_on_with_them(desk: Any
     assert result["passed"] and result["minimal"]
     assert 0 < len(result["pinned"]) < result["candidates"] / 2
     assert any("took part" in note for note in result["notes"])
-    assert result["verified_on"]["took_part"]
+    assert result["verified_on"]["used_in_search"]
     held_out = result["verified_on"]["value"]
     assert 10 <= result["achieved"] <= held_out  # the worse of the two
     # What is said of the samples searched is said of this answer, not of the one that failed.
-    assert all(c["took_part"] == (c["on"] == "held-out samples") for c in result["checks"])
+    assert all(c["used_in_search"] == (c["on"] == "held-out samples") for c in result["checks"])
     everywhere = desk.run(
         "compare", CNN, "--inputs", HOLDOUT, "--plan", "p.yaml", "--json", "-"
     ).json["outputs"][0]["sqnr_db"]

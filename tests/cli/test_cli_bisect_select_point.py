@@ -36,10 +36,10 @@ def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, an
     assert [c["passed"] for c in result["checks"]] == [True, True]
     assert result["verified_on"]["value"] > result["verified_on"]["baseline"]["value"]
     assert result["pareto"] == answer["pareto"]
-    taken = result["taken"]
+    taken = result["selected_point"]
     assert (taken["point"], taken["points"]) == (point["point"], len(answer["pareto"]))
     assert taken["answer"]["pinned"] == sorted(answer["pinned"])
-    assert answer["taken"] is None
+    assert answer["selected_point"] is None
     assert sorted(read_plan("p.yaml").layers) == point["pinned"]
     text = Path("p.yaml").read_text("utf-8")
     assert f"taken by hand: {point['value']:.6g} holds" in text
@@ -58,7 +58,7 @@ def test_the_knee_and_numbers_beyond_the_list(desk: Any, answer: Any) -> None:
     desk.write("run.yaml", yaml.safe_dump({"command": "bisect", "select-point": knee["point"]}))
     by_number = desk.run(*SEARCH, "--config", "run.yaml", "--json", "-").json
     by_name = desk.run(*SEARCH, "--select-point", "knee", "--json", "-").json
-    assert by_name["taken"] == by_number["taken"]
+    assert by_name["selected_point"] == by_number["selected_point"]
     assert sorted(by_name["pinned"]) == knee["pinned"]
     beyond = len(answer["pareto"]) + 1
     says = [f"--select-point {beyond}", f"from 1 to {beyond - 1}"]

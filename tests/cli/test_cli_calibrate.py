@@ -94,8 +94,8 @@ def test_mix_is_chosen_on_one_half_and_judged_on_the_other(
     found = calibrated(capsys, *HOLDOUT, "--mix")
     taken = {e["method"] for e in found["methods"]["mix"]["tensors"].values()}
     assert taken <= set(METHODS)
-    assert sum(found["mix"].values()) == 14
-    assert (found["held_out_samples"], found["mix_chosen_on_samples"]) == (250, 250)
+    assert sum(found["mix"]["counts"].values()) == 14
+    assert (found["held_out_samples"], found["mix"]["samples"]) == (250, 250)
     assert found["methods"]["mix"]["sqnr_db"] > found["methods"]["mean-max"]["sqnr_db"]
     assert found["best"] != "mix"  # percentile is as good on this network
     assert found["best_by"] == "output SQNR; mix is not measurably better"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qdebug.run.doctor import Finding
+from qdebug.run.doctor import DoctorResult, Finding
 
 
 def test_doctor(desk: Any) -> None:
@@ -28,7 +28,7 @@ def test_doctor_knows_what_needs_tensorrt(
     desk: Any, monkeypatch: pytest.MonkeyPatch, state: str, says: str
 ) -> None:
     found = (Finding("machine", "ok", "a laptop"), Finding("tensorrt_rtx", state, "…"))
-    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: found)
+    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: DoctorResult(found))
     assert says in desk.run("doctor").out
 
 
@@ -46,7 +46,7 @@ def test_doctor_json(desk: Any, load_json: Any) -> None:
 
 def test_doctor_names_what_is_missing(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Finding("onnx", "missing", "not installed", "pip install onnx")
-    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: (gone,))
+    monkeypatch.setattr("qdebug.run.doctor.examine", lambda: DoctorResult((gone,)))
     done = desk.run("doctor")
     assert "pip install onnx" in done.out and "cannot work without onnx" in done.out
     assert desk.run("doctor", "--json", "-").json["ready"] is False

@@ -23,8 +23,7 @@ def numbers(result: Any) -> Any:
 def close(a: Any, b: Any, rel: float = 1e-6) -> None:
     """Every metric of every tensor and layer of two results."""
     for part in ("outputs", "tensors", "layers"):
-        key = "tensor" if part == "outputs" else "name"
-        left, right = ({x[key]: x for x in result[part]} for result in (a, b))
+        left, right = ({x["name"]: x for x in result[part]} for result in (a, b))
         assert list(left) == list(right)
         for name, values in left.items():
             for metric, value in values.items():

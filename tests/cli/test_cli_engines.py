@@ -43,7 +43,7 @@ def test_the_bundled_network(desk: Any) -> None:
     assert engine["executed"] is False and engine["not_executed_because"]
     assert engine["cached"] is True  # the first run built it
     assert engine["audit"]["passed"] and engine["audit"]["mismatches"] == []
-    asked = {row["name"]: row["asked"] for row in engine["audit"]["layers"]}
+    asked = {row["name"]: row["requested"] for row in engine["audit"]["layers"]}
     assert len(asked) == 19 and list(asked.values()).count("int8") == 14
     half = desk.run(*flags, "--precision", "fp16")
     assert half.code == 0 and "simulated as TensorRT's kernels compute them" in half.out

@@ -77,7 +77,7 @@ def test_keys_and_types(desk: Any) -> None:
     typed(result["verdict"]["conditions"][0], {"expression": str, "value": Number, "passed": bool})
     typed(result["metric"], {"name": str, "reference": Number, "candidate": Number})
     for output in result["outputs"]:
-        typed(output, {"tensor": str, **METRICS})
+        typed(output, {"name": str, **METRICS})
     for tensor in result["tensors"]:
         typed(tensor, {"name": str, **METRICS})
     layer = {
@@ -91,11 +91,13 @@ def test_keys_and_types(desk: Any) -> None:
         "input_clipped_fraction": (int, float, type(None)),
         "rank": int,
         "causes": list,
+        "readers_sqnr_db": (int, float, type(None)),
+        "harmless": bool,
     }
     for found in result["layers"]:
         typed(found, layer)
     assert [x["rank"] for x in result["layers"]] == list(range(1, len(result["layers"]) + 1))
-    assert [x["tensor"] for x in result["outputs"]] == ["out"]
+    assert [x["name"] for x in result["outputs"]] == ["out"]
     assert {x["name"] for x in result["layers"] if x["precision"] == "int8"} == {
         *("conv1", "conv2", "fc")
     }

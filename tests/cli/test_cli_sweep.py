@@ -115,7 +115,7 @@ def test_what_is_not_as_planned_does_not_pass(desk: Any, make: Any) -> None:
     gate = ["--fail-on", "output.cosine>=0.9"]
     done = desk.run(*flags, *gate, "--precision", "int8", "--plan", plan)
     assert done.code == 0, done.err
-    assert "up: asked int8, built fp32" in done.out and "1 of 2 combinations" in done.out
+    assert "up: requested int8, built fp32" in done.out and "1 of 2 combinations" in done.out
     assert desk.run(*flags, *gate, "--precision", "int8").code == 1
     # The granularity of weights multiplies only what has INT8 layers.
     both = ["--precision", "int8,fp16", "--weights", "per-channel,per-tensor", "--json", "-"]
@@ -141,9 +141,14 @@ def test_a_sweep_that_was_ended_goes_on(desk: Any, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(OutputJudge, "of", never)
     found = sweep(settings)
-    assert [row.engine.cached for row in found.rows if row.engine] == [True, True, True, False]
+    assert [row.engine.cached for row in found.combinations if row.engine] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     whole = sweep(settings)
-    assert whole.rows[:3] == found.rows[:3] and whole.kept == 4
+    assert whole.combinations[:3] == found.combinations[:3] and whole.kept == 4
 
 
 @needs_rtx

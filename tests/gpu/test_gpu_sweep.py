@@ -32,15 +32,17 @@ def test_a_sweep_measures_the_engines_themselves(
     found = sweep(settings)
     figures["sweep"] = [
         {**r.combination.values, "ms": r.latency_ms, "sqnr_db": r.errors.sqnr_db}
-        for r in found.rows
+        for r in found.combinations
     ]
-    assert found.device and not any(r.failure or r.not_run for r in found.rows)
-    for row in found.rows:
+    assert found.device and not any(r.failure or r.not_executed_because for r in found.combinations)
+    for row in found.combinations:
         assert row.execution is not None and (row.latency_ms or 0) > 0
         assert (row.errors.sqnr_db or 0) >= AT_LEAST_DB[row.combination.precision]
         if row.combination.precision == "int8":  # a coarse error is the same in both
             assert row.errors.sqnr_db == pytest.approx(row.simulation.sqnr_db, abs=1)
-    passing = [row.latency_ms for row in found.rows if row.passed and row.latency_ms]
-    assert found.best is not None and found.rows[found.best].latency_ms == min(passing)
+    passing = [row.latency_ms for row in found.combinations if row.passed and row.latency_ms]
+    assert found.best is not None and found.combinations[found.best - 1].latency_ms == min(passing)
     again = sweep(settings)
-    assert [row.execution for row in again.rows] == [row.execution for row in found.rows]
+    assert [row.execution for row in again.combinations] == [
+        row.execution for row in found.combinations
+    ]

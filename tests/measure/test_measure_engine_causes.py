@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qdebug.engine_info.audit import AuditRow, Verdict
+from qdebug.engine_info.audit import AuditedLayer, AuditVerdict
 from qdebug.measure.attribution import Attribution
 from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.types import Precision
@@ -58,8 +58,8 @@ def test_a_reference_that_is_wrong_has_its_part_of_the_error() -> None:
 
 
 def test_a_mismatch_of_the_audit_says_what_to_do() -> None:
-    row = AuditRow(
-        "up", "ConvTranspose", Precision.INT8, "fp32", "up_1", Verdict.MISMATCH, "no", "Pin."
+    row = AuditedLayer(
+        "up", "ConvTranspose", Precision.INT8, "fp32", AuditVerdict.MISMATCH, "no", "Pin.", "up_1"
     )
     cause = not_as_planned(row)
     assert (cause.label, cause.share, cause.remedy) == ("not-as-planned", None, "Pin.")

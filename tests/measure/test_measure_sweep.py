@@ -14,7 +14,7 @@ from qdebug.measure.sweep import (
     ENGINE_VALUES,
     Combination,
     EngineFacts,
-    Execution,
+    EngineRun,
     Failure,
     Misbuilt,
     OutputErrors,
@@ -22,6 +22,7 @@ from qdebug.measure.sweep import (
     SweepRow,
     idle_axes,
 )
+from qdebug.results import ModelRef
 
 VALUES = {"int8_share": 0.75, "mismatch_count": 0.0, "sparse_share": None}
 ENGINE = EngineFacts("8.9", 1.5, 2_000_000, 12, VALUES, (), (), (), "0f")
@@ -38,11 +39,20 @@ def errors(*sqnr_db: float, task: float | None = None) -> OutputErrors:
 
 
 def row(**changes: Any) -> SweepRow:
-    return replace(SweepRow(POINT, errors(30.0), "no GPU", ENGINE), **changes)
+    return replace(SweepRow(1, POINT, errors(30.0), "no GPU", ENGINE), **changes)
 
 
 def swept(*rows: SweepRow) -> SweepResult:
-    return SweepResult("m.onnx", "", "tensorrt-rtx", "TensorRT", "", 4, "", rows)
+    numbered = tuple(replace(row, number=k) for k, row in enumerate(rows, start=1))
+    return SweepResult(
+        model=ModelRef("m.onnx", ""),
+        backend="tensorrt-rtx",
+        library="TensorRT",
+        device="",
+        samples=4,
+        metric=None,
+        combinations=numbered,
+    )
 
 
 def sqnr(bound: float) -> Any:
@@ -68,7 +78,7 @@ def test_conditions_on_the_engine(text: str, passed: bool) -> None:
 
 def test_the_engines_own_errors_count_where_it_ran() -> None:
     assert row(simulation=errors(30.0, 12.0)).judged([sqnr(12)]).passed
-    executed = row(execution=Execution(errors(10.0), 1.0))
+    executed = row(execution=EngineRun(errors(10.0), 1.0))
     assert not executed.judged([sqnr(12)]).passed
     assert executed.errors.sqnr_db == 10
     broken = row(simulation=errors(30.0, math.nan))
@@ -79,14 +89,14 @@ def test_the_engines_own_errors_count_where_it_ran() -> None:
 def test_the_best_is_the_fastest_that_passes_as_planned() -> None:
     wrong = replace(ENGINE, mismatches=(Misbuilt("conv", "int8", "fp32"),))
     rows = [
-        row(execution=Execution(errors(30.0), 3.0)),
-        row(execution=Execution(errors(30.0), 2.0)),
-        row(execution=Execution(errors(30.0), 1.0), engine=wrong),
-        row(execution=Execution(errors(5.0), 0.5)),
+        row(execution=EngineRun(errors(30.0), 3.0)),
+        row(execution=EngineRun(errors(30.0), 2.0)),
+        row(execution=EngineRun(errors(30.0), 1.0), engine=wrong),
+        row(execution=EngineRun(errors(5.0), 0.5)),
         row(engine=None, failure=Failure("no kernel")),
     ]
-    assert swept(*rows).best == 3  # nothing is asked of its errors
-    assert swept(*(r.judged([sqnr(20)]) for r in rows)).best == 1
+    assert swept(*rows).best == 4  # nothing is asked of its errors
+    assert swept(*(r.judged([sqnr(20)]) for r in rows)).best == 2
     none = swept(*(r.judged([sqnr(40)]) for r in rows))
     assert none.best is None and not none.passed
 
@@ -97,7 +107,7 @@ def test_without_a_latency_nothing_is_best() -> None:
 
 
 def built(digest: str, **values: str) -> SweepRow:
-    return row(combination=replace(POINT, **values), engine=replace(ENGINE, digest=digest))
+    return row(combination=replace(POINT, **values), engine=replace(ENGINE, sha256=digest))
 
 
 def test_axes_that_changed_no_engine() -> None:
@@ -110,7 +120,7 @@ def test_axes_that_changed_no_engine() -> None:
     ]
     assert idle_axes(rows) == ["optimization_level"]
     # One engine that differs, and one that was not built.
-    assert idle_axes([replace(rows[0], engine=replace(ENGINE, digest="?")), *rows[1:]]) == []
+    assert idle_axes([replace(rows[0], engine=replace(ENGINE, sha256="?")), *rows[1:]]) == []
     assert idle_axes([row(combination=rows[0].combination, engine=None), *rows[2:]]) == [
         "optimization_level"
     ]

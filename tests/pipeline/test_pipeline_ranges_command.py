@@ -80,29 +80,29 @@ def test_numbers_of_a_model(files: Callable[[str], str]) -> None:
         rows = np.abs(expected[tensor.name]).max(axis=1)
         np.testing.assert_allclose(tensor.sample_amax, rows, rtol=1e-6)
         assert tensor.growth == pytest.approx(rows.max() / rows[:20].max())
-        assert tensor.marks is None
+        assert tensor.calibrators is None
     assert {t.name: t.read_by for t in result.tensors} == {"x": ("mm",), "h": (), "out": ()}
-    assert (result.kind, result.samples, result.holdout) == ("model", 40, "")
+    assert (result.source.kind, result.calibration.samples, result.holdout) == ("model", 40, None)
 
 
 def test_coverage_is_of_what_int8_reads(files: Callable[[str], str]) -> None:
     settings = RangesSettings(files("net.onnx"), files("calib.npz"), files("others.npz"))
     result = ranges(settings)
-    assert result.coverage_tensors == 1 and result.held_out_samples == 4
-    (excess,) = result.coverage.excesses
+    assert result.coverage.tensors == 1 and result.holdout and result.holdout.samples == 4
+    (excess,) = result.coverage.coverage.held_out
     assert (excess.tensor, excess.ratio, excess.samples_beyond) == ("x", 2.0, 0.25)
-    (stretch,) = result.coverage.stretches
+    (stretch,) = result.coverage.coverage.stretched_by_one_sample
     assert (stretch.tensor, stretch.sample, stretch.amax) == ("x", 33, 9.0)
-    assert result.coverage.growth.counts[-1] == 40
+    assert result.coverage.coverage.growth.samples[-1] == 40
 
 
 def test_the_second_time_the_model_is_not_run(files: Callable[[str], str]) -> None:
     settings = RangesSettings(files("net.onnx"), files("calib.npz"), samples=20)
     first, second = ranges(settings), ranges(settings)
-    assert (first.from_cache, second.from_cache) == (False, True)
-    assert first.samples == 20
+    assert (first.calibration.from_cache, second.calibration.from_cache) == (False, True)
+    assert first.calibration.samples == 20
     assert [t.name for t in first.tensors] == [t.name for t in second.tensors]
-    assert not ranges(RangesSettings(**{**vars(settings), "cache": False})).from_cache
+    assert not ranges(RangesSettings(**{**vars(settings), "cache": False})).calibration.from_cache
 
 
 @pytest.mark.parametrize("sort", SORTS)
@@ -122,7 +122,7 @@ def test_marks_of_one_tensor(files: Callable[[str], str]) -> None:
     result = ranges(RangesSettings(files("net.onnx"), files("calib.npz"), tensors=("h",)))
     (tensor,) = result.tensors
     values = np.abs(calibration(files)["h"])
-    marks = {m.method: m for m in tensor.marks or ()}
+    marks = {m.method: m for m in tensor.calibrators or ()}
     assert set(marks) == {c.name for c in default_calibrators()}
     assert marks["minmax"].amax == values.max() and marks["minmax"].clipped_fraction == 0
     for mark in marks.values():
@@ -148,10 +148,10 @@ def test_a_run_file_holds_the_same(files: Callable[[str], str], tmp_path: Path) 
         check(tensor, expected[tensor.name])
     x = next(t for t in result.tensors if t.name == "x")
     assert x.read_by == ("mm",) and x.planned and x.planned.method == "percentile:90"
-    assert x.planned_clipped_fraction == pytest.approx(0.1, abs=0.02)
-    assert (result.kind, result.calibration) == ("run", files("calib.npz"))
+    assert x.planned.clipped_fraction == pytest.approx(0.1, abs=0.02)
+    assert (result.source.kind, result.calibration.path) == ("run", files("calib.npz"))
     (detail,) = ranges(RangesSettings(run, tensors=("x",))).tensors
-    assert detail.marks and detail.marks[-1].method == "plan"
+    assert detail.calibrators and detail.calibrators[-1].method == "plan"
     Path(files("net.onnx")).unlink()  # then nobody knows who reads what
     assert {t.read_by for t in ranges(RangesSettings(run)).tensors} == {None}
     with pytest.raises(UsageError, match=r"--holdout: .*run file"):
@@ -182,7 +182,7 @@ def test_degenerate_tensors() -> None:
     nothing = dynamics(np.full(3, math.nan))
     assert math.isnan(nothing.low) and math.isnan(nothing.crest_factor) and nothing.amax == 0
     zero = dynamics(np.zeros(4))
-    assert (zero.amax, zero.std, zero.zero_share, zero.computed_marks()) == (0.0, 0.0, 1.0, ())
+    assert (zero.amax, zero.std, zero.zero_share, zero.calibrated()) == (0.0, 0.0, 1.0, ())
     constant = dynamics(np.full(1000, 0.1))
     assert (constant.std, constant.growth) == (0.0, 1.0)
     assert constant.crest_factor == pytest.approx(1)
@@ -193,14 +193,12 @@ def test_octaves_and_even_bins_count_every_value() -> None:
     values[:7] = [0, 0, 1, 2, 4, -8, 1e-40]
     values = values.astype(np.float32)
     found = octaves(histogram_of(values))
-    assert found.zeros == 2 and sum(found.negative) + sum(found.positive) == 4998
-    for exponent, negative, positive in zip(
-        found.exponents, found.negative, found.positive, strict=True
-    ):
-        if exponent > -126:
-            low, high = 2.0**exponent, 2.0 ** (exponent + 1)
-            assert positive == np.sum((values >= low) & (values < high))
-            assert negative == np.sum((values <= -low) & (values > -high))
+    assert sum(octave.negative + octave.positive for octave in found) == 4998
+    for octave in found:
+        if octave.low > 2.0**-126:
+            low, high = octave.low, 2 * octave.low
+            assert octave.positive == np.sum((values >= low) & (values < high))
+            assert octave.negative == np.sum((values <= -low) & (values > -high))
     bins = even_bins(histogram_of(values), 41)
     exact, _ = np.histogram(values, bins.edges)
     assert bins.counts.sum() == 5000

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.measure.sweep import EngineFacts, Execution
+from qdebug.measure.sweep import EngineFacts, EngineRun
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
@@ -65,7 +65,7 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     runtime = runtime.fitted(pair.candidate.inputs, [{"x": (4, 8)}, {"x": (2, 8)}])
     built = fake_build(factory.library, pair.candidate.proto, runtime.factory.settings)
 
-    def run(found: Found, on: Device = here) -> Execution:
+    def run(found: Found, on: Device = here) -> EngineRun:
         return executed(replace(runtime, device=on), pair, found, judge)
 
     first = run(Found(FACTS, built))

@@ -19,10 +19,10 @@ from qdebug.measure.result import (
     LayerResult,
     TaskResult,
     TensorResult,
-    Verdict,
 )
 from qdebug.report.terminal import print_compare
 from qdebug.report.view import compare_view
+from qdebug.results import ModelRef
 from qdebug.types import Precision, Skipped
 
 FINE = Metrics(0.5, 0.1, 0.2, 31.25, 0.999, 6.0, 6.1, None, 0, 0, 3, 30.5, None, None)
@@ -48,13 +48,11 @@ def result(
     )
     tensors = (*outputs, *(TensorResult(x.tensor, x.metrics) for x in ranked))
     values: dict[str, Any] = {
-        "model_path": "folder/net.onnx",
-        "model_sha256": "0" * 64,
+        "model": ModelRef("folder/net.onnx", "0" * 64),
         "backend": "simulation",
         "precision": "int8",
         "samples": 12,
         "local_samples": 12,
-        "verdict": Verdict(),
         "outputs": tuple(outputs),
         "layers": ranked,
         "tensors": tensors,
@@ -83,7 +81,7 @@ class Kit:
 
     fine, broken = FINE, BROKEN
     layer, result, show = staticmethod(layer), staticmethod(result), staticmethod(show)
-    Checked, Verdict, TensorResult = Checked, Verdict, TensorResult
+    Checked, TensorResult = Checked, TensorResult
     TaskResult, Divergence, Skipped = TaskResult, Divergence, Skipped
 
 

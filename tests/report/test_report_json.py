@@ -11,16 +11,15 @@ import pytest
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.report.files import check_distinct, check_writable, write_text
-from qdebug.report.jsonout import compare_to_json
 
 
 def test_non_finite_values_are_null_with_a_flag(kit: Any) -> None:
     found = kit.result(
         [kit.layer("hot", local=math.nan, metrics=kit.broken), kit.layer("ok", local=math.inf)],
-        verdict=kit.Verdict((kit.Checked("layer.sqnr_db>=1", -math.inf, False),)),
+        conditions=(kit.Checked("layer.sqnr_db>=1", -math.inf, False),),
         first_divergence=kit.Divergence("h", None, math.nan, 20.0),
     )
-    data = compare_to_json(found)
+    data = found.to_dict()
     text = json.dumps(data, allow_nan=False)  # raises where a NaN is left
     assert json.loads(text) == data
     hot, fine = data["layers"]
@@ -36,7 +35,7 @@ def test_non_finite_values_are_null_with_a_flag(kit: Any) -> None:
 
 def test_names_are_exact(kit: Any) -> None:
     name = 'слой \x1b[31m "quoted" \\ [red] 层'
-    data = json.loads(json.dumps(compare_to_json(kit.result([kit.layer(name)]))))
+    data = json.loads(json.dumps(kit.result([kit.layer(name)]).to_dict()))
     assert data["layers"][0]["name"] == name
 
 

@@ -18,9 +18,16 @@ from qdebug.calibrators.coverage import Excess, growth, stretches
 from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.registry import METHODS
 from qdebug.measure.calibration import Coverage
-from qdebug.measure.ranges import RangesResult, TensorDynamics
+from qdebug.measure.ranges import (
+    CalibrationData,
+    RangesCoverage,
+    RangesResult,
+    RangesSource,
+    TensorDynamics,
+)
 from qdebug.report.plots import overview_figure, save_figure, tensor_figure
-from qdebug.report.ranges import print_ranges, ranges_to_json
+from qdebug.report.ranges import print_ranges
+from qdebug.results import ModelRef
 
 ODD = (
     "[red]x[/red]",
@@ -39,17 +46,19 @@ def dynamics(name: str, values: np.ndarray, position: int = 0) -> TensorDynamics
     found = TensorDynamics(
         name, position, histogram_of(values, len(values)), finite.max(axis=1), ("reader",)
     )
-    return replace(found, marks=found.computed_marks())
+    return replace(found, calibrators=found.calibrated())
 
 
 def result(tensors: Sequence[TensorDynamics], excess: Sequence[Excess] = ()) -> RangesResult:
     amax = {t.name: t.sample_amax for t in tensors}
     coverage = Coverage(growth(amax), tuple(stretches(amax, np.arange(16))), tuple(excess))
     return RangesResult(
-        *("model", "folder/net.onnx", "folder/net.onnx", "0" * 64, "data.npz", 16, "crest"),
-        tuple(tensors),
-        coverage,
-        len(tensors),
+        source=RangesSource("model", "folder/net.onnx"),
+        model=ModelRef("folder/net.onnx", "0" * 64),
+        calibration=CalibrationData("data.npz", 16, False),
+        sort="crest",
+        tensors=tuple(tensors),
+        coverage=RangesCoverage(len(tensors), coverage),
     )
 
 
@@ -125,7 +134,7 @@ def test_coverage(many: RangesResult) -> None:
 
 
 def test_json(many: RangesResult) -> None:
-    found = ranges_to_json(many)
+    found = many.to_dict()
     json.dumps(found, allow_nan=False)
     by_name = {t["name"]: t for t in found["tensors"]}
     assert set(by_name) == set(ODD)
@@ -152,7 +161,7 @@ def test_the_figure_shows_the_numbers() -> None:
     labels = [text.get_text() for text in legend.get_texts()]
     assert [label.split(":")[0] for label in labels] == list(METHODS)
     at = sorted({round(float(line.get_xdata()[0]), 6) for line in axes.lines})  # type: ignore[index]
-    assert at == sorted({round(s * m.amax, 6) for m in tensor.marks or () for s in (-1, 1)})
+    assert at == sorted({round(s * m.amax, 6) for m in tensor.calibrators or () for s in (-1, 1)})
     assert axes.get_yscale() == "log" and axes.get_xlabel() and axes.get_ylabel()
 
 

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Checked
 from qdebug.measure.metrics import METRIC_NAMES, Metrics
 from qdebug.measure.sweep import (
     Combination,
     EngineFacts,
-    Execution,
+    EngineRun,
     Failure,
     Misbuilt,
     OutputErrors,
@@ -23,7 +24,8 @@ from qdebug.measure.sweep import (
     SweepRow,
 )
 from qdebug.report.sweep import print_sweep
-from qdebug.report.sweep_json import sweep_to_csv, sweep_to_json
+from qdebug.report.sweep_json import sweep_to_csv
+from qdebug.results import ModelRef
 
 VALUES = {"int8_share": 1.0, "fused_share": 0.5, "reformat_count": 12.0}
 METRICS = Metrics(**{**dict.fromkeys(METRIC_NAMES, 0), "sqnr_db": float("inf"), "cosine": 1.0})
@@ -49,17 +51,26 @@ def result(*, gpu: bool) -> SweepResult:
             )
             errors = OutputErrors({"y": METRICS}, 0.98, 0.99)
             held = (Checked("metric>=0.9", 0.98, True),)
-            rows.append(SweepRow(point, errors, "" if gpu else "no GPU", ENGINE, conditions=held))
+            rows.append(
+                SweepRow(
+                    len(rows) + 1, point, errors, "" if gpu else "no GPU", ENGINE, conditions=held
+                )
+            )
     if gpu:
-        rows = [replace(r, execution=Execution(r.simulation, 1.25 + k)) for k, r in enumerate(rows)]
+        rows = [replace(r, execution=EngineRun(r.simulation, 1.25 + k)) for k, r in enumerate(rows)]
     failure = Failure("no kernel for [bold]x[/]", "Build for another.", ("[E] much",))
     rows[2] = replace(rows[2], engine=None, failure=failure, execution=None)
     rows[3] = replace(rows[3], engine=replace(ENGINE, mismatches=MISBUILT))
     library, device = "TensorRT for RTX 1.7", "A GPU" if gpu else ""
     return SweepResult(
-        *("/m/net.onnx", "", "tensorrt-rtx", library, device, 500, "top1"),
-        tuple(rows),
-        ("A note.",),
+        model=ModelRef("/m/net.onnx", ""),
+        backend="tensorrt-rtx",
+        library=library,
+        device=device,
+        samples=500,
+        metric=ReferenceMetric("top1", 0.99),
+        combinations=tuple(rows),
+        notes=("A note.",),
     )
 
 
@@ -80,7 +91,7 @@ def test_it_fits_a_terminal(gpu: bool) -> None:
     assert "per-channel weights, compute capability 8.6+8.9" in text  # the same in all
     assert "No room for" in text and "(--json, -o)" in text
     assert "#3 failed: no kernel for [bold]x[/] Build for another." in text
-    assert "#4 not built as planned: layer0: asked int8, built fp32" in text
+    assert "#4 not built as planned: layer0: requested int8, built fp32" in text
     assert "and 2 more" in text and "much" not in text
     assert ("Best: #1" in text) is gpu
     assert ("Executed on A GPU" in text) is gpu
@@ -94,11 +105,11 @@ def test_elsewhere_nothing_is_cut() -> None:
                    "audit", "SQNR dB", "cosine", "top1", "ms", "gate"):  # fmt: skip
         assert column in head
     assert any("a-plan-with-a-rather-long-name.yaml" in line for line in lines)
-    assert "    [E] much" in lines and "    layer4: asked int8, built fp32" in lines
+    assert "    [E] much" in lines and "    layer4: requested int8, built fp32" in lines
 
 
 def test_json_and_csv() -> None:
-    found = sweep_to_json(result(gpu=True))
+    found = result(gpu=True).to_dict()
     text = json.dumps(found, allow_nan=False)
     assert json.loads(text)["best"] == 1
     rows = found["combinations"]

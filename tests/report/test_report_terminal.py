@@ -44,9 +44,9 @@ def many(kit: Any) -> Any:
         layers,
         outputs,
         notes=("A note about '[bold]x[/bold]' " + "that is quite long, " * 8 + "isn't it?",),
-        task=kit.TaskResult("my_metrics.py:mean_average_precision", 0.98, 0.77),
+        metric=kit.TaskResult("my_metrics.py:mean_average_precision", 0.98, 0.77),
         first_divergence=kit.Divergence("t", ODD[4], 3.0, 20.0),
-        verdict=kit.Verdict((kit.Checked("output.cosine>=0.99", 0.5, False),)),
+        conditions=(kit.Checked("output.cosine>=0.99", 0.5, False),),
     )
 
 
@@ -145,7 +145,7 @@ def test_nan_is_shown(kit: Any, plain: Callable[[str], str]) -> None:
         [broken],
         [kit.TensorResult("out", kit.broken)],
         first_divergence=kit.Divergence("h", "hot", math.nan, 20.0),
-        verdict=kit.Verdict((kit.Checked("output.cosine>=0.9", math.nan, False),)),
+        conditions=(kit.Checked("output.cosine>=0.9", math.nan, False),),
     )
     for width in (80, None):
         text = plain(kit.show(found, width=width))
@@ -158,14 +158,14 @@ def test_nan_is_shown(kit: Any, plain: Callable[[str], str]) -> None:
 
 def test_the_verdict_is_last_but_for_the_file(kit: Any) -> None:
     condition = kit.Checked("output.cosine>=0.9", 0.95, True)
-    found = kit.result([kit.layer("a")], verdict=kit.Verdict((condition,)))
+    found = kit.result([kit.layer("a")], conditions=(condition,))
     lines = kit.show(found, width=None, run_file=Path("run.h5")).splitlines()
     assert lines[-2:] == ["PASSED: all 1 conditions hold.", "Run file: run.h5"]
     assert lines[-3].split() == ["holds", "output.cosine>=0.9:", "0.95"]
     bare = kit.show(kit.result([]), width=None).splitlines()
     assert bare[-2] == "No gate was set (--fail-on)." and "-o run.h5" in bare[-1]
     none = kit.Checked("metric>=0.9", None, False)
-    assert "no value" in kit.show(kit.result([], verdict=kit.Verdict((none,))), width=None)
+    assert "no value" in kit.show(kit.result([], conditions=(none,)), width=None)
 
 
 def test_view_is_data(kit: Any) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
-from qdebug.search.problem import Item, Measurement, Pins, PinTo, Problem, Verdict, pins_of
+from qdebug.search.problem import CandidateVerdict, Item, Measurement, Pins, PinTo, Problem, pins_of
 from qdebug.types import Precision
 
 FP16, FP32 = Precision.FP16, Precision.FP32
@@ -68,9 +68,9 @@ def test_the_time_limit_is_checked_before_each_call() -> None:
 
 
 def test_verdicts() -> None:
-    assert Measurement(1.0, True).verdict is Verdict.PASS
-    assert Measurement(0.5, False).verdict is Verdict.FAIL
-    assert Measurement(None, False, failure="no kernel").verdict is Verdict.FAILED_TO_BUILD
+    assert Measurement(1.0, True).verdict is CandidateVerdict.PASS
+    assert Measurement(0.5, False).verdict is CandidateVerdict.FAIL
+    assert Measurement(None, False, failure="no kernel").verdict is CandidateVerdict.FAILED_TO_BUILD
     with pytest.raises(ValueError, match="cannot have passed"):
         Measurement(None, True, failure="no kernel")
     assert Measurement(None, False, noise=float("inf")).known_noise is None

@@ -80,7 +80,7 @@ def test_planted_culprits(
         tensors = [alone[name] for name in layers]
         result = _search(tmp_path, network, plan, tensors, sqnr - 1)
         assert result.found and result.search.minimal
-        assert sorted(layer.name for layer in result.pinned) == layers
+        assert sorted(layer.name for layer in result.layers) == layers
         evaluations.append(result.search.evaluations)
     n = result.candidates
     bound = 2 * count * math.log2(n / count) + 2 * count + 10
@@ -107,7 +107,7 @@ def test_auto_is_the_cheapest(network: str, weights: str | None, target: float) 
     }
     assert all(result.found for result in found.values())
     cheapest = found["auto"]
-    assert cheapest.pinned and cheapest.search.minimal
+    assert cheapest.layers and cheapest.search.minimal
     assert cheapest.cost.plan <= min(result.cost.plan for result in found.values())
     assert cheapest.search.evaluations < found["ddmin"].search.evaluations
 
@@ -134,7 +134,7 @@ def test_twelve_layers_get_the_cheapest_set(
         never_pin=tuple(name for name in names if name not in free),
     )
     auto = bisect(settings)
-    assert auto.candidates == 12 and auto.found and auto.pinned
+    assert auto.candidates == 12 and auto.found and auto.layers
     cheapest = bisect(replace(settings, strategy="exhaustive"))
     assert auto.search.pins == cheapest.search.pins
     assert auto.search.evaluations <= cheapest.search.evaluations

@@ -25,12 +25,12 @@ def plan_with(setup: Setup, pins: Pins) -> PrecisionPlan:
     return replace(plan, layers={**plan.layers, **raised})
 
 
-def pinned_by_plan(setup: Setup) -> tuple[tuple[str, Precision], ...]:
+def pinned_by_plan(setup: Setup) -> dict[str, Precision]:
     """Layers that the plan searched from keeps in higher precision, in execution order."""
     bound = setup.planned.bound
     bare = bind_plan(replace(bound.plan, layers={}), setup.model, bound.layers)
     kept = ((x.name, bound.precisions[x.name], bare.precisions[x.name]) for x in bound.layers)
-    return tuple((name, to) for name, to, start in kept if ORDER.index(to) > ORDER.index(start))
+    return {name: to for name, to, start in kept if ORDER.index(to) > ORDER.index(start)}
 
 
 def cost_summary(setup: Setup, pins: Pins) -> CostSummary:
@@ -62,11 +62,11 @@ def pinned_layers(setup: Setup, search: SearchResult) -> tuple[PinnedLayer, ...]
                 op_type=layer.op_type,
                 start=start,
                 precision=precision,
-                demanded=(layer.name, precision) in setup.space.problem.always,
+                user_pinned=(layer.name, precision) in setup.space.problem.always,
                 local_sqnr_db=rated.local_sqnr_db if rated else None,
                 causes=causes.get(layer.name, ()),
                 cost=setup.space.costs.raising(layer.name, start, precision),
-                without=known.get(pins - {(layer.name, precision)}),
+                if_unpinned=known.get(pins - {(layer.name, precision)}),
             )
         )
     return tuple(layers)

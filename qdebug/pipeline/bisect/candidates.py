@@ -16,7 +16,7 @@ from enum import Enum, auto
 import onnx
 
 from qdebug.errors import BackendError, MetricError, ModelError, PlanError
-from qdebug.measure.candidate import Agreement, CandidateResult
+from qdebug.measure.candidate import CandidateResult, KernelAgreement
 from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.measure.task import TaskMetric
 from qdebug.model.prepare import Model
@@ -115,7 +115,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         self._capture = tuple(dict.fromkeys(capture))
         self._engines: Backend | None = None
         self._lowered: Callable[[BoundPlan], onnx.ModelProto] = _lowered
-        self.agreement: Agreement | None = None
+        self.agreement: KernelAgreement | None = None
         self._sessions = _sessions_of(context, bound)
         self._cache = PrefixCache(self._sessions, cache_bytes) if self._sessions else None
         with ExitStack() as stack:
@@ -262,7 +262,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             return False, f"Candidates run on INT8 kernels, which agree here: {figures}."
         return True, f"Candidates run on literal Q/DQ: INT8 kernels do not agree here, {figures}."
 
-    def _compare_modes(self) -> Agreement:
+    def _compare_modes(self) -> KernelAgreement:
         """The base plan in both modes on a few samples."""
         few = SampleSubset(self.subset.samples, tuple(self._reference.some(_AGREEMENT_SAMPLES)))
         workers = self._context.parallel.workers
@@ -271,7 +271,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         fast = self._try(self._bound, few, workers, _Mode.KERNELS, keep=True, literal=beside)
         between = fast.totals[_LITERAL].metrics() if beside else {}
         task = self._reference.task_on(few.batches)
-        return Agreement(
+        return KernelAgreement(
             few.count,
             min((m.sqnr_db for m in between.values()), default=math.nan),
             literal.result(task),

@@ -20,6 +20,7 @@ from qdebug.pipeline.bisect.select_point import check_select_point, with_selecte
 from qdebug.pipeline.bisect.setup import prepare
 from qdebug.pipeline.bisect.space import untimed_note
 from qdebug.pipeline.engine.build import capture_note
+from qdebug.results import ModelRef
 from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
 
@@ -44,8 +45,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     if searched.on_engines:
         pinned = with_kernel_causes(setup, search.pins, pinned)
     return BisectResult(
-        model_path=settings.model,
-        model_sha256=setup.model.file.sha256,
+        model=ModelRef(settings.model, setup.model.file.sha256),
         precision=setup.planned.bound.plan.precision,
         target=searched.condition.expression,
         bound=searched.condition.bound,
@@ -59,11 +59,11 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         explanation=explanation(setup, search, searched.condition, searched.reference_task)
         if answer.taken is None
         else "",
-        pinned=pinned,
+        layers=pinned,
         cost=cost_summary(setup, search.pins),
         plan=plan_with(setup, search.pins),
         checks=answer.checks,
-        fast=searched.how,
+        execution=searched.how,
         notes=(
             *setup.planned.notes,
             *setup.pair.notes,
@@ -71,9 +71,9 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
             *answer.notes,
             *direction,
             *(engine.notes if engine else ()),
-            *(capture_note(settings, engine.report.not_run) if engine else ()),
+            *(capture_note(settings, engine.report.not_executed_because) if engine else ()),
         ),
         engine=engine.report if engine else None,
-        taken=answer.taken,
-        by_plan=pinned_by_plan(setup),
+        selected_point=answer.taken,
+        pinned_by_plan=pinned_by_plan(setup),
     )

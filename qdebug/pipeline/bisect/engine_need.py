@@ -25,7 +25,7 @@ def with_kernel_causes(
     without = {
         x.name: pins - {(x.name, x.precision)}
         for x in layers
-        if x.without is not None and not x.without.passed
+        if x.if_unpinned is not None and not x.if_unpinned.passed
     }
     if not without:
         return tuple(layers)
@@ -34,8 +34,8 @@ def with_kernel_causes(
     explained = []
     for layer in layers:
         found = simulated[without[layer.name]] if layer.name in without else None
-        if found is not None and found.passed and layer.without is not None:
-            cause = _cause(found, layer.without)
+        if found is not None and found.passed and layer.if_unpinned is not None:
+            cause = _cause(found, layer.if_unpinned)
             layer = replace(layer, causes=(cause, *layer.causes))
         explained.append(layer)
     return tuple(explained)

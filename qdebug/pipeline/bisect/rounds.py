@@ -18,7 +18,7 @@ from qdebug.pipeline.bisect.verify import ON_ENGINE, SEARCHED, Verifier
 from qdebug.search.find import SearchResult, find
 from qdebug.search.journal import Journal
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
-from qdebug.search.outcome import HELD_OUT, Check, Taken
+from qdebug.search.outcome import HELD_OUT, Check, SelectedPoint
 from qdebug.search.problem import Measurement, Pins
 from qdebug.search.strategies import load_strategy
 from qdebug.types import Progress
@@ -66,7 +66,7 @@ class Answered:
     searched: Searched
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
-    taken: Taken | None = None
+    taken: SelectedPoint | None = None
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def answered(setup: Setup, engines: Engines | None) -> Answered:
             if held_out is None:
                 held_out = stack.enter_context(Verifier(setup, setup.held_out, HELD_OUT, engines))
             check = held_out.check(searched.result.pins)
-            check = replace(check, took_part=way.held_out is not None)
+            check = replace(check, used_in_search=way.held_out is not None)
             done = Answered(searched, (*checks, check), tuple(notes))
-            if check.answer.passed or check.took_part:
+            if check.answer.passed or check.used_in_search:
                 return done
             before = done
             notes.append(_falls(searched.result, check))

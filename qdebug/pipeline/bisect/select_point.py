@@ -11,7 +11,7 @@ from qdebug.pipeline.bisect.rounds import Answered
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.bisect.verify import ON_ENGINE, SEARCHED, Verifier
 from qdebug.search.find import is_minimal
-from qdebug.search.outcome import HELD_OUT, Check, Taken
+from qdebug.search.outcome import HELD_OUT, Check, SelectedPoint
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement, Pins
 from qdebug.wording import option
@@ -59,7 +59,7 @@ def with_selected_point(setup: Setup, answer: Answered, engines: Engines | None)
         answer,
         searched=replace(answer.searched, result=result),
         checks=answer.checks if own else tuple(_checks(setup, answer, pins, engines)),
-        taken=Taken(index + 1, search),
+        taken=SelectedPoint(index + 1, search),
     )
 
 
@@ -98,6 +98,6 @@ def _checks(setup: Setup, answer: Answered, pins: Pins, engines: Engines | None)
     elif not answer.searched.literal:
         with Verifier(setup, setup.searched, SEARCHED) as verifier:
             yield verifier.check(pins)
-    took_part = any(check.took_part for check in answer.checks)
+    used = any(check.used_in_search for check in answer.checks)
     with Verifier(setup, setup.held_out, HELD_OUT, engines) as verifier:
-        yield replace(verifier.check(pins), took_part=took_part)
+        yield replace(verifier.check(pins), used_in_search=used)

@@ -14,7 +14,13 @@ from qdebug.calibrators.registry import METHODS, Calibrator, parse_method
 from qdebug.calibrators.user import load_calibrator
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import given_by
-from qdebug.measure.calibration import CalibrateResult, Coverage, MethodResult
+from qdebug.measure.calibration import (
+    CalibratedTensor,
+    CalibrateResult,
+    Coverage,
+    MethodResult,
+    ReferenceMetric,
+)
 from qdebug.measure.mixing import choose_mix
 from qdebug.measure.task import load_metric
 from qdebug.model.prepare import Model
@@ -28,6 +34,7 @@ from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.model_pair import range_notes, ranges_for
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import Ranges, read_ranges
+from qdebug.results import ModelRef
 from qdebug.run.sizing import parallelism
 from qdebug.types import ProgressCallback, ignore_progress
 
@@ -73,20 +80,18 @@ def calibrate(
     candidates = pair.candidates(ranges)
     trials = try_candidates(context, graph, candidates, judging, metric)
     methods = {
-        name: MethodResult(name, tensors, trials.by_name[name], _clipped(tensors, seen.histograms))
+        name: MethodResult(name, _clipped(tensors, seen.histograms), trials.by_name[name])
         for name, tensors in ranges.items()
     }
     best, reason = _best(methods, judging.count)
     return CalibrateResult(
-        model_path=settings.model,
-        model_sha256=pair.model.file.sha256,
+        model=ModelRef(settings.model, pair.model.file.sha256),
         calibration_samples=calibration.count,
         held_out_samples=judging.count,
-        methods=tuple(methods.values()),
+        methods=methods,
         best=best,
         best_by=reason,
-        metric=metric.name if metric else "",
-        reference_task=trials.reference_task,
+        metric=ReferenceMetric(metric.name, trials.reference_task) if metric else None,
         coverage=_coverage(gathered, seen, needed),
         weights=pair.weights,
         mix=mix,
@@ -143,11 +148,15 @@ def _ranges(
 
 def _clipped(
     tensors: Mapping[str, TensorRange], held_out: Mapping[str, TensorHistogram]
-) -> dict[str, float]:
+) -> dict[str, CalibratedTensor]:
     return {
-        tensor: share_above(held_out[tensor], float(np.max(entry.amax)))
+        tensor: CalibratedTensor(
+            entry,
+            share_above(held_out[tensor], float(np.max(entry.amax)))
+            if tensor in held_out
+            else None,
+        )
         for tensor, entry in tensors.items()
-        if tensor in held_out
     }
 
 
@@ -159,12 +168,14 @@ def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
     samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) A mix
     must beat the method that would be taken without it by more than noise.
     """
-    top = max((m.trial.task for m in methods.values() if m.trial.task is not None), default=None)
+    top = max(
+        (m.trial.metric for m in methods.values() if m.trial.metric is not None), default=None
+    )
     close = list(methods.values())
     reason = "output SQNR"
     if top is not None:
         error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
-        close = [m for m in close if m.trial.task is not None and m.trial.task >= top - error]
+        close = [m for m in close if m.trial.metric is not None and m.trial.metric >= top - error]
         equal = f"output SQNR, of {len(close)} equal by the metric"
         reason = equal if len(close) > 1 else "the metric"
     single = max((m for m in close if m.name != "mix"), key=_sqnr, default=None)

@@ -33,11 +33,11 @@ class CalibratedFiles:
         written = []
         if self.scales:
             text = scales_to_yaml(
-                {**result.chosen.tensors, **result.weights},
+                {**result.chosen.ranges, **result.weights},
                 method=result.best,
                 calibration=f"{result.calibration_samples} samples of {result.source}",
-                model_path=result.model_path,
-                model_sha256=result.model_sha256,
+                model_path=result.model.path,
+                model_sha256=result.model.sha256,
             )
             write_text(self.scales, text, "--output")
             written.append(self.scales)
@@ -48,5 +48,5 @@ class CalibratedFiles:
 
 
 def _cache(method: MethodResult) -> CalibrationCache:
-    scales = {name: float(scale_of(entry.amax)) for name, entry in method.tensors.items()}
+    scales = {name: float(scale_of(entry.amax)) for name, entry in method.ranges.items()}
     return CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales)

@@ -23,11 +23,11 @@ from qdebug.pipeline.compare.evidence import EvidenceSink
 from qdebug.pipeline.compare.lockstep import StoredReference, open_lockstep
 from qdebug.pipeline.compare.results import (
     all_skipped,
+    checked_conditions,
     first_divergence,
     layer_results,
     overflow_notes,
     tensor_results,
-    verdict_of,
 )
 from qdebug.pipeline.compare.stored_reference import open_stored, reuse_notes, stored_rows
 from qdebug.pipeline.context import Context, simulation_context
@@ -41,7 +41,7 @@ from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.files import check_new, write_text
-from qdebug.report.jsonout import compare_to_json
+from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import capture_groups, parallelism, probe
 from qdebug.store.manifest import manifest_of, reference_key
@@ -140,7 +140,7 @@ def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
 def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
     if built.gathered:
         writer.set_ranges(to_records(built.gathered))
-    return writer.finish(json.dumps(compare_to_json(result), ensure_ascii=False))
+    return writer.finish(json.dumps(result.to_dict(), ensure_ascii=False))
 
 
 def _checked(
@@ -232,19 +232,18 @@ def _result(
     finals = tuple(named[name] for name in pair.reference.outputs if name in named)
     half = Precision.FP16 in pair.precisions.values()
     return CompareResult(
-        model_path=settings.model,
-        model_sha256=pair.model.file.sha256,
+        model=ModelRef(settings.model, pair.model.file.sha256),
         backend=settings.backend,
         precision=_precision(pair),
         samples=samples.count,
         local_samples=errors.local_samples,
-        verdict=verdict_of(gate.conditions, finals, layers, tensors, task),
+        conditions=checked_conditions(gate.conditions, finals, layers, tensors, task),
         outputs=finals,
         layers=layers,
         tensors=tensors,
         first_divergence=first_divergence(layers, pair),
         skipped=all_skipped(pair, errors, not_float),
-        task=task,
+        metric=task,
         notes=(*pair.notes, *overflow_notes(finals, layers)),
         fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
     )

@@ -15,7 +15,6 @@ from qdebug.measure.result import (
     LayerResult,
     TaskResult,
     TensorResult,
-    Verdict,
 )
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
@@ -103,13 +102,13 @@ def all_skipped(
     return tuple(skipped)
 
 
-def verdict_of(
+def checked_conditions(
     conditions: Sequence[Condition],
     outputs: Sequence[TensorResult],
     layers: Sequence[LayerResult],
     tensors: Sequence[TensorResult],
     task: TaskResult | None,
-) -> Verdict:
+) -> tuple[Checked, ...]:
     """Check every condition."""
     checked: list[Checked] = []
     for condition in conditions:
@@ -122,7 +121,7 @@ def verdict_of(
             judged = {"output": outputs, "tensor": tensors}[condition.scope]
             values = [getattr(x.metrics, condition.name) for x in judged]
         checked.append(check_condition(condition, values))
-    return Verdict(tuple(checked))
+    return tuple(checked)
 
 
 def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerResult:

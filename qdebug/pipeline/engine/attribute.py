@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from qdebug.engine_info.profile import LayerTime
-from qdebug.measure.attribution import Agreement, Attribution, agreement, attribute
+from qdebug.measure.attribution import Attribution, SimulationAgreement, agreement, attribute
 from qdebug.measure.observation import CaptureCheck, add_errors
 from qdebug.measure.sums import ErrorSums
 from qdebug.model.graph import Graph
@@ -45,7 +45,7 @@ class EngineFindings:
     latency_ms: float
     latency_samples: int
     layer_times: tuple[LayerTime, ...]
-    agreement: Agreement
+    agreement: SimulationAgreement
     way: CaptureWay
     checks: tuple[CaptureCheck, ...]
     skipped: tuple[Skipped, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from qdebug.config.compare import CompareSettings
 from qdebug.engine_info.profile import LayerTime
-from qdebug.measure.engine import EngineReport, Execution
+from qdebug.measure.engine import EngineExecution, EngineReport
 from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.result import CompareResult, LayerResult, TaskResult, TensorResult
@@ -15,7 +15,7 @@ from qdebug.measure.task import TaskMetric, join_outputs
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.samples import Batch, Samples
 from qdebug.pipeline.compare.evidence import EvidenceSink
-from qdebug.pipeline.compare.results import verdict_of
+from qdebug.pipeline.compare.results import checked_conditions
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.attribute import EngineSink, attribute_engine
 from qdebug.pipeline.engine.build import Engine, capture_note, save_engine
@@ -38,7 +38,7 @@ class Executed:
         layer_times: of the engine's layers.
     """
 
-    execution: Execution
+    execution: EngineExecution
     outputs: tuple[TensorResult, ...]
     task: TaskResult | None
     layer_times: tuple[LayerTime, ...]
@@ -85,10 +85,10 @@ def with_engine(
     result = replace(result, notes=(*result.notes, *engine.notes))
     report = engine.report
     save_engine(engine, settings)
-    if report.not_run:
+    if report.not_executed_because:
         layers = _explained(pair, result.layers, report)
         left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()
-        notes = (*result.notes, *capture_note(settings, report.not_run), *left_out)
+        notes = (*result.notes, *capture_note(settings, report.not_executed_because), *left_out)
         return replace(result, engine=report, layers=layers, notes=notes)
     keep = [evidence.engine] if evidence else []
     done = execute_engine(engine.runtime, settings, pair, samples, context, gate.metric, keep)
@@ -99,8 +99,10 @@ def with_engine(
         engine=report,
         layers=_explained(pair, result.layers, report),
         outputs=done.outputs,
-        task=done.task,
-        verdict=verdict_of(gate.conditions, done.outputs, result.layers, result.tensors, done.task),
+        metric=done.task,
+        conditions=checked_conditions(
+            gate.conditions, done.outputs, result.layers, result.tensors, done.task
+        ),
     )
 
 
@@ -108,8 +110,8 @@ def _explained(
     pair: ModelPair, layers: Sequence[LayerResult], engine: EngineReport
 ) -> tuple[LayerResult, ...]:
     """`layers` with the causes that only the engine shows before those of the simulation."""
-    mismatches = engine.audit.audit.mismatches if engine.audit else ()
-    wrong = {row.node: not_as_planned(row) for row in mismatches}
+    mismatched = engine.audit.mismatched if engine.audit else ()
+    wrong = {row.name: not_as_planned(row) for row in mismatched}
     done = engine.execution
     # The clean engine has the last word on the model's outputs.
     found = {a.tensor: a for a in (*done.tensors, *done.outputs)} if done else {}
@@ -175,9 +177,9 @@ def execute_engine(
         mismatch=bool(before.reference_mismatch),
         sinks=[*sinks, *([finals] if finals else [])],
     )
-    execution = Execution(
+    execution = EngineExecution(
         preflight=before,
-        way=str(found.way),
+        capture=str(found.way),
         checks=found.checks,
         tensors=found.attributions,
         outputs=found.clean,
@@ -185,6 +187,7 @@ def execute_engine(
         latency_ms=found.latency_ms,
         latency_samples=found.latency_samples,
         skipped=found.skipped,
+        kernels=(),
     )
     outputs = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
     task = finals.judged(metric, samples) if finals is not None and metric is not None else None

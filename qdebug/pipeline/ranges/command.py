@@ -9,11 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.calibrators.coverage import excesses, growth, stretches
+from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.errors import QdebugError, StoreError, UsageError, given_by
 from qdebug.measure.calibration import Coverage
-from qdebug.measure.ranges import SORTS, Planned, RangesResult, TensorDynamics, sorted_by
+from qdebug.measure.ranges import (
+    SORTS,
+    CalibrationData,
+    HeldOutData,
+    Planned,
+    RangesCoverage,
+    RangesResult,
+    RangesSource,
+    TensorDynamics,
+    sorted_by,
+)
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
@@ -22,8 +32,9 @@ from qdebug.model.samples.subset import SampleSubset, whole
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import Gathered, gather_ranges
 from qdebug.plan.lower import required_opset
-from qdebug.plan.plan import PrecisionPlan, bind_plan, nearest
+from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan, nearest
 from qdebug.plan.planfile import parse_plan
+from qdebug.results import ModelRef
 from qdebug.run.sizing import parallelism
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import RangeRecord
@@ -70,7 +81,7 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
     result = _of_run(settings) if _is_run(settings.source) else _of_model(settings, progress)
     detailed = settings.tensors or [t.name for t in result.tensors[: settings.detail_top]]
     tensors = tuple(
-        replace(t, marks=t.computed_marks()) if t.name in detailed else t for t in result.tensors
+        replace(t, calibrators=t.calibrated()) if t.name in detailed else t for t in result.tensors
     )
     return replace(result, tensors=tensors)
 
@@ -114,21 +125,16 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     order = [*(spec.name for spec in inputs), *model.graph.activations()]
     found = _dynamics(gathered, order, _readers(model, plan), {})
     chosen = _chosen(found, settings)
-    coverage, over = _coverage(chosen, gathered, seen)
     return RangesResult(
-        kind="model",
-        path=settings.source,
-        model_path=settings.source,
-        model_sha256=model.file.sha256,
-        calibration=settings.calib_data,
-        samples=subset.count,
+        source=RangesSource("model", settings.source),
+        model=ModelRef(settings.source, model.file.sha256),
+        calibration=CalibrationData(settings.calib_data, subset.count, gathered.from_cache),
+        holdout=HeldOutData(settings.holdout, held_out.count)
+        if settings.holdout and held_out
+        else None,
         sort=settings.sort,
         tensors=chosen,
-        coverage=coverage,
-        coverage_tensors=over,
-        holdout=settings.holdout or "",
-        held_out_samples=held_out.count if held_out else 0,
-        from_cache=gathered.from_cache,
+        coverage=_coverage(chosen, gathered, seen),
     )
 
 
@@ -148,25 +154,23 @@ def _of_run(settings: RangesSettings) -> RangesResult:
     plan = _plan(plan_text)
     readers = _readers_of_run(told["model"], plan) if plan else None
     planned = {
-        name: Planned(float(np.max(entry.amax)), entry.method)
+        name: _planned(entry, gathered.histograms[name])
         for name, entry in (plan.tensors if plan else {}).items()
+        if name in gathered.histograms
     }
     computed = [tensor["name"] for tensor in results.get("tensors", ())]
     order = [*(name for name in records if name not in computed), *computed]
     chosen = _chosen(_dynamics(gathered, order, readers, planned), settings)
-    coverage, over = _coverage(chosen, gathered, None)
     flags = told["settings"]
     return RangesResult(
-        kind="run",
-        path=settings.source,
-        model_path=told["model"].get("path", ""),
-        model_sha256=told["model"].get("sha256", ""),
-        calibration=flags.get("calib_data") or flags.get("inputs", ""),
-        samples=len(gathered.samples),
+        source=RangesSource("run", settings.source),
+        model=ModelRef(told["model"].get("path", ""), told["model"].get("sha256", "")),
+        calibration=CalibrationData(
+            flags.get("calib_data") or flags.get("inputs", ""), len(gathered.samples), False
+        ),
         sort=settings.sort,
         tensors=chosen,
-        coverage=coverage,
-        coverage_tensors=over,
+        coverage=_coverage(chosen, gathered, None),
     )
 
 
@@ -241,14 +245,19 @@ def _chosen(found: list[TensorDynamics], settings: RangesSettings) -> tuple[Tens
 
 def _coverage(
     tensors: Sequence[TensorDynamics], gathered: Gathered, seen: Gathered | None
-) -> tuple[Coverage, int]:
-    """The coverage of the tensors that INT8 layers read, or of all, and how many those are."""
+) -> RangesCoverage:
+    """The coverage of the tensors that INT8 layers read, or of all."""
     over = [t for t in tensors if t.read_by] or tensors
     amax = {t.name: t.sample_amax for t in over}
     largest = {t.name: t.amax for t in over}
     beyond = excesses(largest, seen.sample_amax) if seen else []
     found = stretches(amax, gathered.samples)
-    return Coverage(growth(amax), tuple(found), tuple(beyond)), len(over)
+    return RangesCoverage(len(over), Coverage(growth(amax), tuple(found), tuple(beyond)))
+
+
+def _planned(entry: TensorRange, seen: TensorHistogram) -> Planned:
+    amax = float(np.max(entry.amax))
+    return Planned(amax, entry.method, share_above(seen, amax))
 
 
 def _readers(model: Model, plan: PrecisionPlan) -> _Readers:

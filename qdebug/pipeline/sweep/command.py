@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from qdebug.calibrators.registry import parse_method
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import QdebugError, given_by
+from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Condition
 from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
@@ -37,6 +38,7 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.report.files import check_new, make_folder, write_bytes, write_text
+from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
 from qdebug.types import Progress, ProgressCallback, ignore_progress
@@ -87,16 +89,17 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     library = points[0].runtime.label
     told = tuple(_note(text, names, len(variants)) for text, names in notes.items())
     return SweepResult(
-        model_path=settings.model,
-        model_sha256=model.file.sha256,
+        model=ModelRef(settings.model, model.file.sha256),
         backend=settings.backend,
         library=library,
         device=fit[0].runtime.device_name if runs else "",
         samples=samples.count,
-        metric=metric.name if metric else "",
-        rows=tuple(rows),
+        metric=ReferenceMetric(metric.name, rows[0].simulation.reference_metric)
+        if metric
+        else None,
+        combinations=tuple(rows),
         notes=(*told, *idle_note(rows, library)),
-        seconds=time.perf_counter() - started,
+        timings_s={"total": time.perf_counter() - started},
     )
 
 
@@ -182,23 +185,21 @@ class _Work:
             values = point.values.values()
             text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
             self._tell(done + number, f"{variant.name}, {text}")
-            row = SweepRow(point.combination(variant, pair), simulation, not_run)
-            yield self._built(row, pair, point.runtime, done + number + 1).judged(self.conditions)
+            row = SweepRow(done + number + 1, point.combination(variant, pair), simulation, not_run)
+            yield self._built(row, pair, point.runtime).judged(self.conditions)
         self._tell(done + len(self.points), variant.name)
 
-    def _built(
-        self, row: SweepRow, pair: ModelPair, runtime: EngineRuntime, number: int
-    ) -> SweepRow:
-        found = facts_of(runtime, pair, not_run=row.not_run)
+    def _built(self, row: SweepRow, pair: ModelPair, runtime: EngineRuntime) -> SweepRow:
+        found = facts_of(runtime, pair, not_run=row.not_executed_because)
         if isinstance(found, Failure):
             return replace(row, failure=found)
         row = replace(row, engine=found.facts)
         if self.folder:
             built = built_of(runtime, pair, found)
-            stem = f"{self.folder}/{number}"
+            stem = f"{self.folder}/{row.number}"
             write_bytes(f"{stem}.engine", built.engine, "--save-engines")
             write_text(f"{stem}.log", built.log, "--save-engines")
-        if row.not_run:
+        if row.not_executed_because:
             return row
         return replace(row, execution=executed(runtime, pair, found, self.judge))
 

@@ -13,7 +13,7 @@ from qdebug import __version__
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import BackendError, ModelError, QdebugError
-from qdebug.measure.sweep import EngineFacts, Execution, Failure, Misbuilt, OutputErrors
+from qdebug.measure.sweep import EngineFacts, EngineRun, Failure, Misbuilt, OutputErrors
 from qdebug.pipeline.engine.build import Engine, engine_of
 from qdebug.pipeline.engine.request import build_request
 from qdebug.pipeline.sweep.errors import OutputJudge, errors_from_json
@@ -65,7 +65,7 @@ def built_of(runtime: EngineRuntime, pair: ModelPair, found: Found) -> BuiltEngi
 
 def executed(
     runtime: EngineRuntime, pair: ModelPair, found: Found, judge: OutputJudge
-) -> Execution:
+) -> EngineRun:
     """Execute an engine that was found, over all samples, or take what an earlier run measured.
 
     Raises:
@@ -82,9 +82,9 @@ def executed(
         asked = build_request(runtime.typing, pair).graph
         with closing(runtime.clean(asked.proto, built)) as session:
             errors = judge.of(session, pair)
-            execution = Execution(errors, session.latency_ms(judge.first_feeds()))
+            execution = EngineRun(errors, session.latency_ms(judge.first_feeds()))
     except (BackendError, ModelError) as error:
-        return Execution(OutputErrors({}, None, None, error.message), None)
+        return EngineRun(OutputErrors({}, None, None, error.message), None)
     if keep:
         save_result(_KIND, key, asdict(execution))
     return execution
@@ -98,17 +98,17 @@ def _key(runtime: EngineRuntime, pair: ModelPair, *parts: str) -> str:
 
 def _facts(engine: Engine) -> EngineFacts:
     report = engine.report
-    found = report.audit.audit if report.audit else Audit(())
+    found = report.audit or Audit(())
     return EngineFacts(
         built_for=report.built_for,
-        seconds=report.seconds,
+        build_s=report.build_s,
         size_bytes=report.size_bytes,
         layers=report.layers,
         values=gate_values(summarize(engine.info), found) if engine.info else {},
-        mismatches=tuple(Misbuilt(r.node, str(r.asked), r.built) for r in found.mismatches),
-        unknown=tuple(r.node for r in found.unknown),
+        mismatches=tuple(Misbuilt(r.name, str(r.requested), r.built) for r in found.mismatched),
+        unknown=found.unknown,
         warnings=(*engine.notes, *(w.text for w in report.warnings)),
-        digest=hashlib.sha256(engine.built.engine).hexdigest(),
+        sha256=hashlib.sha256(engine.built.engine).hexdigest(),
         cached=report.cached,
     )
 
@@ -128,7 +128,7 @@ def _from_json(kept: Mapping[str, Any]) -> EngineFacts | None:
         return None
 
 
-def _execution_from_json(kept: Mapping[str, Any]) -> Execution | None:
+def _execution_from_json(kept: Mapping[str, Any]) -> EngineRun | None:
     errors = errors_from_json(kept.get("errors") or {})
     latency = kept.get("latency_ms")
-    return Execution(errors, latency) if errors and isinstance(latency, float) else None
+    return EngineRun(errors, latency) if errors and isinstance(latency, float) else None

@@ -135,6 +135,6 @@ def errors_from_json(found: Mapping[str, Any]) -> OutputErrors | None:
     """What was kept, None where it is not what this version keeps."""
     try:
         outputs = {name: Metrics(**metrics) for name, metrics in found["outputs"].items()}
-        return OutputErrors(outputs, found["task"], found["reference_task"])
+        return OutputErrors(outputs, found["metric"], found["reference_metric"])
     except (AttributeError, KeyError, TypeError):
         return None

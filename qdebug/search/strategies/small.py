@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.search.model import Floats
-from qdebug.search.problem import Verdict
+from qdebug.search.problem import CandidateVerdict
 from qdebug.search.strategies.base import Chosen, Found
 from qdebug.search.strategies.belief import Belief
 from qdebug.search.strategies.shrink import AT_ONCE, prove
@@ -99,7 +99,9 @@ class _Small:
             chances[is_open] = belief.chances(self._members[is_open], bound)
             return chances
         passed = [chosen for chosen, answer in belief.answers.items() if answer.passed]
-        failed = [s for s, answer in belief.answers.items() if answer.verdict is Verdict.FAIL]
+        failed = [
+            s for s, answer in belief.answers.items() if answer.verdict is CandidateVerdict.FAIL
+        ]
         self._contradicted = any(chosen < other for chosen in passed for other in failed)
         kept = self._held_by(failed) < (_VOTES if self._contradicted else 1)
         return np.asarray(is_open & kept, np.float64)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdebug.engine_info.audit import Verdict, audit
+from qdebug.engine_info.audit import AuditVerdict, audit
 from qdebug.engine_info.build_log import read_build_log
 from qdebug.engine_info.flow import left_high, product_edges
 from qdebug.engine_info.layers import (
@@ -38,10 +38,10 @@ def test_real_builds_run_as_planned(inspected: Builds, network: str, precision: 
     build = inspected(network, precision)
     result = audit(build.bound.precisions, build.info)
     assert result.passed and not result.unknown
-    assert [row.node for row in result.rows] == [layer.name for layer in build.bound.layers]
-    products = [row for row in result.rows if row.op_type in QUANTIZABLE_OPS]
-    assert {row.verdict for row in products} == {Verdict.SAME}
-    gone = {row.op_type for row in result.rows if row.verdict is Verdict.GONE}
+    assert [row.name for row in result.layers] == [layer.name for layer in build.bound.layers]
+    products = [row for row in result.layers if row.op_type in QUANTIZABLE_OPS]
+    assert {row.verdict for row in products} == {AuditVerdict.SAME}
+    gone = {row.op_type for row in result.layers if row.verdict is AuditVerdict.GONE}
     assert gone <= {"Flatten", "Reshape", "Transpose", "Mul"}
 
 
@@ -49,8 +49,8 @@ def test_a_plan_that_another_engine_was_built_from_is_found_out(inspected: Build
     asked = inspected("digits_cnn", "int8").bound.precisions
     result = audit(asked, inspected("digits_cnn", "fp16").info)
     int8 = [name for name, precision in asked.items() if precision is INT8]
-    assert {row.node for row in result.mismatches} >= set(int8)
-    assert {row.built for row in result.mismatches} == {"fp16"}
+    assert {row.name for row in result.mismatched} >= set(int8)
+    assert {row.built for row in result.mismatched} == {"fp16"}
 
 
 def _upsampler() -> onnx.ModelProto:
@@ -91,10 +91,10 @@ def test_an_int8_layer_that_tensorrt_cannot_quantize_is_found(
     ]
     info = read_build_log(build_log(insert_qdq(graph, items)), "build.log")
     result = audit({layer.name: INT8 for layer in layers}, info)
-    assert [(r.node, r.verdict, r.built) for r in result.rows] == [
-        ("first", Verdict.SAME, "int8"),
-        ("up", Verdict.MISMATCH, "fp32"),
-        ("last", Verdict.SAME, "int8"),
+    assert [(r.name, r.verdict, r.built) for r in result.layers] == [
+        ("first", AuditVerdict.SAME, "int8"),
+        ("up", AuditVerdict.MISMATCH, "fp32"),
+        ("last", AuditVerdict.SAME, "int8"),
     ]
     summary = summarize(info)
     # Between two INT8 convolutions it costs two changes, and its Q/DQ pairs only cost.
@@ -152,53 +152,56 @@ CASTING = "__myl_CastReshMulSum_myl0_46"
 @pytest.mark.parametrize(
     ("layer", "op_type", "asked", "verdict"),
     [
-        (CONV, "Conv", INT8, Verdict.SAME),
-        (CONV, "Conv", FP16, Verdict.MISMATCH),
+        (CONV, "Conv", INT8, AuditVerdict.SAME),
+        (CONV, "Conv", FP16, AuditVerdict.MISMATCH),
         (_layer("n", "gemm", "a:fp16", "b:fp16", constants="w:int8"), "Gemm", INT8,
-         Verdict.MISMATCH),
-        (_layer("n", "gemm", "a:fp16", "b:fp16"), "MatMul", FP32, Verdict.MISMATCH),
-        (_layer("n", "kgen", "a:fp16", "b:fp16"), "Softmax", FP32, Verdict.MISMATCH),
-        (_layer("n", "kgen", "a:fp32", "b:fp16"), "Softmax", FP16, Verdict.FUSED),
+         AuditVerdict.MISMATCH),
+        (_layer("n", "gemm", "a:fp16", "b:fp16"), "MatMul", FP32, AuditVerdict.MISMATCH),
+        (_layer("n", "kgen", "a:fp16", "b:fp16"), "Softmax", FP32, AuditVerdict.MISMATCH),
+        (_layer("n", "kgen", "a:fp32", "b:fp16"), "Softmax", FP16, AuditVerdict.FUSED),
         (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n", constants="w:fp16"), "Gemm", FP16,
-         Verdict.FUSED),
-        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n"), "MatMul", FP16, Verdict.FUSED),
+         AuditVerdict.FUSED),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n"), "MatMul", FP16, AuditVerdict.FUSED),
         (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n", constants="w:fp32"), "Gemm", FP16,
-         Verdict.MISMATCH),
-        (_layer(CASTING, "kgen", "a:fp32", "b:fp32", "n"), "MatMul", INT8, Verdict.MISMATCH),
-        (_layer("n", "CaskPooling", "a:int8", "b:int8"), "MaxPool", FP32, Verdict.FUSED),
-        (_layer("n", "CaskPooling", "a:int8", "b:int8"), "AveragePool", FP32, Verdict.MISMATCH),
-        (_layer("n", "kgen", "a:int64", "b:int64"), "Mul", FP32, Verdict.UNKNOWN),
-        (_layer("n", "kgen", "a", "b"), "Mul", FP32, Verdict.UNKNOWN),
+         AuditVerdict.MISMATCH),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp32", "n"), "MatMul", INT8, AuditVerdict.MISMATCH),
+        (_layer("n", "CaskPooling", "a:int8", "b:int8"), "MaxPool", FP32, AuditVerdict.FUSED),
+        (_layer("n", "CaskPooling", "a:int8", "b:int8"), "AveragePool", FP32,
+         AuditVerdict.MISMATCH),
+        (_layer("n", "kgen", "a:int64", "b:int64"), "Mul", FP32, AuditVerdict.UNKNOWN),
+        (_layer("n", "kgen", "a", "b"), "Mul", FP32, AuditVerdict.UNKNOWN),
     ],
 )  # fmt: skip
-def test_verdicts(layer: EngineLayer, op_type: str, asked: Precision, verdict: Verdict) -> None:
+def test_verdicts(
+    layer: EngineLayer, op_type: str, asked: Precision, verdict: AuditVerdict
+) -> None:
     name = layer.onnx_nodes[0]
-    (row,) = audit({name: asked}, _info(layer, ops=f"{name}:{op_type}")).rows
+    (row,) = audit({name: asked}, _info(layer, ops=f"{name}:{op_type}")).layers
     assert row.verdict is verdict
 
 
 def test_an_activation_inside_an_int8_kernel_is_no_mismatch() -> None:
     result = audit({"conv": INT8, "relu": FP32}, _info(CONV, ops="conv:Conv relu:Relu"))
-    assert [row.verdict for row in result.rows] == [Verdict.SAME, Verdict.FUSED]
+    assert [row.verdict for row in result.layers] == [AuditVerdict.SAME, AuditVerdict.FUSED]
 
 
 def test_tf32_counts_as_fp32_and_is_noted() -> None:
     layer = replace(_layer("n", "gemm", "a:fp32", "b:fp32"), tactic="sm80_gemm_tf32f32")
-    (row,) = audit({"n": FP32}, _info(layer)).rows
-    assert (row.verdict, row.built) == (Verdict.SAME, "tf32")
+    (row,) = audit({"n": FP32}, _info(layer)).layers
+    assert (row.verdict, row.built) == (AuditVerdict.SAME, "tf32")
     assert "TF32 flag" in row.note
 
 
 def test_nodes_without_a_layer_are_said_not_failed() -> None:
     info = _info(CONV, ops="conv:Conv relu:Relu shape:Reshape scale:Mul lost:Gemm")
     asked = {"conv": INT8, "shape": FP32, "scale": FP32, "lost": INT8, "other": FP16}
-    verdicts = {row.node: row.verdict.value for row in audit(asked, info).rows}
+    verdicts = {row.name: row.verdict.value for row in audit(asked, info).layers}
     assert verdicts == {
         "conv": "as-planned", "shape": "gone", "scale": "gone", "lost": "unknown",
         "other": "unknown",
     }  # fmt: skip
     old = _info(replace(CONV, named_only=True))
-    assert audit({"conv": INT8, "hidden": INT8}, old).rows[1].verdict is Verdict.UNKNOWN
+    assert audit({"conv": INT8, "hidden": INT8}, old).layers[1].verdict is AuditVerdict.UNKNOWN
 
 
 def test_names_alone_and_engines_of_other_models_cannot_be_audited() -> None:

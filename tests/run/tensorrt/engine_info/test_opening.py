@@ -158,11 +158,11 @@ def test_two_engines_differ_by_node(inspected: Callable[[str, str], Any]) -> Non
     plain, quantized = (inspected("digits_cnn", kind).info for kind in ("fp32", "int8"))
     assert diff(plain, plain).changes == ()
     result = diff(plain, quantized)
-    kinds = {change.node: change.kinds for change in result.changes}
+    kinds = {change.node: change.changed for change in result.changes}
     assert "precision" in kinds["/stem/conv/Conv"]
     assert "fusion" in kinds["/stem/act/Clip"]  # no longer in the convolution's kernel
     assert not any("QuantizeLinear" in node for node in kinds)
-    assert result.compared == 31
+    assert result.compared_nodes == 31
 
 
 def test_times_tactics_and_lost_nodes_differ() -> None:
@@ -175,7 +175,7 @@ def test_times_tactics_and_lost_nodes_differ() -> None:
         )
 
     changes = diff(engine("t1", 1.0, "a"), engine("t2", 1.2, "b")).changes
-    assert [(c.node, c.kinds) for c in changes] == [
+    assert [(c.node, c.changed) for c in changes] == [
         ("c", ("tactic", "time")), ("a", ("only-before",)), ("b", ("only-after",)),
     ]  # fmt: skip
     assert diff(engine("t", 1.0), engine("t", 1.05)).changes == ()
