@@ -18,15 +18,17 @@ import pytest
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.source import Source
 
-README = Path(__file__).parents[3] / "README.md"
+ROOT = Path(__file__).parents[3]
 
 
-def test_every_target_is_in_the_readme_and_has_tests() -> None:
-    readme = README.read_text(encoding="utf-8")
+def test_every_target_is_in_the_readme_and_the_guide_and_has_tests() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
     line = next(line for line in readme.splitlines() if line.startswith("qdebug export"))
     tests = {path.stem.removeprefix("test_export_") for path in Path(__file__).parent.glob("*.py")}
     for name in EXPORT_TARGETS:
         assert re.search(rf"\b{name}\b", line)
+        assert f"| `--to {name}` |" in guide
         assert name == "onnx" or name.replace("-", "_") in tests  # onnx: below
 
 
