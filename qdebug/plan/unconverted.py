@@ -10,6 +10,7 @@ import onnx
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan
+from qdebug.plan.rewrite.edit import bodies
 from qdebug.types import Precision
 
 _MOST_OPERATORS = 5
@@ -71,7 +72,7 @@ def _bodies(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
     holders: Counter[str] = Counter()
     inside = 0
     for node in nodes:
-        count = sum(_size(body) for body in _graphs(node))
+        count = sum(_size(body) for body in bodies(node))
         if count:
             holders[node.op_type] += 1
             inside += count
@@ -83,17 +84,10 @@ def _bodies(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
         )
 
 
-def _graphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _size(body: onnx.GraphProto) -> int:
     """The number of nodes of a body and the bodies in it, without constants."""
     own = [n for n in body.node if n.op_type != "Constant"]
-    return len(own) + sum(_size(inner) for n in own for inner in _graphs(n))
+    return len(own) + sum(_size(inner) for n in own for inner in bodies(n))
 
 
 def _listed(operators: Counter[str]) -> str:
