@@ -1,13 +1,13 @@
-"""entropy: TensorRT's calibration, the range whose 128 levels lose least information.
+"""entropy: TensorRT's calibration, the range whose 128 levels lose the least information.
 
 Of 2048 equal bins over [0, amax], the first i = 128 … 2048 are kept. P is those, with everything
-beyond added to the last. Q is the same bins without what is beyond, spread over 128 equal levels:
+beyond added to the last. Q is the same bins without what lies beyond, merged into 128 equal levels:
 each bin that is not empty gets its level's mean over such bins. The i with the least
 
     KL(P ‖ Q) = Σ p · log(p / q),   p = P / ΣP,   q = Q / ΣQ
 
-gives amax · i / 2048; the largest of equals. An i whose last bin is empty while values lie beyond
-is out, since q would be 0 where p is not.
+gives amax · i / 2048; of equals, the largest. An i whose last bin is empty while values lie beyond
+is ruled out, since q would be 0 where p is not.
 
 Source: Migacz, "8-bit inference with TensorRT", GTC 2017 (s7310), and what NVIDIA published of it
 in pytorch-quantization and ModelOpt (HistogramCalibrator): these also give the first bin the second
@@ -43,8 +43,8 @@ def entropy_amax(histogram: TensorHistogram) -> float:
 
 
 def linear_bins(histogram: TensorHistogram) -> Float64:
-    """Whole counts of |x| in 2048 equal bins over [0, amax], the last including amax; within a
-    1/4096 of amax of the exact ones."""
+    """Whole counts of |x| in 2048 equal bins over [0, amax], float64 [2048]; the last has amax.
+    Their edges are within 1/4096 of amax of the exact ones."""
     cuts = histogram.amax / BINS * np.arange(1, BINS, dtype=np.float64)
     above, _ = magnitudes(histogram).above(cuts)
     total = histogram.count

@@ -49,8 +49,13 @@ values bring smaller ones, and every new layout costs as much as counting a smal
 
 
 class Added(NamedTuple):
-    """What one array brought: Σx², and the sum of its samples' largest finite magnitudes, which
-    `peaks` holds one by one, float32 [samples]."""
+    """What one array adds.
+
+    Attributes:
+        total_sq: Σx² of its finite values.
+        peak_total: the sum of its samples' largest finite magnitudes.
+        peaks: those magnitudes, float32 [samples].
+    """
 
     total_sq: float
     peak_total: float
@@ -58,10 +63,11 @@ class Added(NamedTuple):
 
 
 class Accumulator:
-    """Adds arrays up to the histogram that all of them together have: bin by bin the same in
-    whatever order and parts they come; the last digits of the sums do depend on it.
+    """The histogram of all arrays that were added so far.
 
-    Memory for the bins between the smallest and the largest magnitude. For one thread at a time.
+    Its bins depend neither on the order of the arrays nor on how the values are split among them;
+    the last digits of its sums do. It holds the bins between the smallest and the largest magnitude
+    in memory, and is not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -73,12 +79,14 @@ class Accumulator:
         self._pending = 0  # values in the counters
 
     def add(self, values: Array, samples: int = 1) -> Added:
-        """Add an array of any floating type and shape; float64 is rounded to float32, in which INT8
-        scales are kept, so that what lies beyond its range counts as Inf.
+        """Add an array.
 
-        `samples` says how many samples the leading axis holds, one after the other. An axis that
-        does not split into so many belongs to a tensor without a batch axis: it counts as one
-        sample, and its largest magnitude as that of each.
+        Args:
+            values: of any floating type and shape. float64 is rounded to float32, in which INT8
+                scales are kept; what lies beyond its range then counts as Inf.
+            samples: how many samples the leading axis holds, one after the other. Where it does not
+                split evenly, the tensor has no batch axis: it counts as one sample, and each sample
+                has its largest magnitude.
         """
         flat = _flat(values)
         splits = samples > 0 and values.ndim > 0 and values.shape[0] % samples == 0
@@ -98,7 +106,7 @@ class Accumulator:
         return Added(scan.total_sq, scan.peak_total, peaks)
 
     def histogram(self) -> TensorHistogram:
-        """That of everything added so far."""
+        """The histogram so far."""
         seen = self._seen
         top, first, table = (
             self._trimmed() if seen.amax_bits else (0, 0, np.zeros((4, 0), np.int64))
@@ -169,11 +177,17 @@ def _flat(values: Array) -> Float32:
 
 
 class Scan(NamedTuple):
-    """What the pass finds. NaN and Inf are counted and left out of everything else.
+    """What one pass over an array finds. NaN and Inf are counted and left out of everything else.
 
-    `amax_bits` and `smallest_bits` are the float32 bit patterns of the largest and the smallest
-    magnitude that is not 0, or 0. `samples` counts those with finite values, `peak_total` adds up
-    their largest magnitudes. The first `tallied` values have been counted.
+    Attributes:
+        low, high: smallest and largest finite value; +inf and -inf where there is none.
+        nan_count, inf_count: values left out.
+        total_sq: Σx².
+        amax_bits, smallest_bits: float32 bit patterns of the largest magnitude, and of the smallest
+            other than 0; 0 where there is none.
+        samples: those with finite values.
+        peak_total: the sum of their largest magnitudes.
+        tallied: how many values, from the first on, were also counted in bins.
     """
 
     low: float
@@ -188,7 +202,7 @@ class Scan(NamedTuple):
     tallied: int
 
     def join(self, other: Scan) -> Scan:
-        """That of both."""
+        """The scan of both arrays."""
         return Scan(
             min(self.low, other.low),
             max(self.high, other.high),
@@ -209,13 +223,14 @@ NOTHING = Scan(np.inf, -np.inf, 0, 0, 0.0, 0, 0, 0, 0.0, 0)
 
 
 def new_counters(bins: int) -> Counters:
-    """Zeros for so many bins: a counter for each one's positive values, then for the negative ones.
-    Its upper 24 bits count, those below add up the mantissa bits that the bin drops."""
+    """Counters for `bins` bins, all 0, uint64 [2 · bins + spare]: for the positive values of each,
+    then for the negative ones. The upper 24 bits count; the lower 40 add up the mantissa bits that
+    the bin drops."""
     return np.zeros(2 * bins + _SPARE, np.uint64)
 
 
 def emptied(counters: Counters) -> Int64:
-    """A histogram's table, int64 [4, bins], of what has been counted; sets it back to 0."""
+    """What was counted, as a histogram's table, int64 [4, bins]; the counters are set to 0."""
     filled = counters[:-_SPARE].reshape(2, -1)
     table = np.concatenate([filled >> _COUNT_SHIFT, filled & _DROPPED]).astype(np.int64)
     counters[:] = 0
@@ -225,11 +240,15 @@ def emptied(counters: Counters) -> Int64:
 def gather(
     flat: Float32, peaks: Float32, room: int, top: int, first: int, counters: Counters
 ) -> Scan:
-    """Scan contiguous values, as many for each place of `peaks`, which gets their largest finite
-    magnitude; and count those before the first that have no bin, but at most `room`.
+    """Scan contiguous values, and count them in bins up to the first that has no bin.
 
-    `counters` are those of the bins from number `first`, in the layout for `top` and up to the end
-    of its octave.
+    Args:
+        flat: the values, float32 [n].
+        peaks: float32 [samples]; gets the largest finite magnitude of each n / samples values.
+        room: how many values may be counted at most.
+        top, first: the layout of the bins, and the number of the first of them; they reach to the
+            end of `top`'s octave.
+        counters: those of the bins; see `new_counters`.
     """
     if native is None:
         return numpy_scan(flat, peaks)
@@ -237,7 +256,7 @@ def gather(
 
 
 def count(flat: Float32, top: int, first: int, counters: Counters) -> None:
-    """Count values that all have a bin, except for zeros, NaN and Inf."""
+    """Count values, float32 [n], all of which have a bin but zeros, NaN and Inf; see `gather`."""
     if native is None:
         numpy_count(flat, top, first, counters)
     else:
@@ -245,7 +264,7 @@ def count(flat: Float32, top: int, first: int, counters: Counters) -> None:
 
 
 def numpy_scan(flat: Float32, peaks: Float32) -> Scan:
-    """`gather` in numpy, which counts nothing: it gains nothing by doing both at once."""
+    """`gather` in NumPy. It counts nothing: doing both in one pass saves no time here."""
     matrix = flat.reshape(len(peaks), -1)
     height = max(1, _BLOCK // max(matrix.shape[1], 1))
     scan = NOTHING

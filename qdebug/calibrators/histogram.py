@@ -92,12 +92,12 @@ class TensorHistogram:
 
     @property
     def first_bin(self) -> int:
-        """Number of the bin that `bins[0]` counts."""
+        """The number of the bin that `bins[0]` counts."""
         return 0 if self.zeros else self.first
 
     @property
     def bins(self) -> npt.NDArray[np.int64]:
-        """Counts of |x|, zeros included."""
+        """Counts of |x|, zeros included, int64 [bins]."""
         counts: npt.NDArray[np.int64] = self.table[0] + self.table[1]
         if not self.zeros:
             return counts
@@ -112,8 +112,7 @@ class TensorHistogram:
         return edges(self.first_bin, len(self.bins), top)
 
     def merge(self, other: TensorHistogram) -> TensorHistogram:
-        """The histogram of both: the same whatever is merged in whatever order, but for the last
-        digits of the sums."""
+        """The histogram of both. The order of merging changes only the last digits of the sums."""
         top, first, table = _merged_bins(self, other)
         return TensorHistogram(
             low=min(self.low, other.low),
@@ -131,9 +130,11 @@ class TensorHistogram:
         )
 
     def magnitude_percentile(self, percentile: float) -> float:
-        """The magnitude that `percentile` % of the values do not exceed: numpy.percentile(|x|) with
-        each of the two values that it interpolates between known to one bin (under 0.8 %); 100 %
-        is the exact amax. 0 for a tensor without finite values."""
+        """The magnitude that `percentile` % of the values do not exceed, as numpy.percentile(|x|).
+
+        Each of the two values that it interpolates between is known to one bin (under 0.8 %); 100 %
+        is the exact amax. 0 for a tensor without finite values.
+        """
         if self.count == 0:
             return 0.0
         position = percentile / 100 * (self.count - 1)
@@ -210,7 +211,7 @@ class Spread:
         return float(np.dot(self.density, self.high**3 - self.low**3)) / 3
 
     def above(self, cut: Float64) -> tuple[Float64, Float64]:
-        """How many values are at `cut` or above, and their sum; of `cut`'s shape."""
+        """How many values are at `cut` or above, and their sum: float64, each of `cut`'s shape."""
         index = bin_numbers(magnitude_bits(cut), self.top)
         index -= self.first - 1
         np.clip(index, 0, len(self.low) - 1, out=index)
@@ -274,14 +275,14 @@ def top_of(amax_bits: int) -> int:
 
 
 def magnitude_bits(magnitude: npt.NDArray[np.floating[Any]]) -> Int32:
-    """float32 bit patterns of magnitudes, at most the largest finite one."""
+    """float32 bit patterns of magnitudes, int32 of the same shape; at most the largest finite."""
     with np.errstate(over="ignore"):
         bits = magnitude.astype(np.float32).view(np.int32)
     return np.minimum(bits, LARGEST_BITS)
 
 
 def bin_numbers(bits: Int32, top: int) -> Int32:
-    """The number of the bin of each bit pattern; the pattern's order is the numbers' order."""
+    """The number of the bin of each bit pattern, int32 of the same shape, in the same order."""
     step = np.clip(top - (bits >> MANTISSA_BITS), 0, _STEPS)
     above = bits - ((top - 1 - step) << MANTISSA_BITS)
     start = np.int32((top - _STEPS - 1) * 128)
@@ -302,7 +303,7 @@ def end_of(top: int) -> int:
 
 
 def lower_bits(first: int, count: int, top: int) -> Int32:
-    """The smallest bit pattern of each of `count` bins from number `first`."""
+    """The smallest bit pattern of each of `count` bins from number `first`, int32 [count]."""
     numbers = np.arange(first, first + count, dtype=np.int32)
     linear = numbers - np.int32((top - _STEPS - 1) * 128)  # 128 … 4095 in the upper octaves
     position = np.maximum(linear, 128).astype(np.float32)
@@ -319,7 +320,8 @@ def renumbered(number: int, top: int, new_top: int) -> int:
 
 
 def edges(first: int, count: int, top: int) -> Float64:
-    """Lower edges of `count` bins from number `first`, and the upper edge of the last."""
+    """Lower edges of `count` bins from number `first`, and the upper edge of the last one, float64
+    [count + 1]."""
     bits = lower_bits(first, count + 1, top)
     values = bits.view(np.float32).astype(np.float64)
     values[bits > LARGEST_BITS] = 2.0**128
@@ -327,8 +329,8 @@ def edges(first: int, count: int, top: int) -> Float64:
 
 
 def means(first: int, counts: Int64, dropped: Int64, top: int) -> Float64:
-    """The exact mean of each bin's values, from their count and the sum of their dropped bits; the
-    lower edge of an empty bin."""
+    """The exact mean of each bin's values, float64 [bins], from their count and the sum of the
+    mantissa bits that the bin drops; the lower edge of an empty bin."""
     bits = lower_bits(first, len(counts), top)
     ulp = np.ldexp(1.0, np.maximum(bits >> MANTISSA_BITS, 1) - (127 + MANTISSA_BITS))
     low = bits.view(np.float32).astype(np.float64)
@@ -337,15 +339,15 @@ def means(first: int, counts: Int64, dropped: Int64, top: int) -> Float64:
 
 
 def is_even(counts: Int64, mean: Float64, low: Float64, high: Float64) -> npt.NDArray[np.bool_]:
-    """Whether values spread evenly over [low, high) could have that mean; not for a few, which are
-    better taken to be at their mean."""
+    """Whether values spread evenly over [low, high) could have that mean, bool [bins]. False for a
+    few values, which are better taken to be at their mean."""
     allowed = np.maximum(_FIT, _SIGMAS / np.sqrt(12.0 * np.maximum(counts, 1))) * (high - low)
     return (counts > _FEW) & (high > low) & (np.abs(mean - (low + high) / 2) <= allowed)
 
 
 def coarsen(table: Int64, first: int, top: int, new_top: int) -> tuple[Int64, int]:
-    """A table (see TensorHistogram) laid out for `top`, for the larger `new_top`, and its first
-    bin's new number."""
+    """A table (see TensorHistogram) laid out for `top` in the layout for the larger `new_top`, and
+    the number of its first bin there."""
     if top == new_top or table.shape[1] == 0:
         return table, first
     bits = lower_bits(first, table.shape[1], top)

@@ -1,6 +1,6 @@
-"""mean-max: the range is what a sample's largest magnitude is on average.
+"""mean-max: the range ends at the average of the samples' largest magnitudes.
 
-Half of the samples clip a little, and a single extreme sample counts for its share only.
+About half of the samples clip a little, and a single extreme sample counts only for its share.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from qdebug.calibrators.histogram import TensorHistogram
 def mean_max_amax(histogram: TensorHistogram) -> float:
     """amax = mean over samples of max |x|, of the samples that have finite values; 0 without any.
 
-    The same for any batch size. It is the average that ONNX Runtime's MinMax calibrator takes of
-    batches with `moving_average` and a constant of 1/n, and Polygraphy's and TensorRT's users know
-    as averaged max calibration.
+    It does not depend on the batch size. ONNX Runtime's MinMaxCalibrater takes the same average, of
+    batches instead of samples, with `moving_average` and a constant of 1/n.
     """
     if histogram.samples == 0:
         return 0.0

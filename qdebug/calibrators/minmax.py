@@ -1,4 +1,8 @@
-"""minmax: the range is the largest magnitude seen. Nothing clips; an outlier stretches the step."""
+"""minmax: the range ends at the largest magnitude. Nothing clips; an outlier makes a coarse step.
+
+TensorRT's IInt8MinMaxCalibrator and ONNX Runtime's MinMaxCalibrater, without a moving average, take
+the same range.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +10,5 @@ from qdebug.calibrators.histogram import TensorHistogram
 
 
 def minmax_amax(histogram: TensorHistogram) -> float:
-    """amax = max |x|, exact."""
+    """amax = max |x|, exact; 0 for a tensor without finite values."""
     return histogram.amax

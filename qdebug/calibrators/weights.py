@@ -1,26 +1,25 @@
-"""Ranges of weights, which are known exactly: per tensor, or per channel along an axis.
+"""Ranges of weights of least squared error, per tensor or per channel along an axis.
 
-`max` is the largest magnitude, which clips nothing. `mse` is the amax of least squared error
+Weights are known exactly, so each candidate is tried on the values themselves. The range ends at
+the amax of least squared error
 
     E(amax) = Σ (w − s · clamp(round(w / s), −128, 127))²,   s = amax / 127
 
-searched for among ranges up to the largest magnitude (see mse.py for the source).
+among ranges up to the largest magnitude (see mse.py for the source).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qdebug.calibrators.gather import histogram_of
-from qdebug.calibrators.histogram import Float64
+from qdebug.calibrators.histogram import Float32, Float64
 from qdebug.calibrators.mse import QMAX, QMIN, mse_amax
 
 Weight = npt.NDArray[np.floating[Any]]
-Float32 = npt.NDArray[np.float32]
 
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 _BLOCK = 1 << 16  # elements that are handled together: what they need stays in a core's cache
@@ -30,9 +29,7 @@ _SHORT = 256
 _FINER = 4  # points on either side of the best, twice
 
 
-def max_weight_amax(weight: Weight, axis: int | None) -> Float64:
-    """Largest magnitude of a weight: a scalar, or one per channel along `axis`. 0 for an empty
-    channel, NaN for one that holds NaN."""
+def _largest(weight: Weight, axis: int | None) -> Float64:
     if axis is None:
         return np.asarray(np.abs(weight).max(initial=0.0), np.float64)
     largest = np.abs(_channels(weight, axis)).max(axis=1, initial=0.0)
@@ -40,9 +37,17 @@ def max_weight_amax(weight: Weight, axis: int | None) -> Float64:
 
 
 def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
-    """The amax of least squared error of a weight, at or below its largest magnitude: a scalar, or
-    one per channel along `axis`. Where values are NaN or Inf, as `max_weight_amax`."""
-    largest = max_weight_amax(weight, axis)
+    """The amax of least squared error, at most the largest magnitude.
+
+    Args:
+        weight: of any floating type and shape.
+        axis: that of the channels; None gives the weight one range.
+
+    Returns:
+        float64: a scalar, or one for each channel. 0 for an empty channel. The largest magnitude,
+        NaN or Inf, for one that holds such values.
+    """
+    largest = _largest(weight, axis)
     if axis is None:
         usable = weight.size > 0 and np.isfinite(largest)
         return np.asarray(mse_amax(histogram_of(weight)) if usable else largest, np.float64)
@@ -56,12 +61,6 @@ def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
         finite = np.isfinite(largest[rows])
         best[rows][finite] = _least(channels[rows][finite], largest[rows][finite])
     return best
-
-
-WEIGHT_METHODS: dict[str, Callable[[Weight, int | None], Float64]] = {
-    "max": max_weight_amax,
-    "mse": mse_weight_amax,
-}
 
 
 def _channels(weight: Weight, axis: int) -> Weight:
@@ -100,7 +99,7 @@ def _best_of(
 
 
 def _lower_bound(largest: Float64, error: Float64) -> Float64:
-    """Below this, clipping the largest magnitude, which becomes at most 128/127 · amax, alone costs
+    """The amax below which clipping the largest magnitude alone, to at most 128/127 · amax, costs
     more than `error`, that of no clipping."""
     return np.maximum((largest - np.sqrt(error)) * QMAX / -QMIN, largest / 256)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.measure.result import Cause
+from qdebug.wording import option
 
 LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
@@ -200,7 +201,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             share,
             f"its weight has one scale, but the widest channel has {weight.spread:.3g} times the "
             "range of the median one",
-            "Use --weights per-channel.",
+            f"Use {option('weights', 'per-channel')}.",
         )
     scales = "one scale" if weight.channels == 1 else f"{weight.channels} scales"
     return Cause(

@@ -1,4 +1,4 @@
-"""Ranges of weights: max as the planner has it, mse never worse and near the best there is."""
+"""Ranges of weights of least squared error: never worse than max, and near the best there is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.calibrators.weights import WEIGHT_METHODS, max_weight_amax, mse_weight_amax
+from qdebug.calibrators.weights import mse_weight_amax
 from qdebug.plan.quantize import fake_quantize, scale_of, weight_amax
 
 SHAPES = [
@@ -32,15 +32,6 @@ def _errors(weight: Any, amax: Any, axis: int | None) -> Any:
 
 
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
-def test_max_is_the_planners(shape: Any, axis: int | None, dtype: Any) -> None:
-    weight = _weight(shape).astype(dtype)
-    found = max_weight_amax(weight, axis)
-    assert found.dtype == np.float64
-    np.testing.assert_array_equal(found, weight_amax(weight, axis))
-
-
-@pytest.mark.parametrize(("shape", "axis"), SHAPES)
 def test_mse_is_near_the_best_and_never_worse_than_max(shape: Any, axis: int | None) -> None:
     weight = _weight(shape)
     largest = weight_amax(weight, axis)
@@ -62,9 +53,8 @@ def test_an_outlier_in_one_channel_is_clipped_there_only() -> None:
     assert np.all(found[[0, 1, 3]] < 4.5)
 
 
-@pytest.mark.parametrize("method", WEIGHT_METHODS)
-def test_degenerate_weights(method: str) -> None:
-    amax = WEIGHT_METHODS[method]
+def test_degenerate_weights() -> None:
+    amax = mse_weight_amax
     assert amax(np.zeros((3, 4), np.float32), 0).tolist() == [0, 0, 0]
     assert amax(np.zeros((3, 4), np.float32), None) == 0
     assert amax(np.zeros((2, 0), np.float32), 0).tolist() == [0, 0]
