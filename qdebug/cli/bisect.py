@@ -36,6 +36,7 @@ from qdebug.cli.options import (
     OptimizationLevel,
     Plan,
     Plugin,
+    Provider,
     Refit,
     SaveEngine,
     SaveLog,
@@ -194,6 +195,7 @@ def bisect_command(
     refit: Refit = False,
     version_compatible: VersionCompatible = False,
     capture: Capture = None,
+    provider: Provider = None,
     save_engine: SaveEngine = None,
     save_log: SaveLog = None,
     select_point: Annotated[

@@ -34,6 +34,7 @@ from qdebug.cli.options import (
     OptimizationLevel,
     Plan,
     Plugin,
+    Provider,
     Refit,
     SaveEngine,
     SaveLog,
@@ -121,6 +122,7 @@ def compare_command(
     refit: Refit = False,
     version_compatible: VersionCompatible = False,
     capture: Capture = None,
+    provider: Provider = None,
     save_engine: SaveEngine = None,
     save_log: SaveLog = None,
     output: Annotated[

@@ -198,6 +198,14 @@ SaveLog = Annotated[
         rich_help_panel=ENGINE,
     ),
 ]
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        help="Execution provider of ONNX Runtime, such as CUDA; the CPU's by default.",
+        metavar="NAME",
+        rich_help_panel=ENGINE,
+    ),
+]
 Capture = Annotated[
     str | None,
     typer.Option(

@@ -25,6 +25,7 @@ from qdebug.cli.options import (
     NoProgress,
     NumSamples,
     Plugin,
+    Provider,
     TimingCache,
     Verbose,
     Workspace,
@@ -137,6 +138,7 @@ def sweep_command(
     workspace: Workspace = None,
     timing_cache: TimingCache = None,
     plugin: Plugin = None,
+    provider: Provider = None,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -207,6 +209,7 @@ def sweep_command(
         "workspace": workspace,
         "timing_cache": timing_cache,
         "plugin": tuple(plugin or ()),
+        "provider": provider,
         "fail_on": tuple(fail_on or ()),
         "metric": metric,
         "save_engines": save_engines,

@@ -43,6 +43,7 @@ class EngineSettings:
         refit: weights of the engine can be replaced later.
         version_compatible: the engine runs under later versions of the library.
         save_engine, save_log: files for the engine that was built, and for the log of its build.
+        provider: an execution provider of ONNX Runtime, such as "CUDA"; None is the CPU's.
         capture: how tensors of an engine that runs are observed first; None is "outputs".
     """
 
@@ -61,6 +62,7 @@ class EngineSettings:
     save_engine: str | None = None
     save_log: str | None = None
     capture: CaptureName | None = None
+    provider: str | None = None
 
 
 def check_engine_flags(settings: EngineSettings) -> None:

@@ -42,7 +42,7 @@ class SweepSettings:
         optimization_level: an axis, the builder's level.
         tactic_sources: an axis, each "default", "none" or names of trt.TacticSource joined by "+".
         typing, tf32, sparsity, refit, version_compatible: axes.
-        workspace, timing_cache, plugin: as of `compare`, the same for all.
+        workspace, timing_cache, plugin, provider: as of `compare`, the same for all.
         reference: the FP32 model of one that carries Q/DQ.
         calibration, calib_data, method, samples, calib_samples, batch_size, metric: as of
             `compare`.
@@ -70,6 +70,7 @@ class SweepSettings:
     workspace: Workspace | None = None
     timing_cache: str | None = None
     plugin: tuple[str, ...] = ()
+    provider: str | None = None
     reference: str | None = None
     calibration: str | None = None
     calib_data: str | None = None

@@ -129,9 +129,13 @@ def _is_constant(graph: Graph, tensor: str) -> bool:
     return tensor in graph.initializers
 
 
+def dtype_of(kind: int | None) -> str:
+    """An onnx.TensorProto type as in `EngineTensor.dtype`; "" for one that has no name there."""
+    return _DTYPES.get(kind, "") if kind is not None else ""  # type: ignore[call-overload]
+
+
 def _tensor(graph: Graph, name: str) -> EngineTensor:
-    kind = graph.types.get(name)
-    dtype = _DTYPES.get(kind, "") if kind is not None else ""  # type: ignore[call-overload]
+    dtype = dtype_of(graph.types.get(name))
     shapes = _shapes(graph, (name,))
     return EngineTensor(name, dtype, dims=shapes[0])
 

@@ -158,6 +158,17 @@ _BUILT_IN = (
         install="pip install onnxruntime",
     ),
     BackendSpec(
+        "onnxruntime",
+        "ONNX Runtime as deployed, with its optimizations and INT8 kernels",
+        "qdebug.run.onnxruntime:OnnxRuntimeBackend",
+        audits=True,
+        profiles=True,
+        settings=FILES_TO_WRITE | {"provider"},
+        modules=("onnxruntime",),
+        distributions=("onnxruntime", "onnxruntime-gpu"),
+        install="pip install onnxruntime",
+    ),
+    BackendSpec(
         "openvino",
         "OpenVINO with INT8 kernels, on any CPU",
         "qdebug.run.openvino:OpenVINOBackend",

@@ -54,38 +54,17 @@ class SimulationBackend:
             return SimulationSession(marked, self._threads, skipped)
 
 
-class SimulationSession:
-    """See Session."""
+class OrtSession:
+    """See Session. An InferenceSession of ONNX Runtime."""
 
-    def __init__(
-        self,
-        model: bytes,
-        threads: int,
-        skipped: Sequence[Skipped] = (),
-        constants: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`constants` are the OrtValues that take the place of external data in `model`."""
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.log_severity_level = 3  # errors: its warnings are about what qdebug does on purpose
-        options.intra_op_num_threads = threads
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if constants:
-            options.add_external_initializers(list(constants), list(constants.values()))
-        self._session: Any = ort.InferenceSession(
-            model,
-            options,
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=["EliminateIdentity"],
-            enable_fallback=0,  # it would print and try the CPU again
-        )
-        self._session._model_bytes = None  # kept for a fallback, which is off: all the weights
-        self._inputs = frozenset(i.name for i in self._session.get_inputs())
+    def __init__(self, session: Any, skipped: Sequence[Skipped] = ()) -> None:
+        """Becomes the owner of `session`, in which `skipped` are not observed."""
+        self._session = session
+        session._model_bytes = None  # kept for a fallback, which is off: all the weights
+        self._inputs = frozenset(i.name for i in session.get_inputs())
         self._dtypes: dict[str, np.dtype[np.generic]] = {}
         not_numpy = []
-        for output in self._session.get_outputs():
+        for output in session.get_outputs():
             if output.type in _NUMPY_TYPES:
                 self._dtypes[output.name] = np.dtype(_NUMPY_TYPES[output.type])
             else:
@@ -109,7 +88,7 @@ class SimulationSession:
             raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
         names = list(self._dtypes)
         used = {name: array for name, array in feeds.items() if name in self._inputs}
-        with _mapped_errors("run the model"):
+        with running():
             return dict(zip(names, session.run(names, used), strict=True))
 
     def close(self) -> None:
@@ -117,9 +96,44 @@ class SimulationSession:
         self._session = None
 
 
+class SimulationSession(OrtSession):
+    """See SimulationBackend."""
+
+    def __init__(
+        self,
+        model: bytes,
+        threads: int,
+        skipped: Sequence[Skipped] = (),
+        constants: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`constants` are the OrtValues that take the place of external data in `model`."""
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 3  # errors: its warnings are about what qdebug does on purpose
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if constants:
+            options.add_external_initializers(list(constants), list(constants.values()))
+        session = ort.InferenceSession(
+            model,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["EliminateIdentity"],
+            enable_fallback=0,  # it would print and try the CPU again
+        )
+        super().__init__(session, skipped)
+
+
 def loading() -> AbstractContextManager[None]:
     """Maps what ONNX Runtime raises while a session is created to a ModelError or BackendError."""
     return _mapped_errors(_LOAD)
+
+
+def running() -> AbstractContextManager[None]:
+    """Maps what ONNX Runtime raises while it executes a model to a BackendError."""
+    return _mapped_errors("run the model")
 
 
 @contextmanager

@@ -110,13 +110,13 @@ FOR_ENGINES = [
     ["--tactic-source", "JIT_CONVOLUTIONS"], ["--timing-cache", "t.bin"], ["--tf32"],
     ["--sparsity"], ["--plugin", "p.so"], ["--refit"], ["--version-compatible"],
     ["--save-engine", "net.engine"], ["--save-log", "build.log"], ["--typing", "implicit"],
-    ["--capture", "debug"],
+    ["--capture", "debug"], ["--provider", "CUDA"],
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("flags", FOR_ENGINES, ids=lambda flags: flags[0])
 def test_flags_of_engines_without_an_engine(desk: Any, flags: list[str]) -> None:
-    says = [f"{flags[0]}: --backend simulation", "--backend tensorrt", "[QD-USAGE-BACKEND-SETTING]"]
+    says = [f"{flags[0]}: --backend simulation", "Use --backend ", "[QD-USAGE-BACKEND-SETTING]"]
     desk.refused("compare", "net.onnx", "--inputs", "data.npz", *flags, says=says)
     target = ["--target", "output.cosine>=0.9"]
     desk.refused("bisect", "net.onnx", "--inputs", "data.npz", *target, *flags, says=says)

@@ -24,6 +24,11 @@ class TestSimulation(BackendContract):
     called = "ONNX Runtime"
 
 
+class TestOnnxRuntime(BackendContract):
+    backend_name = "onnxruntime"
+    called = "ONNX Runtime"
+
+
 class TestOpenVINO(BackendContract):
     backend_name = "openvino"
     called = "OpenVINO"

@@ -150,6 +150,7 @@ def _point(
         refit=values["refit"] == "on",
         version_compatible=values["version_compatible"] == "on",
         plugin=settings.plugin,
+        provider=settings.provider,
     )
     runtime = open_runtime(engine, cached=settings.cache, progress=progress)
     assert runtime is not None  # by what builder_points checked
