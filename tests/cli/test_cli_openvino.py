@@ -53,7 +53,7 @@ def test_requested_and_built_precision(desk: Any, cnn_flags: list[str]) -> None:
     rows = {r["name"]: r for r in found["engine"]["audit"]["layers"]}
     products = [r for r in rows.values() if r["op_type"] in ("Conv", "Gemm")]
     assert len(products) == 14
-    assert {(r["asked"], r["built"], r["verdict"]) for r in products} == {
+    assert {(r["requested"], r["built"], r["verdict"]) for r in products} == {
         ("int8", "int8", "as-planned")
     }
     assert rows["/pool/GlobalAveragePool"]["built"] == "fp32"

@@ -19,7 +19,7 @@ from qdebug.run.tensorrt.execute.device import Device
 
 
 def by_name() -> dict[str, Finding]:
-    return {f.what: f for f in examine()}
+    return {f.what: f for f in examine().findings}
 
 
 def test_this_machine() -> None:
@@ -71,7 +71,7 @@ def test_every_backend_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         if spec.name != DEFAULT:
             assert (found[f"backend {spec.name}"].state == "ok") <= spec.installed
     monkeypatch.setattr(BackendSpec, "installed", False)
-    missing = {f.what: f.next_step for f in examine() if f.what.startswith("backend ")}
+    missing = {f.what: f.next_step for f in examine().findings if f.what.startswith("backend ")}
     assert missing == {f"backend {s.name}": s.install for s in specs() if s.name != DEFAULT}
 
 
@@ -125,6 +125,6 @@ def test_gpu(
 
 
 def test_values_are_plain() -> None:
-    for finding in examine():
+    for finding in examine().findings:
         assert all(isinstance(v, str) for v in vars(finding).values())
         assert not isinstance(finding.detail, np.generic)
