@@ -44,8 +44,8 @@ _ADDED = 1 << 18  # values whose counts a float64 adds up exactly: 2^18 · (2^34
 _ADDED_SHIFT = np.uint64(34)
 _PIECE = 512
 _SLACK = 512
-"""Bins to spare at the lower end, four octaves, when smaller magnitudes than all before come: more
-values bring smaller ones, and every new layout costs as much as counting a small tensor."""
+"""Spare bins (four octaves) below the smallest magnitude: more values bring smaller ones, and each
+new layout of the bins costs as much as counting a small tensor."""
 
 
 class Added(NamedTuple):
@@ -134,7 +134,7 @@ class Accumulator:
         return self._top, first, self._table[:, first - self._first : end - self._first].copy()
 
     def _cover(self) -> None:
-        """Lay the bins out anew, where they do not hold every magnitude seen."""
+        """Make a new layout of the bins where they do not cover every magnitude seen."""
         top = top_of(self._seen.amax_bits)
         smallest = bin_number(self._seen.smallest_bits, top)
         bins = self._table.shape[1]

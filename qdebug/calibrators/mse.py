@@ -1,4 +1,4 @@
-"""mse: the range whose INT8 codes stand for the values with the least squared error.
+"""mse: the range whose INT8 codes represent the values with the least squared error.
 
     E(amax) = Σ (x − s · clamp(round(x / s), −128, 127))²,   s = amax / 127
 
@@ -10,10 +10,10 @@ value gets as code the number of boundaries that it reaches, so that for positiv
 where N(k) values, of sum S(k), reach boundary k; likewise for negative ones with k = 1 … 128.
 Rounding and clipping are both in it, and so are data on a grid, for which s² / 12 would be wrong.
 
-The minimum is searched for over the ranges up to the exact amax: clipping alone rules out the small
-ones, a geometric grid finds the valleys, ranges that put amax on a code find narrow ones (of data
-that are on a grid themselves), and the best are refined. A range beyond the exact amax is taken
-only if it makes a grid fit that none below does. Searches of the step by the squared error are in
+The minimum is searched among the ranges up to the exact amax. The error of clipping rules out small
+ranges; a geometric grid finds the valleys; ranges that put amax on a code find the narrow ones (of
+data that lie on a grid themselves); the best are refined. A range beyond the exact amax is taken
+only where it fits a grid that none below it fits. Searches of the step by the squared error are in
 Sung et al., "Resiliency of deep neural networks under quantization", 2015, arXiv:1511.06488.
 """
 
@@ -34,7 +34,7 @@ _PER_OCTAVE = 32
 _OCTAVES = 40
 _REFINED = 3  # valleys
 _FINER = 6  # points on either side of a valley's lowest, each of three times
-_FEW_BINS = 640  # data on a grid that INT8 can match have at most so many magnitudes
+_FEW_BINS = 640  # data on a grid that INT8 can match have no more distinct magnitudes
 _ON_GRID = 0.01  # of s² / 12 for each value: a smaller error means that the values are on codes
 _CHUNK = 64  # ranges that are handled together: what they need stays in a core's cache
 
