@@ -1,6 +1,6 @@
 /* The inner loop of the metrics, compiled: one pass over two arrays of floats.
  *
- * Optional: where no C compiler was at hand at installation, measure/kernel.py does the same with BLAS, at
+ * Optional: without a C compiler at installation, measure/kernel.py does the same with BLAS, at
  * about a third of the speed. No -ffast-math: loading a library built with it changes how the
  * whole process treats denormal numbers. Sixteen explicit lanes vectorise without it.
  */

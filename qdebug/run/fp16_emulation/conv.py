@@ -1,16 +1,16 @@
-"""Sums of FP16 convolutions as TensorRT's kernels make them; see products.py.
+"""Sums of FP16 convolutions as TensorRT's kernels compute them; see products.py.
 
 A convolution is a product of matrices. Its terms run over tiles of 32 input channels, within a tile
-over the positions of the kernel, within a position over the tile's channels, in blocks of 16. Seen
-on an H100 and an H200 with TensorRT for RTX 1.6.1, over 99 % of the elements equal with 1 to 512
-input channels, and with these exceptions:
+over the positions of the kernel, and within a position over the tile's channels, in blocks of 16.
+Observed on an H100 and an H200 with TensorRT for RTX 1.6.1: over 99 % of the elements are equal for
+1 to 512 input channels, with these exceptions:
 
-- To at most 32 outputs, kernels that read fewer than 32 channels (but not 16) go on from one
-  position to the next without a gap; an odd number of channels is padded by one.
-- To at most 32 outputs, 24 or 32 channels are summed in another order: 4 for the one block, 4 for
-  the next.
-- With up to 8 channels to a group, sums are made in FP32, and rounded before the bias is added;
-  depthwise even that is not done. ConvTranspose sums in FP32 too.
+- With at most 32 output channels, kernels that read fewer than 32 channels (but not 16) continue
+  from one position to the next without a gap; an odd number of channels is padded by one.
+- With at most 32 output channels, 24 or 32 input channels are summed in another order: alternately
+  4 in one block and 4 in the next.
+- With up to 8 channels per group, sums are computed in FP32 and rounded before the bias is added;
+  depthwise convolutions omit even that rounding. ConvTranspose sums in FP32 as well.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _END = np.iinfo(np.int64).max
 
 
 def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
-    """The FP32 tensor whose rounding is the node's output; None where that is the exact result's,
-    or where the window is not known beforehand."""
+    """The FP32 tensor that, rounded, is the node's output; None where that is the exact result, or
+    where the window is not known beforehand."""
     window = _window_of(node, shapes)
     if window is None or (window.groups > 1 and window.channels == window.outputs == 1):
         return None
@@ -54,7 +54,7 @@ def conv(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
 
 
 def _summed(sketch: Sketch, pixels: str, weights: str, window: _Window) -> str:
-    """The convolution of padded pixels, rounded with each block of terms."""
+    """The convolution of padded pixels, rounded after each block of terms."""
     few = window.outputs <= _FEW_OUTPUTS
     interleaved = few and window.channels in _INTERLEAVED
     span = window.channels
@@ -68,7 +68,7 @@ def _summed(sketch: Sketch, pixels: str, weights: str, window: _Window) -> str:
     order = [i for tile in tiles for block in tile for i in block]
     if order != list(range(window.channels)):
         weights = sketch.add("Gather", weights, sketch.ints(order), axis=1)
-    if window.groups > 1:  # a block of one group lies beside those of the others
+    if window.groups > 1:  # a block of one group lies next to those of the others
         groups, step = range(window.groups), window.groups * span
         blocks = [block for tile in tiles for block in tile]
         order = [i // span * step + g * span + i % span for b in blocks for g in groups for i in b]
@@ -90,8 +90,8 @@ def _tiles(channels: int, interleaved: bool) -> list[list[list[int]]]:
 
 
 def _flat(sketch: Sketch, pixels: str, weights: str, window: _Window, span: int) -> tuple[str, str]:
-    """Pixels and weights of a convolution by a single pixel of all positions' channels, `span` of
-    each."""
+    """The same convolution with a kernel of one pixel, whose channels are those of all positions,
+    `span` of each."""
     rank, spatial = len(window.kernel), range(2, 2 + len(window.kernel))
     if span > window.channels:
         pads = np.zeros((2, 2 + rank), np.int64)
@@ -112,7 +112,7 @@ def _flat(sketch: Sketch, pixels: str, weights: str, window: _Window, span: int)
 def _in_blocks(
     sketch: Sketch, pixels: str, weights: str, window: _Window, tiles: list[list[list[int]]]
 ) -> str:
-    """Each block is a convolution by a single pixel."""
+    """The sum of blocks, each a convolution with a kernel of one pixel."""
     rank, groups = len(window.kernel), window.groups
     moved = rank if window.moves else 0
     tables = [sketch.ints(table) for table in _tables(window, tiles, moved)]
@@ -139,8 +139,7 @@ def _in_blocks(
 def _tables(
     window: _Window, tiles: list[list[list[int]]], moved: int
 ) -> tuple[list[list[int]], ...]:
-    """Where the slices of each block start and end, [blocks, axes]: of pixels, and of rows of
-    weights."""
+    """Starts and ends of each block's slices, [blocks, axes]: of pixels, and of rows of weights."""
     rows: tuple[list[list[int]], ...] = ([], [], [], [])
     first = 0
     for tile in tiles:
@@ -176,18 +175,18 @@ class _Window:
 
     @property
     def moves(self) -> bool:
-        """Whether an output pixel reads anything but the input pixel at its place."""
+        """Whether an output pixel reads anything other than the input pixel at its position."""
         return any(n > 1 for n in (*self.kernel, *self.strides))
 
     def slice_of(self, position: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Where the pixels that a position of the kernel reads start and end in the padded input,
-        by spatial axis; an end may count from the axis' end."""
+        """Starts and ends, by spatial axis of the padded input, of the pixels that a position of
+        the kernel reads; an end may count from the end of the axis."""
         each = list(zip(position, self.kernel, self.dilations, strict=True))
         return [p * d for p, _, d in each], [-d * (k - 1 - p) or _END for p, k, d in each]
 
 
 def _window_of(node: onnx.NodeProto, shapes: Sequence[Shape]) -> _Window | None:
-    """The window of a Conv; None where it depends on sizes that are not known beforehand."""
+    """The window of a Conv; None where it depends on sizes that are unknown."""
     sizes, given = shapes[1], attributes_of(node)
     known = [n for n in sizes or () if isinstance(n, int)]
     if not known or len(known) != len(sizes or ()):
@@ -203,7 +202,7 @@ def _window_of(node: onnx.NodeProto, shapes: Sequence[Shape]) -> _Window | None:
 
 
 def _padded(sketch: Sketch, pixels: str, window: _Window) -> str:
-    """The input with the zeros around it that the window reads."""
+    """The input, padded with the zeros that the window reads."""
     if not any(window.pads):
         return pixels
     rank = len(window.kernel)
@@ -218,7 +217,7 @@ def _pads(
     dilations: Sequence[int],
     shape: Shape,
 ) -> tuple[int, ...] | None:
-    """What is given, or what ONNX's auto_pad stands for: ⌈size / stride⌉ outputs."""
+    """The pads given, or those of ONNX's auto_pad, which result in ⌈size / stride⌉ outputs."""
     how = given.get("auto_pad", b"NOTSET")
     if how not in (b"SAME_UPPER", b"SAME_LOWER"):
         return tuple(given.get("pads", ())) or (0, 0) * len(kernel)

@@ -1,10 +1,10 @@
-"""Normalizations and activations in FP16 as TensorRT computes them, which round on the way.
+"""FP16 normalizations and activation functions that round intermediate results in TensorRT.
 
-Seen on an H100 and an H200 with TensorRT for RTX 1.6.1, every element equal: each step of a Softmax
-is an FP16 layer of its own, its sum made in FP32 and rounded; a normalization is rounded before it
-is scaled and shifted. Most other operators that were looked at (Exp, Log, Erf, Tanh, Sigmoid, Sqrt,
-Reciprocal, Add, Mul, Div, Pow, PRelu, Resize, reductions and pools) round once; Elu, Selu, Mish,
-Softplus, BatchNormalization, Einsum and Sum do not, and are not written out here.
+Observed on an H100 and an H200 with TensorRT for RTX 1.6.1, every element equal: each step of a
+Softmax is an FP16 layer of its own, with its sum computed in FP32 and rounded; a normalization is
+rounded before it is scaled and shifted. Most other operators examined (Exp, Log, Erf, Tanh,
+Sigmoid, Sqrt, Reciprocal, Add, Mul, Div, Pow, PRelu, Resize, reductions and pools) round once. Elu,
+Selu, Mish, Softplus, BatchNormalization, Einsum and Sum do not, and are not emulated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from qdebug.run.fp16_emulation.sketch import Shape, Sketch
 
 
 def softmax(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
-    """The FP32 tensor whose rounding is the node's output; None before opset 13, where Softmax
-    flattens what it reads."""
+    """The FP32 tensor that, rounded, is the node's output; None before opset 13, where Softmax
+    flattens its input."""
     del shapes
     if sketch.opset < 13:
         return None
@@ -42,7 +42,7 @@ def log_softmax(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -
 def layer_normalization(
     sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]
 ) -> str | None:
-    """See softmax; None where the mean or the deviation is an output too."""
+    """See softmax; None where the mean or the deviation is also an output."""
     del shapes
     if any(node.output[1:]):
         return None
@@ -78,7 +78,7 @@ def hard_sigmoid(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) 
 
 
 def hard_swish(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
-    """See softmax. x · HardSigmoid(x), of slope 1/6."""
+    """See softmax. x · HardSigmoid(x), with a slope of 1/6."""
     del shapes
     gate = sketch.rounded(_hard_sigmoid(sketch, node.input[0], 1 / 6, 0.5))
     return sketch.add("Mul", sketch.wide(node.input[0]), gate)

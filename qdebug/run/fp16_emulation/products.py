@@ -1,17 +1,17 @@
-"""Sums of FP16 products as TensorRT's kernels make them.
+"""Sums of FP16 products as TensorRT's kernels compute them.
 
 A tensor core multiplies FP16 exactly and adds the products to an accumulator in blocks (Fasi et
-al. 2021, doi 10.7717/peerj-cs.330), on Hopper of 16. TensorRT keeps the accumulator of an FP16
+al. 2021, doi 10.7717/peerj-cs.330), of 16 on Hopper. TensorRT keeps the accumulator of an FP16
 layer in FP16, so a sum over K products is rounded ⌈K / 16⌉ times; a bias is added to the rounded
-sum and rounded again. Seen on an H100 and an H200 with TensorRT for RTX 1.6.1: over 99 % of the
-elements are equal for K from 5 to 2048, but where a sum is split.
+sum, which is rounded again. Observed on an H100 and an H200 with TensorRT for RTX 1.6.1: over 99 %
+of the elements are equal for K from 5 to 2048, except where a sum is split.
 
-Other kernels were seen too. Up to 4 products are added one by one, the second first. With one row
-or one column, products are rounded and summed in FP32; by a Gemm of many columns, not even that.
-A long K with few rows and columns is split; whether, and into how many parts, TensorRT decides by
-more than is known here. From K = 2560 on, parts of 512 are assumed: most errors of such sums were
-within 2 dB, the furthest within 6. Of shorter sums those that were split (of 1024, 1536 and 2048
-terms) were up to 6 dB better than is simulated here.
+Other kernels were observed as well. Up to 4 products are added one by one, the second first. With
+one row or one column, products are rounded and summed in FP32; a one-row Gemm with many columns
+does not even round them. A long K with few rows and columns is split; whether, and into how many
+parts, depends on more than is known here. From K = 2560, parts of 512 are assumed: the error of
+most such sums was within 2 dB of the emulated one, the furthest within 6. Shorter sums that were
+split (of 1024, 1536 and 2048 terms) were up to 6 dB better than emulated here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qdebug.plan.rewrite.edit import attributes_of
 from qdebug.run.fp16_emulation.sketch import Shape, Sketch
 
 BLOCK = 16
-"""Products that are added up before the accumulator is rounded."""
+"""Products that are added before the accumulator is rounded."""
 
 # As observed on Hopper; see above. NVIDIA does not document them.
 _ONE_BY_ONE = 4  # longest sum whose products are added one by one
@@ -37,12 +37,12 @@ _TILE, _FEW_TILES = 128, 8  # rows and columns of a tile; outputs of more tiles 
 _MANY_COLUMNS = 512  # of a one-row Gemm whose products are not rounded
 
 Bounds = Sequence[tuple[int, int]]
-"""First term of each block and the one after its last, in the order in which they are added."""
+"""First and past-the-end term of each block, in the order in which they are added."""
 
 
 def matmul(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
-    """The FP32 tensor whose rounding is the node's output; None where a rank is unknown, or where
-    there is nothing to add up."""
+    """The FP32 tensor that, rounded, is the node's output; None where a rank is unknown, or where
+    there is nothing to sum."""
     left, right = shapes[:2]
     if left is None or right is None:
         return None
@@ -73,9 +73,10 @@ def gemm(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
 
 
 def sum_of_blocks(sketch: Sketch, more: int | str, block: Callable[[Sketch, str], str]) -> str:
-    """A sum of blocks that is rounded to FP16 with each, in FP32.
+    """A sum of blocks, in FP32, that is rounded to FP16 after each block.
 
     Args:
+        sketch: where the nodes go.
         more: the number of blocks after the first, or the name of a scalar that holds it.
         block: makes the FP32 tensor of one block from its number, an int64 scalar.
     """
@@ -103,7 +104,7 @@ def sum_of_blocks(sketch: Sketch, more: int | str, block: Callable[[Sketch, str]
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of a product, None where one is not known beforehand, and ranks of its operands."""
+    """Sizes of a product, None where unknown, and the ranks of its operands."""
 
     rows: int | None
     terms: int | None
@@ -113,8 +114,8 @@ class _Sizes:
 
     @classmethod
     def of(cls, left: Sequence[int | str | None], right: Sequence[int | str | None]) -> _Sizes:
-        """Of operands as `numpy.matmul` takes them. Rows are counted over all leading axes where
-        the right operand is one matrix."""
+        """The sizes for operands as in `numpy.matmul`. Rows are counted over all leading axes where
+        the right operand is a single matrix."""
         leading = left[:-1] if len(right) <= 2 else left[-2:-1]
         known = [n for n in leading if isinstance(n, int)]
         rows = math.prod(known) if len(known) == len(leading) else None
@@ -126,11 +127,11 @@ class _Sizes:
 
     @property
     def axis(self) -> int:
-        """The axis of the right operand over which is summed."""
+        """The axis of the right operand that is summed over."""
         return -min(2, self.right_rank)
 
     def parts(self) -> int:
-        """Into how many parts a long sum is split."""
+        """The number of parts that a long sum is split into."""
         if self.terms is None or self.rows is None or self.columns is None:
             return 1
         tiles = -(-self.rows // _TILE) * -(-self.columns // _TILE)
@@ -138,7 +139,7 @@ class _Sizes:
 
 
 def _product(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
-    """[…, M, K] · […, K, N], or vectors, as `numpy.matmul`; a sum in FP32 that is rounded."""
+    """[…, M, K] · […, K, N], or vectors, as in `numpy.matmul`: a rounded sum, in FP32."""
     wide = (sketch.wide(left), sketch.wide(right))
     if sizes.columns == 1 or sizes.rows == 1:
         return _of_a_vector(sketch, *wide, sizes)
@@ -156,7 +157,7 @@ def _product(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
 
 
 def _blocks_of(terms: range) -> Bounds:
-    """Blocks of a range of terms, one after the other."""
+    """Consecutive blocks of a range of terms."""
     return [(first, min(first + BLOCK, terms.stop)) for first in terms[::BLOCK]]
 
 
@@ -221,13 +222,13 @@ def _of_a_vector(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
 
 
 def _moved(sketch: Sketch, tensor: str, old: int, new: int) -> str:
-    """`tensor` with an axis of size 1 elsewhere."""
+    """`tensor` with an axis of size 1 moved."""
     squeezed = sketch.add("Squeeze", tensor, sketch.ints([old]))
     return sketch.add("Unsqueeze", squeezed, sketch.ints([new]))
 
 
 def _folded(sketch: Sketch, parts: list[str]) -> str:
-    """Parts added up by halves: each to the one that lies half of them further on."""
+    """The sum of parts, by halves: each is added to the one half of them further on."""
     while len(parts) > 1:
         half = (len(parts) + 1) // 2
         sums = [
