@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -26,6 +27,7 @@ from types import ModuleType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from qdebug.errors import UsageError
+from qdebug.wording import option
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,10 +127,20 @@ class Result:
     def _repr_html_(self) -> str:
         """The result as a notebook shows it: what the terminal shows, as HTML."""
         command = self.SCHEMA.removeprefix("qdebug.").partition("/")[0]
-        return str(_report("html").to_html(_report(command).view(self)))
+        return str(report("html").to_html(report(command).view(self)))
+
+    def _save(self, path: str | os.PathLike[str], text: str, force: bool) -> None:
+        """Write a file that the result gives.
+
+        Raises:
+            StoreError: it exists and is not to be replaced, or cannot be written.
+        """
+        files = report("files")
+        files.check_new(os.fspath(path), option("path"), force=force)
+        files.write_text(os.fspath(path), text, option("path"))
 
 
-def _report(module: str) -> ModuleType:
+def report(module: str) -> ModuleType:
     """A module of `report`, found when it is needed: reports are made from results, and so stand
     above them."""
     return import_module(f"qdebug.report.{module}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,6 +13,8 @@ from qdebug.calibrators.coverage import Excess, Growth, Stretch
 from qdebug.measure.metrics import Metrics
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
+from qdebug.plan.rangesfile import scales_to_yaml
+from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
 from qdebug.types import Array
 
@@ -219,6 +222,31 @@ class CalibrateResult(Result):
     def chosen(self) -> MethodResult:
         """The best method."""
         return self.methods[self.best]
+
+    def save_scales(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the best ranges as YAML, schema qdebug.scales/1.
+
+        Raises:
+            StoreError: the file exists and `force` is False, or cannot be written.
+        """
+        text = scales_to_yaml(
+            {**self.chosen.ranges, **self.weights},
+            method=self.best,
+            calibration=f"{self.calibration_samples} samples of {self.source}",
+            model_path=self.model.path,
+            model_sha256=self.model.sha256,
+        )
+        self._save(path, text, force)
+
+    def save_trt_cache(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the best ranges as a calibration cache for TensorRT 10.
+
+        Raises:
+            StoreError: the file exists and `force` is False, or cannot be written.
+        """
+        scales = {name: float(scale_of(entry.amax)) for name, entry in self.chosen.ranges.items()}
+        cache = CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales)
+        self._save(path, cache_text(cache), force)
 
     def rows(self) -> list[dict[str, Any]]:
         """The methods, each with its figures but without its ranges."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from qdebug.measure.conditions import Checked
@@ -140,6 +141,7 @@ class CompareResult(Result):
         tensors: every compared tensor, in execution order.
         skipped: tensors that have no error, and why.
         engine: what is known of the engine; null where none was built.
+        run_file: the file that was written; None for none.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.compare/1"
@@ -161,6 +163,7 @@ class CompareResult(Result):
     notes: tuple[str, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     engine: EngineReport | None = None
+    run_file: Hidden[Path | None] = None
 
     @property
     def passed(self) -> bool:

@@ -3,6 +3,7 @@ qdebug.bisect/1."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -10,7 +11,7 @@ from typing import Annotated, ClassVar
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.result import Cause
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.results import Hidden, Inline, Json, ModelRef, Result, in_json
+from qdebug.results import Hidden, Inline, Json, ModelRef, Result, in_json, report
 from qdebug.search.find import SearchResult
 from qdebug.search.oracle import Evaluation
 from qdebug.search.pareto import Point
@@ -186,6 +187,14 @@ class BisectResult(Result):
     engine: EngineReport | None = None
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
+
+    def save_plan(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the plan as YAML, schema qdebug.plan/1, with the evidence as comments.
+
+        Raises:
+            StoreError: the file exists and `force` is False, or cannot be written.
+        """
+        self._save(path, report("bisect").plan_text(self), force)
 
     @property
     @in_json

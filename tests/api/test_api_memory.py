@@ -145,7 +145,9 @@ def test_a_metric_in_memory(model: onnx.ModelProto, arrays: dict[str, Array], me
     )
 
 
-def test_calibrate_then_compare(model: onnx.ModelProto, arrays: dict[str, Array]) -> None:
+def test_calibrate_then_compare(
+    model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
+) -> None:
     def half(histogram: Any) -> float:
         return histogram.amax / 2
 
@@ -153,20 +155,33 @@ def test_calibrate_then_compare(model: onnx.ModelProto, arrays: dict[str, Array]
     assert list(found.methods) == ["minmax", "half"]
     result = qdebug.compare(model, inputs=arrays, calibration=found)
     assert not any("flatters" in note for note in result.notes)
+    found.save_scales(tmp_path / "scales.yaml")
+    found.save_trt_cache(tmp_path / "trt.cache")
+    from_file = qdebug.compare(model, inputs=arrays, calibration=tmp_path / "scales.yaml")
+    assert from_file.outputs[0].metrics == result.outputs[0].metrics
+    assert "EntropyCalibration2" in (tmp_path / "trt.cache").read_text()
+    with pytest.raises(qdebug.StoreError):
+        found.save_scales(tmp_path / "scales.yaml")
+    found.save_scales(tmp_path / "scales.yaml", force=True)
     clipped = qdebug.compare(
         model, inputs=arrays, calibration=dict.fromkeys(found.chosen.tensors, 0.05)
     )
     assert clipped.outputs[0].metrics.sqnr_db < result.outputs[0].metrics.sqnr_db
 
 
-def test_bisect_and_its_plan(model: onnx.ModelProto, arrays: dict[str, Array]) -> None:
+def test_bisect_and_its_plan(
+    model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
+) -> None:
     found = qdebug.bisect(
         model, inputs=arrays, weights="per-tensor", target="output.sqnr_db>=15", calib_data=CALIB
     )
     assert found.passed
     assert found.pinned
+    found.save_plan(tmp_path / "plan.yaml")
+    saved = qdebug.compare(model, inputs=arrays, plan=tmp_path / "plan.yaml")
     again = qdebug.compare(model, inputs=arrays, plan=found.plan, fail_on=["output.sqnr_db>=15"])
     assert again.passed
+    assert saved.outputs[0].metrics == again.outputs[0].metrics
 
 
 def test_a_quantized_model_with_its_reference(
