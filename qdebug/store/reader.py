@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import h5py
 import numpy as np
 
 from qdebug.errors import StoreError
+from qdebug.model.samples.arrays import INSTALL_FILTER, missing_filter
 from qdebug.store import schema
 from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_ranges
 from qdebug.types import Array
@@ -206,32 +206,16 @@ def _check_role(role: Role) -> None:
 
 
 def _describe(dataset: Any) -> _Stored:
-    _need_filters(dataset)
+    if missing := missing_filter(dataset):
+        raise StoreError(
+            f"{dataset.file.filename}: compressed with the HDF5 filter {missing}, which is not"
+            " installed.",
+            INSTALL_FILTER,
+            code="QD-STORE-FILTER",
+        )
     ragged = dataset.attrs.get(schema.ATTR_RAGGED, ())
     missing = dataset.attrs.get(schema.ATTR_MISSING, ())
     return _Stored(dataset, frozenset(map(int, ragged)), frozenset(map(int, missing)))
-
-
-def _need_filters(dataset: Any) -> None:
-    """Register the filters of a dataset that another tool compressed, such as h5repack.
-
-    Raises:
-        StoreError: a filter that neither HDF5 nor hdf5plugin has.
-    """
-    properties = dataset.id.get_create_plist()
-    used = [properties.get_filter(i) for i in range(properties.get_nfilters())]
-    if all(h5py.h5z.filter_avail(code) for code, *_ in used):
-        return
-    with contextlib.suppress(ImportError):
-        importlib.import_module("hdf5plugin")  # registers its filters with HDF5
-    for code, _, _, name in used:
-        if not h5py.h5z.filter_avail(code):
-            raise StoreError(
-                f"{dataset.file.filename}: compressed with the HDF5 filter"
-                f" '{name.decode(errors='replace') or code}', which is not installed.",
-                "Run `pip install hdf5plugin`, or decompress the file with `h5repack -f NONE`.",
-                code="QD-STORE-FILTER",
-            )
 
 
 def _open_run(path: Path) -> Any:

@@ -103,7 +103,8 @@ def _compress(path: Path, **options: object) -> None:
 
 READ = """
 import sys
-sys.modules["hdf5plugin"] = None if sys.argv[2] == "without" else __import__("hdf5plugin")
+if sys.argv[2] == "without":
+    sys.modules["hdf5plugin"] = None
 from qdebug.errors import StoreError
 from qdebug.store.reader import RunReader
 try:

@@ -7,8 +7,10 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -346,6 +348,27 @@ def open_hdf5(path: Path) -> dict[str, SampleArray]:
     return arrays
 
 
+INSTALL_FILTER = "Run `pip install hdf5plugin`, or decompress the file with `h5repack -f NONE`."
+
+
+def missing_filter(dataset: Any) -> str:
+    """An HDF5 filter that an h5py dataset needs and that is not installed, or "".
+
+    Registers the filters of hdf5plugin, where that is installed, before one is called missing.
+    """
+    import h5py
+
+    properties = dataset.id.get_create_plist()
+    used = [properties.get_filter(i) for i in range(properties.get_nfilters())]
+    if any(not h5py.h5z.filter_avail(code) for code, *_ in used):
+        with suppress(ImportError):
+            import_module("hdf5plugin")  # registers its filters with HDF5
+    for code, _, _, name in used:
+        if not h5py.h5z.filter_avail(code):
+            return f"'{name.decode(errors='replace') or code}'"
+    return ""
+
+
 class Hdf5Array:
     """A dataset; text is read as numpy strings."""
 
@@ -354,6 +377,7 @@ class Hdf5Array:
         self.dtype: np.dtype[np.generic] = np.dtype("U") if source is not dataset else dataset.dtype
         self._source = source
         self._where = where
+        self._missing = missing_filter(dataset)
 
     def read(self, start: int, stop: int) -> Array:
         """Rows start to stop.
@@ -361,12 +385,19 @@ class Hdf5Array:
         Raises:
             SampleError: the data is damaged, or needs a filter that is not installed.
         """
+        if self._missing:
+            raise SampleError(
+                f"{self._where}: compressed with the HDF5 filter {self._missing}, which is not"
+                " installed.",
+                INSTALL_FILTER,
+                code="QD-SAMPLES-FILTER",
+            )
         try:
             data = self._source[start:stop] if self.shape else self._source[()]
         except OSError as error:
             raise SampleError(
                 f"{self._where}: cannot be read ({error}).",
-                "Copy the file again; for a filter, `pip install hdf5plugin` and import it.",
+                "Copy the file again.",
                 code="QD-SAMPLES-DAMAGED",
             ) from error
         return np.asarray(data, dtype=self.dtype if self.dtype.kind == "U" else None)

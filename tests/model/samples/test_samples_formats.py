@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -303,3 +304,38 @@ def test_json_bare_feed_and_strings_with_brackets(tmp_path, arrays, make_spec, m
     json.save_json({name: arrays["image"][:1]}, str(tmp_path / "one.json"))
     samples = open_samples(str(tmp_path / "one.json"), [make_spec(name, None, 3, 4, 5)])
     np.testing.assert_array_equal(samples.feeds(0, 1)[name], arrays["image"][:1])
+
+
+READ = """
+import subprocess
+import sys
+if sys.argv[2] == "without":
+    sys.modules["hdf5plugin"] = None
+from pathlib import Path
+from qdebug.errors import SampleError
+from qdebug.model.samples.arrays import open_hdf5
+try:
+    print(open_hdf5(Path(sys.argv[1]))["x"].read(1, 2).sum())
+except SampleError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "expected"), [("with", "40.0"), ("without", "QD-SAMPLES-FILTER")]
+)
+def test_compressed_hdf5_needs_the_plugin_and_says_so(
+    plugin: str, expected: str, tmp_path: Path
+) -> None:
+    import h5py
+    import hdf5plugin
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.full((3, 40), 1.0), **hdf5plugin.Bitshuffle(cname="lz4"))
+    done = subprocess.run(
+        [sys.executable, "-c", READ, tmp_path / "a.h5", plugin],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert expected in done.stdout, done.stderr
