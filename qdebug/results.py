@@ -372,8 +372,12 @@ def _summary(record: type) -> str:
 
 @cache
 def _told(record: type) -> Mapping[str, str]:
-    """What the "Attributes:" of a docstring, or the docstring of a property, say of each part."""
+    """What the "Attributes:" of a docstring, the docstring of a property, or the metadata of a
+    field ("description") say of each part."""
     told: dict[str, str] = {}
+    if is_dataclass(record):
+        about = ((f.name, f.metadata.get("description")) for f in fields(record))
+        told = {name: text for name, text in about if text}
     for base in reversed(record.__mro__):
         for name, member in vars(base).items():
             if isinstance(member, property) and member.__doc__:

@@ -18,7 +18,7 @@ from qdebug.types import Array
 Float64 = npt.NDArray[np.float64]
 
 STRETCH = 1.5
-"""A sample stretches a range alone when its largest magnitude is this many times the next one."""
+"""A sample stretches a range by itself when its largest magnitude is this many times the next."""
 ENOUGH = 0.95
 """Calibration counts as enough once the range is this share of the whole one."""
 
@@ -29,8 +29,8 @@ class Growth:
 
     Attributes:
         samples: numbers of samples, doubling.
-        median, lowest: over the tensors, the range that the first so many samples give, as a
-            share of the range that all give.
+        median, lowest: over the tensors, the range that the first `samples` samples give, as a
+            share of the range that all of them give.
         enough: the smallest of `samples` at which every tensor reaches ENOUGH; the last one if none
             before does.
     """
@@ -94,7 +94,7 @@ def growth(sample_amax: Mapping[str, Array]) -> Growth:
 
 
 def stretches(sample_amax: Mapping[str, Array], samples: npt.NDArray[np.int64]) -> list[Stretch]:
-    """Samples that stretch a range alone, the strongest first.
+    """Samples that stretch a range by themselves, the strongest first.
 
     Args:
         sample_amax: per tensor, the largest magnitude of each sample, [samples].

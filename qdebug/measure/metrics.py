@@ -68,7 +68,7 @@ def _metric(
 ) -> ValueT:
     """A field of `Metrics`, with all that there is to say about it (see Metric)."""
     about = Metric("", meaning, formula, unit, better, column, of)
-    return cast(ValueT, field(metadata={"metric": about}))
+    return cast(ValueT, field(metadata={"metric": about, "description": f"{meaning}: {formula}"}))
 
 
 def _unless_broken(of: Callable[[ErrorSums], float]) -> Callable[[ErrorSums], float]:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from qdebug.measure.metrics import GATED, LAYER_METRICS, METRICS, gate_usage, metrics_of
+from qdebug.measure.result import CompareResult
 from qdebug.measure.sums import MeasureOptions, measure
+from qdebug.results import json_schema
 from qdebug.types import Array
 
 REFERENCE = np.random.default_rng(0).normal(size=(4, 3, 50)).astype(np.float32)
@@ -88,6 +90,14 @@ def test_every_entry_is_whole() -> None:
             assert metric.name.endswith(UNITS[metric.unit]), metric.name
     columns = [metric.column for metric in LAYER_METRICS if metric.column]
     assert columns[:3] == ["local dB", "cum. dB", "range"] and len(set(columns)) == len(columns)
+
+
+def test_the_schema_of_the_json_says_what_each_metric_is() -> None:
+    records = json_schema(CompareResult)["$defs"]
+    for name in ("LayerResult", "TensorResult"):
+        for metric in METRICS:
+            told = records[name]["properties"][metric.name]["description"]
+            assert told == f"{metric.meaning}: {metric.formula}"
 
 
 def test_gates_take_every_metric_that_has_an_order() -> None:
