@@ -30,10 +30,8 @@ WITHOUT_CODES = (
     "config/",
     "engine_info/",
     "errors.py",
-    "pipeline/",
     "report/",
     "run/tensorrt/",
-    "search/",
 )
 
 

@@ -98,7 +98,7 @@ def _run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-_FLAGS = {"tactic_sources": "--tactic-source"}
+_FLAGS = {"tactic_sources": "--tactic-source", "tensors": "--tensor"}
 """Settings whose flag is not their name."""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from qdebug.engine_info.audit import AuditedLayer
 from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
 from qdebug.measure.result import Cause
+from qdebug.wording import option
 
 NOT_AS_PLANNED = "not-as-planned"
 ENGINE_LABELS = (NOT_AS_PLANNED, REFERENCE_MISMATCH, KERNEL)
@@ -23,7 +24,8 @@ def not_as_planned(row: AuditedLayer) -> Cause:
         NOT_AS_PLANNED,
         None,
         f"planned in {row.requested}, built in {row.built}{where}{note}",
-        row.advice or "Inspect the engine's build log (--save-log, qdebug inspect --expect).",
+        row.advice
+        or f"Inspect the engine's build log ({option('save_log')}, then qdebug inspect).",
     )
 
 

@@ -21,6 +21,7 @@ from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.report.files import check_distinct, check_writable
 from qdebug.results import Result
 from qdebug.types import Precision
+from qdebug.wording import option
 
 MISSING = ("refuse", "float")
 
@@ -63,9 +64,17 @@ def export_plan(
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
     if target not in EXPORT_TARGETS:
-        raise UsageError(f"--to: unknown target '{target}'", f"Known: {', '.join(EXPORT_TARGETS)}.")
+        raise UsageError(
+            f"{option('to')}: unknown target '{target}'",
+            f"Known: {', '.join(EXPORT_TARGETS)}.",
+            code="QD-USAGE-EXPORT-TARGET",
+        )
     if missing not in MISSING:
-        raise UsageError(f"--missing: unknown '{missing}'", f"Known: {', '.join(MISSING)}.")
+        raise UsageError(
+            f"{option('missing')}: unknown '{missing}'",
+            f"Known: {', '.join(MISSING)}.",
+            code="QD-USAGE-MISSING",
+        )
     path = Path(output or f"{Path(source).with_suffix('')}{EXPORT_TARGETS[target].suffix}")
     _check_free([path], force)
     ranges = read_ranges(source)
@@ -91,11 +100,13 @@ def _bind(
     prepared = prepare_model(file, required_opset(plan))
     if prepared.quantized:
         raise PlanError(
-            f"{file.path} carries Q/DQ nodes already", "Give the FP32 model that the plan is for."
+            f"{file.path} carries Q/DQ nodes already",
+            "Give the FP32 model that the plan is for.",
+            code="QD-PLAN-QUANTIZED-MODEL",
         )
     if ranges.partial:
         plan = plan.with_ranges(ranges_for(source, prepared), f"from {Path(source).name}")
-    bound = bind_user_plan(plan, prepared, source, flag="")
+    bound = bind_user_plan(plan, prepared, source, "")
     lacking = [
         layer.name
         for layer in bound.layers_in(Precision.INT8)
@@ -120,8 +131,10 @@ def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanEr
     named = "" if len(tensors) == 1 else f": {shown}"
     return PlanError(
         f"{source}: {count} no amax, but INT8 layers read {'it' if not named else 'them'}{named}",
-        "Calibrate (qdebug calibrate MODEL --calib-data DATA -o scales.yaml), or leave "
-        f"{len(lacking)} layers in {bound.plan.fallback_precision} with --missing float.",
+        "Calibrate the model (qdebug calibrate), or leave "
+        f"{len(lacking)} layers in {bound.plan.fallback_precision} with "
+        f"{option('missing', 'float')}.",
+        code="QD-PLAN-RANGE-MISSING",
     )
 
 
@@ -129,7 +142,9 @@ def _check_free(paths: list[Path], force: bool) -> None:
     for path in paths:
         if path.exists() and not force:
             raise StoreError(
-                f"{path} exists", "Give another file with -o, or --force to replace it."
+                f"{path} exists",
+                f"Give another file, or {option('force')} to replace it.",
+                code="QD-STORE-EXISTS",
             )
 
 
@@ -158,7 +173,9 @@ def _write_all(files: Mapping[Path, bytes]) -> None:
             partial.replace(path)
     except OSError as error:
         raise StoreError(
-            f"{path}: cannot be written: {error.strerror}", "Give another file with -o."
+            f"{path}: cannot be written: {error.strerror}",
+            "Give another file with -o.",
+            code="QD-STORE-WRITE",
         ) from error
     finally:
         for partial in partials.values():

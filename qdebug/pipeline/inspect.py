@@ -97,9 +97,11 @@ def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
         model = prepare_model(read_model(path), required_opset(plan))
     if model.quantized:
         raise PlanError(
-            f"{path} carries Q/DQ nodes already", "Give the FP32 model that the plan is for."
+            f"{path} carries Q/DQ nodes already",
+            "Give the FP32 model that the plan is for.",
+            code="QD-PLAN-QUANTIZED-MODEL",
         )
-    bound = bind_user_plan(plan, model, plan_file, "--expect")
+    bound = bind_user_plan(plan, model, plan_file, "expect")
     # Which precision is asked for does not depend on the ranges, so a plan without will do.
     ranges = {tensor: TensorRange(1.0) for tensor in bound.missing_ranges()}
     return model, bind_plan(plan.with_ranges(ranges, plan.calibration), model, bound.layers)

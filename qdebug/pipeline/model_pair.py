@@ -34,6 +34,13 @@ from qdebug.plan.plan import (
 from qdebug.plan.planfile import read_plan
 from qdebug.plan.rangesfile import read_ranges
 from qdebug.types import Precision
+from qdebug.wording import option
+
+_FOR_FP32_MODELS = (
+    *("plan", "calibration", "calib_data", "calib_samples"),
+    *("weights", "fallback_precision", "save_plan"),
+)
+"""Settings that say how to quantize: a quantized model is taken as it is."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,11 @@ def build_pair(
         return Built(quantized_pair(model, reference, settings.reference))
     if names_model(settings.reference):
         raise UsageError(
-            f"--reference: {settings.model} is an FP32 model and is its own reference",
-            "Give --reference only with a model that carries Q/DQ, or a run file (.h5) to reuse.",
+            f"{option('reference')}: {settings.model} is an FP32 model and is its own reference",
+            f"Give {option('reference')} only with a model that carries Q/DQ, or a run "
+            "file (.h5) to "
+            "reuse.",
+            code="QD-USAGE-REFERENCE",
         )
     planned = plan_ranges(settings, context, plan, model, whole(samples))
     pair = planned_pair(model, planned.bound)
@@ -103,24 +113,14 @@ def build_pair(
 
 
 def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
-    given = [
-        flag
-        for flag, value in (
-            ("--plan", settings.plan),
-            ("--calibration", settings.calibration),
-            ("--calib-data", settings.calib_data),
-            ("--calib-samples", settings.calib_samples),
-            ("--weights", settings.weights),
-            ("--fallback-precision", settings.fallback_precision),
-            ("--save-plan", settings.save_plan),
-            ("--precision", settings.precision if settings.precision != "int8" else None),
-        )
-        if value
-    ]
+    given = [option(name) for name in _FOR_FP32_MODELS if getattr(settings, name)]
+    if settings.precision not in (None, "int8"):
+        given.append(option("precision"))
     if given:
         raise UsageError(
             f"{given[0]}: {model.file.path} carries Q/DQ nodes already and is compared as it is",
             f"Drop {given[0]}, or give the FP32 model instead.",
+            code="QD-USAGE-QUANTIZED-MODEL",
         )
 
 
@@ -131,8 +131,8 @@ def plan_ranges(
     model: Model,
     compared: SampleSubset,
 ) -> Planned:
-    """`plan`, bound to `model`, with the ranges it lacks: of --calibration, else calibrated, on
-    --calib-data or on the samples that are `compared`.
+    """`plan`, bound to `model`, with the ranges it lacks: of `calibration`, else calibrated, on
+    `calib_data` or on the samples that are `compared`.
 
     Raises:
         QdebugError: a plan or a calibration that does not fit the model.
@@ -169,14 +169,14 @@ def plan_ranges(
 
 
 def bind_user_plan(
-    plan: PrecisionPlan, model: Model, path: str | None, flag: str = "--plan"
+    plan: PrecisionPlan, model: Model, path: str | None, setting: str = "plan"
 ) -> BoundPlan:
-    """`plan`, which was read from `path`, given by `flag`, if it was read, bound to `model`.
+    """`plan`, bound to `model`. If it was read from a file, that is `path`, given as `setting`.
 
     Raises:
         PlanError: it does not fit; the message names the file.
     """
-    with _of_file(path, flag):
+    with _of_file(path, option(setting) if setting else ""):
         bound = _bind(plan, model)
         check_ranges(bound)
         return bound
@@ -229,6 +229,7 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
             f"{path} was made for another model (sha256 {ranges.model_sha256[:12]}…, "
             f"{model.file.path} has {model.file.sha256[:12]}…)",
             "Calibrate this model, or remove 'model' from the file if its tensors are the same.",
+            code="QD-PLAN-OTHER-MODEL",
         )
     known = {*model.graph.producers, *model.graph.initializers}
     known |= {spec.name for spec in model.graph.inputs}
@@ -238,6 +239,7 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
         raise PlanError(
             f"{path}, {ranges.source}, has no tensor of {model.file.path}",
             f"Its first is '{first}'. {nearest(first, known)}" if first else "It is empty.",
+            code="QD-PLAN-TENSOR",
         )
     found = tensors if ranges.partial else dict(ranges.tensors)
     with _of_file(path):
@@ -246,14 +248,14 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
 
 
 @contextmanager
-def _of_file(path: str | None, flag: str = "") -> Iterator[None]:
+def _of_file(path: str | None, given: str = "") -> Iterator[None]:
     """Errors within, of what was read from `path` if it was read, name it."""
     try:
         yield
     except PlanError as error:
         if path is None:
             raise
-        where = f"{flag}: {path}" if flag else path
+        where = f"{given}: {path}" if given else path
         raise error.reworded(f"{where}: {error.message}") from error
 
 
@@ -264,13 +266,15 @@ def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
 def _unused(settings: CandidateSettings) -> tuple[str, ...]:
     if settings.calib_data is None:
         return ()
-    return (f"--calib-data {settings.calib_data} was not read: nothing had to be calibrated.",)
+    return (
+        f"{option('calib_data', settings.calib_data)} was not read: nothing had to be calibrated.",
+    )
 
 
 def _notes(data: str | None, gathered: Gathered, used: list[str]) -> tuple[str, ...]:
     flattered = (
-        "No --calib-data: the ranges come from the compared samples themselves, which flatters "
-        "the result."
+        f"No {option('calib_data')}: the ranges come from the compared samples themselves, which "
+        "flatters the result."
     )
     return (*([flattered] if data is None else []), *range_notes(gathered.histograms, used))
 

@@ -1,7 +1,11 @@
-"""Progress bars on the error stream; the pipeline only calls back."""
+"""Progress on the error stream: bars on a terminal, log lines elsewhere. The pipeline only calls
+back."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -21,18 +25,22 @@ from rich.text import Text
 
 from qdebug.types import Progress
 
+_LOG = logging.getLogger(__name__)
 _LABELS = {
     "build": "Building",
     "calibrate": "Calibrating",
     "compare": "Comparing",
+    "engine": "Running the engine",
     "evaluate": "Evaluating",
     "rate layers": "Rating layers",
     "reference": "Running FP32",
     "search": "Searching",
     "sweep": "Combinations",
 }
-_SAMPLES = ("calibrate", "compare", "evaluate", "reference")
+_SAMPLES = ("calibrate", "compare", "engine", "evaluate", "reference")
 """Stages that count samples."""
+_LOG_EVERY_S = 10.0
+"""Off a terminal, the time between two lines of one stage."""
 _SHORTEST_RATED = 0.2
 """Seconds under which the first step, whose time is not counted, is too much of the stage."""
 
@@ -47,9 +55,16 @@ class _Rate(ProgressColumn):
 
 
 class ProgressBars:
-    """A context manager whose instances are progress callbacks. Nothing is shown off a terminal."""
+    """A context manager whose instances are progress callbacks. Off a terminal there are no bars,
+    but log lines: one when a stage begins, one when it ends, and one from time to time."""
 
-    def __init__(self, console: Console, enabled: bool) -> None:
+    def __init__(
+        self, console: Console, enabled: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` tells the time in seconds."""
+        self._logs = enabled and not console.is_terminal
+        self._clock = clock
+        self._logged: dict[str, float] = {}
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -77,6 +92,8 @@ class ProgressBars:
 
     def __call__(self, step: Progress) -> None:
         """Show one step."""
+        if self._logs:
+            self._log(step)
         if step.stage not in self._tasks:
             unit = "samples" if step.stage in _SAMPLES else ""
             self._tasks[step.stage] = self._bars.add_task("", total=None, unit=unit)
@@ -91,6 +108,17 @@ class ProgressBars:
             total=step.total or None,
             description=f"{label}: {step.note}" if step.note else label,
         )
+
+    def _log(self, step: Progress) -> None:
+        last, now = self._last.get(step.stage), self._clock()
+        begins = last is None or _starts_over(last, step)
+        recent = not begins and now - self._logged[step.stage] < _LOG_EVERY_S
+        if recent and step.done != step.total:
+            return
+        self._logged[step.stage] = now
+        label = _LABELS.get(step.stage, step.stage)
+        of = f" of {step.total}" if step.total else ""
+        _LOG.info("%s: %d%s%s", label, step.done, of, f", {step.note}" if step.note else "")
 
 
 def _starts_over(last: Progress, step: Progress) -> bool:

@@ -86,6 +86,7 @@ class Journal:
             raise StoreError(
                 f"{self.path}: cannot be written ({error.strerror}).",
                 "Make room and run the same command: it goes on from here.",
+                code="QD-STORE-DISK-FULL",
             ) from error
 
     def close(self) -> None:
@@ -101,6 +102,7 @@ class Journal:
             raise StoreError(
                 f"{self.path}: another search is writing it now.",
                 "Wait for it to end, or give another journal.",
+                code="QD-STORE-BUSY",
             ) from None
         except OSError:
             pass  # a network file system without locks
@@ -125,13 +127,21 @@ class Journal:
                 pins, measurement = _parsed(entry)
                 own = digest == self._digest(entry)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                raise StoreError(f"{self.path}:{number}: is not an evaluation.", _NEXT) from error
+                raise StoreError(
+                    f"{self.path}:{number}: is not an evaluation.", _NEXT, code="QD-STORE-JOURNAL"
+                ) from error
             if not own:
                 raise StoreError(
-                    f"{self.path}:{number}: was edited, or is of another search.", _NEXT
+                    f"{self.path}:{number}: was edited, or is of another search.",
+                    _NEXT,
+                    code="QD-STORE-JOURNAL",
                 )
             if recorded.setdefault(pins, measurement) is not measurement:
-                raise StoreError(f"{self.path}:{number}: an evaluation that is there twice.", _NEXT)
+                raise StoreError(
+                    f"{self.path}:{number}: an evaluation that is there twice.",
+                    _NEXT,
+                    code="QD-STORE-JOURNAL",
+                )
         os.ftruncate(self._fd, len(whole))
         return recorded
 
@@ -140,13 +150,21 @@ class Journal:
             header = json.loads(line)
             schema, found = header["schema"], dict(header["key"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise StoreError(f"{self.path}: is not a journal of a search.", _NEXT) from None
+            raise StoreError(
+                f"{self.path}: is not a journal of a search.", _NEXT, code="QD-STORE-JOURNAL"
+            ) from None
         if schema != SCHEMA:
-            raise StoreError(f"{self.path}: has the schema {schema}, not {SCHEMA}.", _NEXT)
+            raise StoreError(
+                f"{self.path}: has the schema {schema}, not {SCHEMA}.",
+                _NEXT,
+                code="QD-STORE-JOURNAL",
+            )
         other = sorted(n for n in found.keys() | key if found.get(n) != key.get(n))
         if other:
             raise StoreError(
-                f"{self.path}: belongs to another search ({', '.join(other)} differ).", _NEXT
+                f"{self.path}: belongs to another search ({', '.join(other)} differ).",
+                _NEXT,
+                code="QD-STORE-JOURNAL",
             )
 
     def _digest(self, entry: Mapping[str, Any]) -> str:
@@ -160,7 +178,11 @@ class Journal:
 
 
 def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path}: cannot be used ({error.strerror}).", "Give another journal.")
+    return StoreError(
+        f"{path}: cannot be used ({error.strerror}).",
+        "Give another journal.",
+        code="QD-STORE-WRITE",
+    )
 
 
 def _line(data: Mapping[str, Any]) -> bytes:

@@ -8,8 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qdebug.errors import UsageError
 from qdebug.search.oracle import Evaluation
 from qdebug.search.problem import Pinned, Problem
+from qdebug.wording import option
+
+KNEE = "knee"
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ def pareto(problem: Problem, history: Iterable[Evaluation]) -> tuple[Point, ...]
 
     The knee is the point farthest below the straight line from the first point to the last, with
     the cost and the logarithm of the noise scaled to 0…1 (Satopää et al., Finding a "Kneedle" in a
-    Haystack, 2011); none where there are fewer than three points or none is below the line.
+    Haystack, 2011). It is a point that meets the target; only where none of them does, it may be
+    any. There is none where there are fewer than three points or none of these is below the line.
     """
     points = [
         Point(
@@ -65,6 +70,57 @@ def _knee(points: Sequence[Point]) -> int | None:
     level = np.log(np.maximum(noise, noise[noise > 0].min() / 10))
     x = (cost - cost[0]) / (cost[-1] - cost[0])
     y = (level - level[-1]) / (level[0] - level[-1])
-    below = 1 - x - y
+    passed = np.array([points[i].passed for i in finite])
+    below = np.where(passed | ~passed.any(), 1 - x - y, -np.inf)
     at = int(np.argmax(below))
     return finite[at] if below[at] > 1e-9 else None
+
+
+def check_select_point(wanted: str | None) -> None:
+    """Refuse what cannot be a point of any list.
+
+    Raises:
+        UsageError: it is neither a number from 1 nor "knee".
+    """
+    name = option("select_point")
+    if wanted not in (None, KNEE) and not (wanted.isascii() and wanted.isdigit() and int(wanted)):
+        raise UsageError(
+            f"{name}: '{wanted}' is not a point of the list of error against cost",
+            f"Give its number in the list that the same command prints without {name}, or knee.",
+            code="QD-USAGE-POINT",
+        )
+
+
+def selected_index(wanted: str, points: Sequence[Point]) -> int:
+    """The index in `points` of the number (from 1) or "knee" that the user selected.
+
+    Raises:
+        UsageError: the list has no such point.
+    """
+    given = option("select_point", wanted)
+    if not points:
+        raise UsageError(
+            f"{given}: the list of error against cost is empty",
+            f"No candidate has a finite error at the outputs; leave {option('select_point')} out.",
+            code="QD-USAGE-POINT",
+        )
+    numbers = f"Give a number from 1 to {len(points)}."
+    if wanted == KNEE:
+        knees = [i for i, point in enumerate(points) if point.knee]
+        if not knees:
+            which = (
+                "point that meets the target is its knee" if any(p.passed for p in points) else ""
+            )
+            raise UsageError(
+                f"{given}: of the {len(points)} points no {which or 'one is a knee'}",
+                numbers,
+                code="QD-USAGE-POINT",
+            )
+        return knees[0]
+    if int(wanted) > len(points):
+        raise UsageError(
+            f"{given}: the list of error against cost has {len(points)} points",
+            numbers,
+            code="QD-USAGE-POINT",
+        )
+    return int(wanted) - 1

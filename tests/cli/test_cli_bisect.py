@@ -330,6 +330,6 @@ def test_a_configuration_holds_it_all(desk: Any) -> None:
 def test_a_run_without_an_engine_is_no_profile(desk: Any, cnn: Any) -> None:
     desk.run("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
     search = [*SMALL, *TARGET, "--profile", "run.h5"]
-    desk.refused("bisect", *search, says=["--profile", "without an engine", "tensorrt-rtx"])
+    desk.refused("bisect", *search, says=["--profile", "without an engine", "QD-USAGE-PROFILE-RUN"])
     desk.save(cnn("batch"), "other.onnx")
     desk.refused("bisect", "other.onnx", *search[1:], says=["another model", "net.onnx"])

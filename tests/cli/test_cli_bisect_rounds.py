@@ -63,7 +63,7 @@ def test_a_metric_that_rises_is_no_drop(desk: Any) -> None:
     desk.write("mine.py", "import numpy as np\ndef error(outputs, reference):\n"
                "    return float(np.abs(outputs['out'] - reference['out']).max())\n")  # fmt: skip
     metric = ["--metric", "mine.py:error"]
-    says = ["--max-drop takes more as better", "less is better", "--max-rise 0"]
+    says = ["QD-USAGE-METRIC-DIRECTION", "less is better", "--max-rise 0"]
     desk.refused("bisect", "net.onnx", *DATA, *metric, "--max-drop", "0", says=says)
     result = desk.run(
         "bisect", "net.onnx", *DATA, *metric, "--max-rise", "0.001", "--json", "-"

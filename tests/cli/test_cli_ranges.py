@@ -83,7 +83,7 @@ def test_run_file(desk: Any) -> None:
 
 
 def test_refused(desk: Any) -> None:
-    desk.refused("ranges", "net.onnx", says=["--calib-data is missing", "--calib-data DATA"])
+    desk.refused("ranges", "net.onnx", says=["--calib-data is missing", "QD-USAGE-CALIB-DATA"])
     desk.refused("ranges", "gone.h5", says=["gone.h5", "no such file"])
     desk.refused("ranges", "gone.onnx", "--calib-data", "calib.npz", says=["gone.onnx"])
     desk.refused(*RANGES, "--sort", "size", says=["--sort", "crest, amax"])
@@ -99,7 +99,7 @@ def test_refused(desk: Any) -> None:
 def test_run_without_ranges(desk: Any) -> None:
     desk.result("-o", "first.h5", "--save-plan", "plan.yaml")
     desk.result("-o", "second.h5", "--plan", "plan.yaml")
-    says = ["second.h5: holds no ranges", "--calib-data DATA"]
+    says = ["second.h5: holds no ranges", "--calib-data", "QD-STORE-NO-RANGES"]
     desk.refused("ranges", "second.h5", says=says)
     desk.refused(
         *["ranges", "first.h5", "--calib-data", "calib.npz"],

@@ -22,6 +22,8 @@ from qdebug.model.layers import Layer, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
+from qdebug.model.samples.subset import whole
+from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
 from qdebug.pipeline.engine.build import fitted
 from qdebug.pipeline.engine.observe import EngineJob
@@ -29,13 +31,14 @@ from qdebug.plan.lower import Lowered, lower, required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.engine import CaptureWay
 from qdebug.run.simulation import SimulationBackend
+from qdebug.run.sizing import Parallelism
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import PyCuda, open_cuda
 from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library, load_library
-from qdebug.types import Fp16Kernels, Precision
+from qdebug.types import Fp16Kernels, Precision, ignore_progress
 
 DATA = Path(__file__).parents[2] / "calib_data"
 SIMULATION = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT)
@@ -149,7 +152,8 @@ def findings(case: Callable[..., Case]) -> Callable[..., EngineFindings]:
 def _job(maker: EngineFactory, graph: Graph, samples: Samples) -> EngineJob:
     batches = list(samples.batches())
     runtime = fitted(TensorRTBackend(maker, find_device()), graph, samples, batches)
-    return EngineJob(runtime, SimulationBackend(), SIMULATION, samples, batches)
+    context = Context(SimulationBackend(), SIMULATION, Parallelism(2, 1), ignore_progress)
+    return EngineJob(runtime, context, whole(samples))
 
 
 @cache

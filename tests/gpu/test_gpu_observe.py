@@ -115,7 +115,7 @@ def test_groups_of_outputs(case: Callable[..., Any]) -> None:
     one = case("digits_cnn", "fp16")
     job = one.job
     wanted = [t for t in one.reference.activations() if t in one.reference.producers]
-    feeds = job.feeds(job.batches[0])
+    feeds = job.feeds(job.subset.batches[0])
     whole = job.runtime.open(one.lowered.graph.proto, wanted)
     parts = job.runtime.open(one.lowered.graph.proto, wanted, group_bytes=400_000)
     assert dict(whole.dtypes) == dict(parts.dtypes) and whole.skipped == parts.skipped

@@ -51,10 +51,10 @@ def test_an_engine_computes_what_the_simulation_does(
         pytest.skip("TensorRT for RTX 1.6 has no INT8 convolution on compute capability 9.0")
     one = case(net, kind)
     proto = one.lowered.graph.proto
-    simulation = one.job.simulation.open(proto, [])
+    simulation = one.job.context.simulation.open(proto, [])
     errors: dict[str, ErrorSums] = {}
     with EngineSession(one.job.runtime.factory.make(proto).engine) as session:
-        for batch in one.job.batches:
+        for batch in one.job.subset.batches:
             feeds = one.job.feeds(batch)
             add_errors(errors, simulation.run(feeds), session.run(feeds))
         latency = session.latency_ms(feeds)
@@ -69,7 +69,7 @@ def test_an_engine_computes_what_the_simulation_does(
         "copies_ms": [round(copied.upload_ms, 3), round(copied.download_ms, 3)],
     }
     assert found >= AT_LEAST_DB[kind]
-    assert latency > 0 and copied.runs >= len(one.job.batches)
+    assert latency > 0 and copied.runs >= len(one.job.subset.batches)
     assert len(times) > 5 and all(t.name and t.ms >= 0 for t in times)
 
 
@@ -123,7 +123,7 @@ def test_preflight(case: Callable[..., Any], figures: dict[str, Any], net: str, 
 def test_dynamic_shapes(case: Callable[..., Any]) -> None:
     one = case("digits_encoder", "fp16")
     proto = one.lowered.graph.proto
-    simulation = one.job.simulation.open(proto, [])
+    simulation = one.job.context.simulation.open(proto, [])
     images = np.random.default_rng(0).normal(size=(16, 1, 8, 8)).astype(np.float32)
     with EngineSession(one.job.runtime.factory.make(proto).engine) as session:
         with pytest.raises(BackendError, match="was built for"):

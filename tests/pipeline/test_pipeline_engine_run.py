@@ -15,14 +15,18 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.errors import BackendError
 from qdebug.model.graph import Graph
 from qdebug.model.samples import open_samples
+from qdebug.model.samples.subset import whole
+from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
 from qdebug.pipeline.engine.build import fitted
 from qdebug.pipeline.engine.observe import EngineJob, preflight
 from qdebug.run.engine import BuiltEngine, CaptureWay
 from qdebug.run.simulation import SimulationBackend
+from qdebug.run.sizing import Parallelism
 from qdebug.run.tensorrt.backend import WAYS, TensorRTBackend
 from qdebug.testing.cuda import FakeCuda
 from qdebug.testing.tensorrt import fake_build, fake_maker
+from qdebug.types import ignore_progress
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(2, 8, 8)).astype(np.float32) / 3
@@ -63,7 +67,8 @@ def job(tmp_path: Any) -> EngineJob:
     samples = open_samples(str(tmp_path / "x.npz"), REFERENCE.inputs, batch_size=4)
     batches = list(samples.batches())
     runtime = fitted(TensorRTBackend(fake_maker(cuda=FakeCuda())), REFERENCE, samples, batches)
-    return EngineJob(runtime, SimulationBackend(), SimulationBackend(), samples, batches)
+    context = Context(SimulationBackend(), SimulationBackend(), Parallelism(2, 1), ignore_progress)
+    return EngineJob(runtime, context, whole(samples))
 
 
 def built_by(job: EngineJob, build: Build, ways: Sequence[CaptureWay] | None = None) -> EngineJob:

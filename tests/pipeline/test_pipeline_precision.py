@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.config.compare import CompareSettings
 from qdebug.measure.result import CompareResult
 from qdebug.pipeline.compare.command import compare
-from qdebug.pipeline.compare.evidence import sample_part
+from qdebug.pipeline.compare.run_file import sample_part
 from qdebug.run.sizing import capture_groups
 from qdebug.types import Progress
 

@@ -55,3 +55,24 @@ def test_the_rate_of_a_stage_that_runs_again_is_its_own() -> None:
 def test_nowhere_else(terminal: bool, enabled: bool) -> None:
     text = shown(terminal, enabled)
     assert "Calibrating" not in text and "Comparing" not in text
+
+
+def test_off_a_terminal_progress_is_logged_from_time_to_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with (
+        caplog.at_level("INFO"),
+        ProgressBars(console, enabled=True, clock=lambda: now[0]) as progress,
+    ):
+        for done in range(1, 41):  # a second each
+            now[0] += 1.0
+            progress(Progress("reference", done, 40))
+        progress(Progress("reference", 1, 9))  # once more, over other samples
+    counts = [message.split(": ")[1] for message in caplog.messages]
+    assert counts == ["1 of 40", "11 of 40", "21 of 40", "31 of 40", "40 of 40", "1 of 9"]
+    caplog.clear()
+    with caplog.at_level("INFO"), ProgressBars(console, enabled=False) as progress:
+        progress(Progress("reference", 1, 9))
+    assert not caplog.messages

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from qdebug.measure.conditions import Condition, check_condition
 from qdebug.measure.result import LayerResult
 from qdebug.pipeline.bisect.setup import Setup
-from qdebug.pipeline.bisect.space import ORDER
 from qdebug.pipeline.compare.diagnose import diagnosed
+from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.search.find import Outcome, SearchResult
 from qdebug.search.outcome import CostSummary, PinnedLayer
-from qdebug.search.problem import Pins
+from qdebug.search.problem import Pins, PinTo
+from qdebug.search.space import PRECISION_ORDER
 from qdebug.types import Precision
+from qdebug.wording import option
 
 
 def plan_with(setup: Setup, pins: Pins) -> PrecisionPlan:
@@ -30,7 +31,8 @@ def pinned_by_plan(setup: Setup) -> dict[str, Precision]:
     bound = setup.planned.bound
     bare = bind_plan(replace(bound.plan, layers={}), setup.model, bound.layers)
     kept = ((x.name, bound.precisions[x.name], bare.precisions[x.name]) for x in bound.layers)
-    return {name: to for name, to, start in kept if ORDER.index(to) > ORDER.index(start)}
+    index = PRECISION_ORDER.index
+    return {name: to for name, to, start in kept if index(to) > index(start)}
 
 
 def cost_summary(setup: Setup, pins: Pins) -> CostSummary:
@@ -95,41 +97,39 @@ def explanation(
     if condition.scope == "metric" and not check_condition(condition, [reference]).passed:
         return (
             f"The FP32 reference itself is at {reference:.6g}: no precision can meet "
-            f"{condition.expression}. Ask for less."
+            f"{condition.expression}. Relax the target."
         )
     ceiling = search.ceiling
     if ceiling is None or ceiling.passed:
         return _sentence(search.reason)
     if ceiling.failure:
         return f"With everything pinned the model cannot be run: {ceiling.failure}"
-    return f"Even with everything pinned that may be, it is {_value(ceiling.value)}: " + _left(
-        setup, setup.space.everything()
-    )
+    shown = "no value" if ceiling.value is None else f"{ceiling.value:.6g}"
+    return f"Even with everything pinned that may be, it is {shown}: {_left(setup)}"
 
 
-def _left(setup: Setup, everything: Pins) -> str:
-    """What still runs in lower precision when everything is pinned."""
-    highest = {**setup.pair.precisions, **dict(everything)}
-    left = [name for name, precision in highest.items() if precision is not Precision.FP32]
+def _left(setup: Setup) -> str:
+    """What still runs in lower precision when everything is pinned, and what to do about it."""
+    plan = plan_with(setup, setup.space.everything())
+    bound = bind_plan(plan, setup.model, setup.pair.layers)
+    built = planned_pair(setup.model, bound).precisions
+    left = [name for name, precision in built.items() if precision is not Precision.FP32]
     if not left:
         return "all layers run in FP32 then, so the target asks for more than FP32 gives."
-    kinds = sorted({str(highest[name]) for name in left})
-    flags: Sequence[str] = (
-        *(["drop --never-pin"] if setup.settings.never_pin else []),
-        *(["use --pin-to fp32"] if setup.space.problem.pin_to == "fp16" else []),
-        *(
-            ["use --fallback-precision fp32"]
-            if setup.planned.bound.plan.fallback_precision is not Precision.FP32
-            else []
-        ),
-    )
-    advice = f" {' or '.join(flags)[0].upper()}{' or '.join(flags)[1:]}." if flags else ""
-    return f"{len(left)} layers still run in {' and '.join(kinds)}, first '{left[0]}'.{advice}"
+    kinds = " and ".join(sorted({str(built[name]) for name in left}))
+    still = f"{len(left)} layers still run in {kinds}, first '{left[0]}'."
+    if all(bound.precisions[name] is Precision.FP32 for name in left):
+        return f"{still} The model itself holds them so. Give the model in FP32."
+    advice = []
+    if setup.space.never_pinned:
+        advice.append(f"drop {option('never_pin')}")
+    if setup.space.problem.pin_to == PinTo.FP16:
+        advice.append(f"use {option('pin_to', 'fp32')}")
+    if plan.fallback_precision is not Precision.FP32:
+        advice.append(f"use {option('fallback_precision', 'fp32')}")
+    joined = " or ".join(advice)
+    return f"{still} {joined[0].upper()}{joined[1:]}." if joined else still
 
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
-
-
-def _value(value: float | None) -> str:
-    return "no value" if value is None else f"{value:.6g}"

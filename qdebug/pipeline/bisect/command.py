@@ -12,16 +12,19 @@ from qdebug.pipeline.bisect.answer import (
     pinned_layers,
     plan_with,
 )
-from qdebug.pipeline.bisect.direction import direction_note
-from qdebug.pipeline.bisect.engine_need import with_kernel_causes
-from qdebug.pipeline.bisect.engines import built_answer, engines_of, in_milliseconds
-from qdebug.pipeline.bisect.rounds import answered
-from qdebug.pipeline.bisect.select_point import check_select_point, with_selected_point
-from qdebug.pipeline.bisect.setup import prepare
-from qdebug.pipeline.bisect.space import untimed_note
-from qdebug.pipeline.engine.build import capture_note
+from qdebug.pipeline.bisect.engines import (
+    built_answer,
+    engines_of,
+    in_milliseconds,
+    with_kernel_causes,
+)
+from qdebug.pipeline.bisect.rounds import SearchOptions, answered, with_selected_point
+from qdebug.pipeline.bisect.setup import prepare, untimed_notes
+from qdebug.pipeline.bisect.target import direction_notes
+from qdebug.pipeline.engine.build import capture_note, save_engine
 from qdebug.results import ModelRef
 from qdebug.search.outcome import BisectResult
+from qdebug.search.pareto import check_select_point
 from qdebug.types import ProgressCallback, ignore_progress
 
 
@@ -36,11 +39,31 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))
-    answer = with_selected_point(setup, answered(setup, engines), engines)
+    options = SearchOptions(
+        strategy=settings.strategy,
+        int8_kernels=settings.int8_kernels,
+        cache_bytes=settings.memory_budget,
+        max_evaluations=settings.max_evaluations,
+        time_limit_s=settings.time_limit,
+        journal=settings.journal,
+        restart=settings.force,
+        cached=settings.cache,
+    )
+    answer = answered(setup, engines, options)
+    answer = with_selected_point(setup, answer, engines, settings.select_point)
     searched, search = answer.searched, answer.searched.result
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
-    direction = direction_note(setup, search, searched.reference_task)
+    if engine is not None:
+        save_engine(engine, settings)
+    direction = direction_notes(
+        setup.target,
+        searched.reference_task,
+        search.baseline.value if search.baseline else None,
+        setup.context,
+        setup.model.graph,
+        setup.searched,
+    )
     pinned = pinned_layers(setup, search) if found else ()
     if searched.on_engines:
         pinned = with_kernel_causes(setup, search.pins, pinned)
@@ -67,7 +90,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         notes=(
             *setup.planned.notes,
             *setup.pair.notes,
-            *untimed_note(settings, setup.space),
+            *untimed_notes(setup.space, settings.profile, settings.profile_layers),
             *answer.notes,
             *direction,
             *(engine.notes if engine else ()),

@@ -1,20 +1,27 @@
-"""The answer of a search on real engines: built, audited, and run where there is a GPU."""
+"""What a search does with real engines: candidates run on them, and the answer is built."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
+from qdebug.measure.attribution import KERNEL
+from qdebug.measure.result import Cause
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.candidates import Engines
+from qdebug.pipeline.bisect.evaluation import SEARCHED, Verifier
 from qdebug.pipeline.bisect.setup import Setup
-from qdebug.pipeline.bisect.space import Space, priced
-from qdebug.pipeline.engine.build import Engine, engine_of, fitted, save_engine
+from qdebug.pipeline.engine.build import Engine, engine_of, fitted
 from qdebug.pipeline.engine.latency import costs_of, kernel_times
 from qdebug.pipeline.engine.request import build_request, planned_graph
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.run.base import Backend
 from qdebug.run.engine import EngineRuntime
+from qdebug.search.outcome import PinnedLayer
+from qdebug.search.problem import Measurement, Pins
+from qdebug.search.space import SearchSpace
 
 
 def engines_of(setup: Setup) -> Engines | None:
@@ -31,21 +38,18 @@ def engines_of(setup: Setup) -> Engines | None:
 
 
 def built_answer(setup: Setup, plan: PrecisionPlan) -> Engine | None:
-    """The engine of the answer, audited, and saved where that was asked for; None without an
-    engine's backend.
+    """The engine of the answer, audited; None without an engine's backend.
 
     Raises:
-        QdebugError: it cannot be built, or not be written.
+        QdebugError: it cannot be built.
     """
     if setup.engine is None:
         return None
     pair = planned_pair(setup.model, bind_plan(plan, setup.model, setup.pair.layers))
-    engine = engine_of(fitted(setup.engine, pair.candidate, setup.searched.samples), pair)
-    save_engine(engine, setup.settings)
-    return engine
+    return engine_of(fitted(setup.engine, pair.candidate, setup.searched.samples), pair)
 
 
-def in_milliseconds(setup: Setup, runtime: EngineRuntime) -> Space:
+def in_milliseconds(setup: Setup, runtime: EngineRuntime) -> SearchSpace:
     """The search space with costs measured on the engine of nothing pinned, layer by layer.
 
     Raises:
@@ -60,8 +64,50 @@ def in_milliseconds(setup: Setup, runtime: EngineRuntime) -> Space:
         measured = session.layer_times(samples.feeds(first.start, first.count))
     kernels = kernel_times(engine.info, measured)
     costs = costs_of(kernels, setup.pair, setup.space.costs)
-    return setup.space if costs is None else priced(setup.space, costs)
+    return setup.space if costs is None else setup.space.priced(costs)
 
 
 def _fitted(setup: Setup, runtime: EngineRuntime, subset: SampleSubset) -> EngineRuntime:
     return fitted(runtime, setup.model.graph, subset.samples, subset.batches)
+
+
+def with_kernel_causes(
+    setup: Setup, pins: Pins, layers: Sequence[PinnedLayer]
+) -> tuple[PinnedLayer, ...]:
+    """`layers` of an answer that was searched on engines. Those that it pins for the engine's sake,
+    since the simulation would pass without them, get the cause `kernel`.
+
+    Raises:
+        QdebugError: the runtime or the metric failed.
+    """
+    without = {
+        x.name: pins - {(x.name, x.precision)}
+        for x in layers
+        if x.if_unpinned is not None and not x.if_unpinned.passed
+    }
+    if not without:
+        return tuple(layers)
+    with Verifier(setup, setup.searched, SEARCHED) as simulation:
+        simulated = simulation.measure(list(without.values()))
+    explained = []
+    for layer in layers:
+        found = simulated[without[layer.name]] if layer.name in without else None
+        if found is not None and found.passed and layer.if_unpinned is not None:
+            cause = _cause(found, layer.if_unpinned)
+            layer = replace(layer, causes=(cause, *layer.causes))
+        explained.append(layer)
+    return tuple(explained)
+
+
+def _cause(simulated: Measurement, engine: Measurement) -> Cause:
+    gives = engine.failure or _value(engine)
+    return Cause(
+        KERNEL,
+        None,
+        f"without it the simulation passes ({_value(simulated)}) and the engine does not ({gives})",
+        "Its kernel is wrong, not its ranges: quantizing otherwise does not help.",
+    )
+
+
+def _value(measured: Measurement) -> str:
+    return "no value" if measured.value is None else f"{measured.value:.6g}"

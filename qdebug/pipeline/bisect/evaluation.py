@@ -1,33 +1,42 @@
-"""From sets of pins to measurements: the predicate of a search, by a candidate runner."""
+"""From sets of pins to measurements: the predicate of a search, and the check of its answer."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from qdebug import __version__
 from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Condition
 from qdebug.model.layers import Layers
-from qdebug.pipeline.bisect.candidates import CandidateRunner
-from qdebug.pipeline.bisect.target import Target, judge
-from qdebug.plan.plan import BoundPlan
+from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines
+from qdebug.pipeline.bisect.setup import Setup
+from qdebug.pipeline.bisect.target import judge
 from qdebug.plan.planfile import plan_to_yaml
+from qdebug.search.outcome import Check
 from qdebug.search.problem import Measurement, Pins
 from qdebug.store.manifest import package_versions
-from qdebug.types import Fp16Kernels
+
+SEARCHED = "searched samples, literal Q/DQ"
+ON_ENGINE = "searched samples, on the engine"
 
 
 @dataclass(frozen=True)
-class Evaluator:
-    """Measures sets of pins on the samples of a runner."""
+class Evaluator(AbstractContextManager["Evaluator"]):
+    """Measures sets of pins on the samples of a runner, `at_once` sets in parallel. A context
+    manager."""
 
     runner: CandidateRunner
     condition: Condition
     layers: Layers
     at_once: int
+
+    def __exit__(self, *error: object) -> None:
+        self.runner.close()
 
     def __call__(self, sets: Sequence[Pins]) -> Iterator[Measurement]:
         """One measurement for each set, in order, each as soon as it is there."""
@@ -47,27 +56,89 @@ class Evaluator:
         return Measurement(checked.value, checked.passed, result.noise, result.seconds, slack)
 
 
-def evaluator(runner: CandidateRunner, target: Target, layers: Layers, at_once: int) -> Evaluator:
-    """The evaluator for `target` on the samples of `runner`, `at_once` sets in parallel."""
+def open_evaluator(
+    setup: Setup,
+    subset: SampleSubset,
+    *,
+    literal: bool | None,
+    engines: Engines | None = None,
+    cache_bytes: int = 0,
+) -> Evaluator:
+    """Run the reference on `subset`, and be ready to measure sets on it. See CandidateRunner.
+
+    Raises:
+        QdebugError: the samples cannot be read, the runtime or the metric failed.
+    """
+    target, layers = setup.target, setup.pair.layers
+    runner = CandidateRunner(
+        setup.context,
+        setup.model,
+        setup.planned.bound,
+        subset,
+        metric=target.metric,
+        capture=target.captured(layers, setup.model.graph),
+        literal=literal,
+        engines=engines,
+        cache_bytes=cache_bytes,
+    )
+    at_once = 1 if engines else setup.context.parallel.workers
     return Evaluator(runner, target.condition_for(runner.reference_task), layers, at_once)
 
 
-def search_key(
-    bound: BoundPlan, one: Evaluator, metric: str, fp16_kernels: Fp16Kernels
-) -> dict[str, str]:
+def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
     """All that decides what an evaluation gives, by name; two searches with the same key may share
     their evaluations. `metric` is the metric's key."""
-    plan = plan_to_yaml(bound.plan)
+    bound = setup.planned.bound
     model = bound.layers.graph.proto.SerializeToString(deterministic=True)
     versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
     return {
         "qdebug": __version__,
         "model": hashlib.sha256(model).hexdigest(),
-        "plan": hashlib.sha256(plan.encode()).hexdigest(),
+        "plan": hashlib.sha256(plan_to_yaml(bound.plan).encode()).hexdigest(),
         "samples": one.runner.subset.key,
         "target": one.condition.expression,
         "metric": metric,
         "machine": f"{platform.machine()} {versions}",
         "execution": "literal" if one.runner.literal else "fast",
-        "fp16_kernels": str(fp16_kernels),
+        "fp16_kernels": str(setup.context.fp16_kernels),
     }
+
+
+class Verifier(AbstractContextManager["Verifier"]):
+    """Runs sets of pins once more on the samples of a subset, on literal Q/DQ: those searched, or
+    those that took no part in the search. A context manager.
+
+    Attributes:
+        on_engines: they run on engines instead.
+    """
+
+    def __init__(
+        self, setup: Setup, subset: SampleSubset, on: str, engines: Engines | None = None
+    ) -> None:
+        """Runs the reference. `on` says which samples they are, for people; `engines` runs the
+        candidates in place of the simulation.
+
+        Raises:
+            QdebugError: the samples cannot be read, the runtime or the metric failed.
+        """
+        self.on_engines = engines is not None
+        self._on = on
+        self._always = setup.space.problem.always
+        self._known: dict[Pins, Measurement] = {}
+        self._evaluator = open_evaluator(setup, subset, literal=True, engines=engines)
+
+    def __exit__(self, *error: object) -> None:
+        self._evaluator.runner.close()
+
+    def check(self, pins: Pins) -> Check:
+        """What `pins` give, beside nothing pinned."""
+        known, runner = self.measure([pins, self._always]), self._evaluator.runner
+        return Check(
+            self._on, runner.subset.count, known[pins], known[self._always], runner.reference_task
+        )
+
+    def measure(self, sets: Sequence[Pins]) -> dict[Pins, Measurement]:
+        """What each of the sets gives; each is run once."""
+        new = [pins for pins in dict.fromkeys(sets) if pins not in self._known]
+        self._known |= dict(zip(new, self._evaluator(new), strict=True))
+        return {pins: self._known[pins] for pins in sets}

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from qdebug.errors import UsageError
+from qdebug.errors import StoreError, UsageError, given_by
 from qdebug.measure.conditions import Condition
-from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines
-from qdebug.pipeline.bisect.combined import CombinedPredicate
-from qdebug.pipeline.bisect.evaluation import Evaluator, evaluator, search_key
-from qdebug.pipeline.bisect.journals import open_journal
+from qdebug.pipeline.bisect.candidates import Engines
+from qdebug.pipeline.bisect.evaluation import (
+    ON_ENGINE,
+    SEARCHED,
+    Evaluator,
+    Verifier,
+    open_evaluator,
+    search_key,
+)
 from qdebug.pipeline.bisect.setup import Setup
-from qdebug.pipeline.bisect.verify import ON_ENGINE, SEARCHED, Verifier
-from qdebug.search.find import SearchResult, find
-from qdebug.search.journal import Journal
+from qdebug.search.combined import CombinedPredicate
+from qdebug.search.find import SearchResult, find, is_minimal
+from qdebug.search.journal import SCHEMA, Journal
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
 from qdebug.search.outcome import HELD_OUT, Check, SelectedPoint
+from qdebug.search.pareto import selected_index
 from qdebug.search.problem import Measurement, Pins
 from qdebug.search.strategies import load_strategy
+from qdebug.store.cache import cache_folder
 from qdebug.types import Progress
 from qdebug.wording import option
 
@@ -35,6 +45,31 @@ _DISAGREE = (
 )
 _MOST_TRIED = 8
 """Sets that passed before and are tried first when the held-out samples join."""
+_FOLDER = "searches"
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search, as the user asked.
+
+    Attributes:
+        strategy: a name in STRATEGIES.
+        int8_kernels: candidates may run on ONNX Runtime's INT8 kernels.
+        cache_bytes: limit of the activations that candidates start from.
+        max_evaluations, time_limit_s: when to stop with the best found.
+        journal: the file that remembers evaluations; None keeps one in the cache folder.
+        restart: a journal of another search may be replaced.
+        cached: evaluations may be kept in the cache folder.
+    """
+
+    strategy: str
+    int8_kernels: bool = True
+    cache_bytes: int = 0
+    max_evaluations: int | None = None
+    time_limit_s: float | None = None
+    journal: str | None = None
+    restart: bool = False
+    cached: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,8 +105,8 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How a search is done.
+class _Round:
+    """How one search is done.
 
     Attributes:
         held_out: the answer must hold there too.
@@ -84,112 +119,190 @@ class _Way:
     before: tuple[Evaluation, ...] = field(default=())
 
 
-def answered(setup: Setup, engines: Engines | None) -> Answered:
+def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> Answered:
     """Search until the answer passes its checks: literally, on engines, on held-out samples.
 
     Where the cheapest set fails on these, the search goes on and asks that the target hold on both.
+
+    Raises:
+        QdebugError: a runtime or a metric failed, or a journal cannot be used.
     """
-    way, notes = _Way(None if setup.settings.int8_kernels else True), _not_kept(setup)
+    one, notes = _Round(None if options.int8_kernels else True), _not_kept(setup, options)
     before: Answered | None = None
     with ExitStack() as stack:
         while True:
-            searched = _search(setup, way)
+            searched = _search(setup, one, options)
             if searched.result.achieved is None:
                 return before or Answered(searched, notes=tuple(notes))
-            checks, other = _checked(setup, searched, way, engines)
+            checks, other = _checked(setup, searched, one, engines)
             if other is not None:
                 why = _ENGINE_DISAGREES if other.engines else _DISAGREE
                 notes.append(f"{why} The first took {searched.result.evaluations} evaluations.")
-                way = other
+                one = other
                 continue
-            held_out = way.held_out
+            held_out = one.held_out
             if held_out is None:
                 held_out = stack.enter_context(Verifier(setup, setup.held_out, HELD_OUT, engines))
             check = held_out.check(searched.result.pins)
-            check = replace(check, used_in_search=way.held_out is not None)
+            check = replace(check, used_in_search=one.held_out is not None)
             done = Answered(searched, (*checks, check), tuple(notes))
             if check.answer.passed or check.used_in_search:
                 return done
             before = done
             notes.append(_falls(searched.result, check))
-            way = replace(way, held_out=held_out, before=searched.result.history)
+            one = replace(one, held_out=held_out, before=searched.result.history)
+
+
+def with_selected_point(
+    setup: Setup, answer: Answered, engines: Engines | None, wanted: str | None
+) -> Answered:
+    """`answer` with the point that the user wants, checked as an answer is; unchanged where that is
+    None.
+
+    Raises:
+        UsageError: the list of error against cost has no such point.
+    """
+    if wanted is None:
+        return answer
+    search = answer.searched.result
+    index = selected_index(wanted, search.pareto)
+    pins = search.pareto[index].pins
+    known: dict[Pins, Measurement] = {e.pins: e.measurement for e in search.history}
+    result = replace(
+        search,
+        pins=pins,
+        achieved=known[pins],
+        minimal=known[pins].passed and is_minimal(setup.space.problem, pins, known.get),
+        cost=setup.space.problem.cost(pins),
+    )
+    own = search.achieved is not None and pins == search.pins
+    return replace(
+        answer,
+        searched=replace(answer.searched, result=result),
+        checks=answer.checks if own else tuple(_checks_of(setup, answer, pins, engines)),
+        taken=SelectedPoint(index + 1, search),
+    )
+
+
+def _checks_of(
+    setup: Setup, answer: Answered, pins: Pins, engines: Engines | None
+) -> Iterator[Check]:
+    """`pins` once more, as the answer of a search: on the samples searched, and held out."""
+    if engines is not None:
+        with Verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
+            yield verifier.check(pins)
+    elif not answer.searched.literal:
+        with Verifier(setup, setup.searched, SEARCHED) as verifier:
+            yield verifier.check(pins)
+    used_in_search = any(check.used_in_search for check in answer.checks)
+    with Verifier(setup, setup.held_out, HELD_OUT, engines) as verifier:
+        yield replace(verifier.check(pins), used_in_search=used_in_search)
 
 
 def _checked(
-    setup: Setup, searched: Searched, way: _Way, engines: Engines | None
-) -> tuple[list[Check], _Way | None]:
+    setup: Setup, searched: Searched, one: _Round, engines: Engines | None
+) -> tuple[list[Check], _Round | None]:
     """The answer once more on the samples searched, more exactly than while searching; or how to
     search again where it fails."""
     checks = []
-    if not searched.literal and way.engines is None:
+    if not searched.literal and one.engines is None:
         with Verifier(setup, setup.searched, SEARCHED) as verifier:
             checks.append(verifier.check(searched.result.pins))
         if not checks[-1].answer.passed:
-            return [], _Way(True, held_out=way.held_out)
-    if engines is not None and way.engines is None:
+            return [], _Round(True, held_out=one.held_out)
+    if engines is not None and one.engines is None:
         with Verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
             checks.append(verifier.check(searched.result.pins))
         if not checks[-1].answer.passed:
-            return [], _Way(True, engines, way.held_out)
+            return [], _Round(True, engines, one.held_out)
     return checks, None
 
 
-def _search(setup: Setup, way: _Way) -> Searched:
-    settings, target = setup.settings, setup.target
-    layers = setup.pair.layers
+def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
     with ExitStack() as stack:
-        runner = stack.enter_context(
-            CandidateRunner(
-                setup.context,
-                setup.model,
-                setup.planned.bound,
+        evaluator = stack.enter_context(
+            open_evaluator(
+                setup,
                 setup.searched,
-                metric=target.metric,
-                capture=target.captured(layers, setup.model.graph),
-                literal=way.literal,
-                engines=way.engines,
-                cache_bytes=settings.memory_budget,
+                literal=one.literal,
+                engines=one.engines,
+                cache_bytes=options.cache_bytes,
             )
         )
-        at_once = 1 if way.engines else setup.context.parallel.workers
-        one = evaluator(runner, target, layers, at_once)
+        predicate: Evaluator | CombinedPredicate = evaluator
+        if one.held_out:
+            known = {evaluation.pins: evaluation.measurement for evaluation in one.before}
+            at_once = evaluator.at_once
+            predicate = CombinedPredicate(evaluator, at_once, one.held_out.measure, known)
         oracle = Oracle(
-            CombinedPredicate(one, way.held_out, _measured(way)) if way.held_out else one,
-            journal=_journal(setup, way, one, stack),
-            max_evaluations=settings.max_evaluations,
-            time_limit_s=settings.time_limit,
-            on_evaluation=_Watch(setup, settings.max_evaluations or 0),
+            predicate,
+            journal=_journal(setup, one, evaluator, options, stack),
+            max_evaluations=options.max_evaluations,
+            time_limit_s=options.time_limit_s,
+            on_evaluation=_Watch(setup, options.max_evaluations or 0),
         )
-        _try_again(setup, way, oracle)
-        result = find(setup.space.problem, oracle, load_strategy(settings.strategy))
+        _try_again(setup, one, oracle)
+        result = find(setup.space.problem, oracle, load_strategy(options.strategy))
+        runner = evaluator.runner
         return Searched(
             result,
-            one.condition,
+            evaluator.condition,
             runner.reference_task,
             runner.subset.count,
             runner.literal,
             runner.reason,
-            way.engines is not None,
+            one.engines is not None,
         )
 
 
-def _journal(setup: Setup, way: _Way, one: Evaluator, stack: ExitStack) -> Journal | None:
-    if way.engines is not None or (way.held_out is not None and way.held_out.on_engines):
+def _journal(
+    setup: Setup, one: _Round, evaluator: Evaluator, options: SearchOptions, stack: ExitStack
+) -> Journal | None:
+    """Where the evaluations of one round are kept, so that a search that was killed goes on."""
+    if one.engines is not None or (one.held_out is not None and one.held_out.on_engines):
         # Nothing is kept but the engines themselves: they tell little of the machine.
         return None
     metric = setup.target.metric.key if setup.target.metric else ""
     if metric is None:  # a function in memory whose result does not depend on its code alone
         return None
-    key = search_key(setup.planned.bound, one, metric, setup.context.fp16_kernels)
-    again = "" if way.literal is None or not setup.settings.int8_kernels else "literal"
-    if way.held_out:
+    key = search_key(setup, evaluator, metric)
+    again = "" if one.literal is None or not options.int8_kernels else "literal"
+    if one.held_out:
         key["held_out"] = setup.held_out.key
         again += "joint"
-    journal = open_journal(setup.settings, key, again)
+    journal = _open_journal(options, key, again)
     return stack.enter_context(journal) if journal else None
 
 
-def _not_kept(setup: Setup) -> list[str]:
+def _open_journal(options: SearchOptions, key: dict[str, str], again: str) -> Journal | None:
+    """The user's journal, or one in the cache folder; None where that takes no files, or the user
+    wants no cache. `again` names a further search of the same command, whose journal is a file
+    beside the user's.
+
+    Raises:
+        StoreError: the user's own journal cannot be used.
+    """
+    if options.journal:
+        path = Path(f"{options.journal}.{again}" if again else options.journal)
+        with given_by("journal"):
+            try:
+                return Journal(path, key)
+            except StoreError:
+                if not options.restart:
+                    raise
+                return Journal(path, key, restart=True)
+    if not options.cached:
+        return None
+    text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True)
+    path = cache_folder() / _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Journal(path, key)
+    except (OSError, StoreError):
+        return None  # it only saves time
+
+
+def _not_kept(setup: Setup, options: SearchOptions) -> list[str]:
     """A note, where evaluations cannot be kept.
 
     Raises:
@@ -199,7 +312,7 @@ def _not_kept(setup: Setup) -> list[str]:
     if metric is None or metric.key is not None:
         return []
     reason = f"the metric '{metric.name}' uses objects whose content cannot be told"
-    if setup.settings.journal:
+    if options.journal:
         raise UsageError(
             f"{option('journal')}: {reason}",
             f"Give the metric as file.py:function, or leave {option('journal')} out.",
@@ -208,14 +321,10 @@ def _not_kept(setup: Setup) -> list[str]:
     return [f"The evaluations are not kept on disk, because {reason}."]
 
 
-def _measured(way: _Way) -> Mapping[Pins, Measurement]:
-    return {evaluation.pins: evaluation.measurement for evaluation in way.before}
-
-
-def _try_again(setup: Setup, way: _Way, oracle: Oracle) -> None:
+def _try_again(setup: Setup, one: _Round, oracle: Oracle) -> None:
     """Ask first for what passed before, the cheapest first, so that a search that ends early has
     something better than everything pinned."""
-    passed = [e.pins for e in way.before if e.measurement.passed]
+    passed = [e.pins for e in one.before if e.measurement.passed]
     try:
         for pins in sorted(passed, key=setup.space.problem.cost)[:_MOST_TRIED]:
             if oracle.ask(pins).passed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,20 +13,32 @@ from qdebug.errors import UsageError, given_by
 from qdebug.measure.engine import KernelTime
 from qdebug.measure.result import LayerResult
 from qdebug.measure.task import labels_of
+from qdebug.model.macs import work_of
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import SampleSubset, split, whole
-from qdebug.pipeline.bisect.space import Space, search_space
-from qdebug.pipeline.bisect.suspects import rate_layers
-from qdebug.pipeline.bisect.target import Target, read_target
+from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
+from qdebug.pipeline.compare.lockstep import open_lockstep
+from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import check_parsed, open_runtime
-from qdebug.pipeline.engine.latency import read_kernels
+from qdebug.pipeline.engine.latency import profiled_costs, read_kernels
+from qdebug.pipeline.engine.run_profile import is_run_file
 from qdebug.pipeline.model_pair import Planned, load_model, plan_from, plan_ranges
 from qdebug.plan.pair import ModelPair, planned_pair
+from qdebug.plan.select import select_layers
 from qdebug.run.engine import EngineRuntime
+from qdebug.run.registry import spec_of
 from qdebug.run.sizing import parallelism
+from qdebug.search.cost import Costs, mac_costs
+from qdebug.search.problem import PinTo
+from qdebug.search.space import SearchSpace, search_space
+from qdebug.search.strategies.exhaustive import check_count
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
+from qdebug.wording import option
+
+RATED_SAMPLES = 16
+"""A ratio of energies over whole activations moves little with more."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +54,15 @@ class Setup:
         engine: what the answer is built with; None for the simulation alone.
     """
 
-    settings: BisectSettings
     context: Context
-    target: Target
+    target: AccuracyTarget
     model: Model
     planned: Planned
     pair: ModelPair
     searched: SampleSubset
     held_out: SampleSubset
     rated: Mapping[str, LayerResult]
-    space: Space
+    space: SearchSpace
     engine: EngineRuntime | None
 
 
@@ -66,22 +78,25 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     plan = plan_from(settings)
     if plan.precision is Precision.FP32:
         raise UsageError(
-            "--precision: in FP32 there is nothing to pin", "Give --precision int8 or fp16."
+            f"{option('precision')}: in FP32 there is nothing to pin",
+            f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
+            code="QD-USAGE-NOTHING-TO-PIN",
         )
     model = load_model(settings.model, plan)
     if model.quantized:
         raise UsageError(
-            f"{settings.model} carries Q/DQ nodes: its layers cannot be unpinned",
-            "Give the FP32 model that it was made from, and its ranges with --calibration.",
+            f"{model.file.path} carries Q/DQ nodes: its layers cannot be unpinned",
+            f"Give the FP32 model that it was made from, and its ranges with "
+            f"{option('calibration')}.",
+            code="QD-USAGE-QUANTIZED-MODEL",
         )
     kernels = _profiled(settings, model)
-    searched, held_out = _portions(settings, model)
+    searched, held_out = _subsets(settings, model)
     for subset in (searched, held_out):
         if target.metric is not None and target.metric.needs_labels:
             labels_of(subset.samples.extras)
-    parallel = parallelism()
     context = simulation_context(
-        parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
+        parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
     )
     planned = plan_ranges(settings, context, plan, model, searched)
     pair = planned_pair(model, planned.bound)
@@ -89,7 +104,6 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         check_parsed(engine, pair, searched.samples)
     rated = rate_layers(context, pair, searched)
     return Setup(
-        settings=settings,
         context=context,
         target=target,
         model=model,
@@ -98,21 +112,101 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         searched=searched,
         held_out=held_out,
         rated=rated,
-        space=search_space(settings, pair, searched.samples, rated, kernels),
+        space=_space(settings, pair, searched.samples, rated, kernels),
         engine=engine,
     )
 
 
+def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict[str, LayerResult]:
+    """Local and cumulative errors of the layers, on some samples spread over the subset: where a
+    search for culprits starts."""
+    tensors = [t for t in pair.tensors if t in pair.reference.producers]
+    wanted = min(len(subset.batches), max(1, RATED_SAMPLES // subset.samples.batch_size))
+    step = len(subset.batches) / wanted
+    batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
+    with ExitStack() as stack:
+        one = open_lockstep(stack, context, pair, tensors, rated=False)
+        errors = one.run(SampleSubset(subset.samples, batches), context, stage="rate layers")
+    return {r.name: r for r in layer_results(pair, errors)}
+
+
+def untimed_notes(space: SearchSpace, profile: str | None, layers: str | None) -> tuple[str, ...]:
+    """That layers are not in the profile, so that the search takes them as free; often empty.
+
+    Args:
+        profile, layers: the files of the profile, and of what its kernels hold.
+    """
+    items = space.problem.items
+    free = [item.name for item in items if not any(item.costs.values())]
+    if space.costs.unit != "ms" or not free:
+        return ()
+    unexplained = profile and not layers and not is_run_file(Path(profile))
+    hint = f" {option('profile_layers')} tells what its kernels hold." if unexplained else ""
+    return (
+        f"The profile has no time of {len(free)} of the {len(items)} layers that may be pinned, "
+        f"first '{free[0]}': they count as free.{hint}",
+    )
+
+
+def _space(
+    settings: BisectSettings,
+    pair: ModelPair,
+    samples: Samples,
+    rated: Mapping[str, LayerResult],
+    kernels: Sequence[KernelTime] | None,
+) -> SearchSpace:
+    """What the settings allow to pin; `kernels` are of the engine that was profiled.
+
+    Raises:
+        PlanError: a layer to pin, or never to pin, does not exist.
+        UsageError: they contradict each other or leave nothing to pin.
+    """
+
+    def named(setting: str) -> list[str]:
+        wanted = getattr(settings, setting)
+        return [x.name for x in select_layers(wanted, pair.model, pair.layers, setting)]
+
+    pin_to = settings.pin_to
+    if pin_to is None and Precision.FP16 not in spec_of(settings.backend).precisions:
+        pin_to = "fp32"
+    space = search_space(
+        pair.precisions,
+        _costs(settings.profile, pair, samples, kernels),
+        rated,
+        pin_to=PinTo(pin_to) if pin_to else None,
+        pin=named("pin"),
+        never_pin=named("never_pin"),
+    )
+    if settings.strategy == "exhaustive":
+        check_count(len(space.problem.items))
+    return space
+
+
+def _costs(
+    profile: str | None, pair: ModelPair, samples: Samples, kernels: Sequence[KernelTime] | None
+) -> Costs:
+    first = next(samples.batches())
+    feeds = samples.feeds(first.start, 1 if samples.batch_is_free else first.count)
+    work = mac_costs(work_of(pair.layers, {name: a.shape for name, a in feeds.items()}))
+    if profile is None or kernels is None:
+        return work
+    return profiled_costs(kernels, profile, pair, work)
+
+
 def _profiled(settings: BisectSettings, model: Model) -> tuple[KernelTime, ...] | None:
-    """The kernels that --profile measured, read before anything is run; None without one."""
+    """The kernels of the profile that was given, read before anything is run; None without one."""
     if settings.profile is not None:
         return read_kernels(Path(settings.profile), settings.profile_layers, model.file)
     if settings.profile_layers is not None:
-        raise UsageError("--profile-layers is given without --profile", "Give both.")
+        raise UsageError(
+            f"{option('profile_layers')} is given without {option('profile')}",
+            "Give both.",
+            code="QD-USAGE-PROFILE",
+        )
     return None
 
 
-def _portions(settings: BisectSettings, model: Model) -> tuple[SampleSubset, SampleSubset]:
+def _subsets(settings: BisectSettings, model: Model) -> tuple[SampleSubset, SampleSubset]:
     """The samples to search on, and those held out."""
 
     def opened(setting: str, data: str, limit: int | None = None) -> Samples:
@@ -126,7 +220,8 @@ def _portions(settings: BisectSettings, model: Model) -> tuple[SampleSubset, Sam
     held_out = opened("holdout", settings.holdout)
     if held_out.digest == samples.digest:
         raise UsageError(
-            f"--holdout: {settings.holdout} holds the same samples as --inputs",
-            "Leave it out: then a share of --inputs is held out.",
+            f"{option('holdout')}: {settings.holdout} holds the same samples as {option('inputs')}",
+            f"Leave it out: then a share of {option('inputs')} is held out.",
+            code="QD-USAGE-HOLDOUT-SAME",
         )
     return whole(samples), whole(held_out)

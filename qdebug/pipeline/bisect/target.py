@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
+
+import numpy as np
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.errors import MetricError, UsageError
@@ -12,17 +15,22 @@ from qdebug.measure.metrics import GATED
 from qdebug.measure.task import BUILT_IN, TaskMetric, load_metric
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers
+from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.compare.gate import missing_metric
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.evaluator import KeptReference
+from qdebug.wording import option
 
 _NAMES = {**GATED, "layer": GATED["tensor"]}
 """As of --fail-on, without local errors: pinning other layers does not change those."""
 
 
 @dataclass(frozen=True)
-class Target:
+class AccuracyTarget:
     """A condition, the metric that it may be about, and how much worse than FP32's that may be.
 
     Attributes:
-        allowed: of --max-drop or --max-rise; None where there is a condition.
+        allowed: the largest drop or rise of the metric; None where there is a condition.
         more_is_better: which of the two.
     """
 
@@ -51,46 +59,41 @@ class Target:
         return tuple(graph.activations()) if scope == "tensor" else ()
 
 
-def read_target(settings: BisectSettings) -> Target:
+def read_target(settings: BisectSettings) -> AccuracyTarget:
     """The target that the settings ask for.
 
     Raises:
         UsageError: there is none, or there are two.
         MetricError: a condition or a metric that is not known, or one without the other.
     """
-    choices = {
-        "--target": settings.target,
-        "--max-drop": settings.max_drop,
-        "--max-rise": settings.max_rise,
-    }
-    given = [flag for flag, value in choices.items() if value is not None]
+    values = {name: getattr(settings, name) for name in ("target", "max_drop", "max_rise")}
+    given = [name for name, value in values.items() if value is not None]
     if len(given) != 1:
+        example = option("target", '"output.cosine>=0.999"')
+        drop = f"{option('metric', 'top1')} {option('max_drop', '0.01')}"
         raise UsageError(
-            f"{' and '.join(given)} are given" if given else "--target is missing",
-            "Give one of them."
+            f"{' and '.join(map(option, given))} are given"
             if given
-            else 'Write for example --target "output.cosine>=0.999", or'
-            " --metric top1 --max-drop 0.01.",
+            else f"{option('target')} is missing",
+            "Give one of them." if given else f"Write for example {example}, or {drop}.",
+            code="QD-USAGE-TARGET",
         )
-    flag = given[0]
+    name = given[0]
     metric = load_metric(settings.metric) if settings.metric else None
     condition = None
     if settings.target is not None:
         condition = parse_condition(settings.target, _NAMES, "target")
     if (condition is None or condition.scope == "metric") and metric is None:
-        raise MetricError(
-            f"{flag} is about the metric, but no --metric is given",
-            "Add --metric top1, --metric agreement or --metric file.py:function.",
-        )
+        raise missing_metric(name)
     if condition is not None:
-        return Target(condition, metric)
-    if flag == "--max-rise" and metric is not None and metric.name in BUILT_IN:
+        return AccuracyTarget(condition, metric)
+    if name == "max_rise" and metric is not None and metric.name in BUILT_IN:
         raise UsageError(
-            f"--max-rise is for metrics where less is better; of {metric.name}, more is",
-            f"Write --max-drop {settings.max_rise:g}.",
+            f"{option(name)} is for metrics where less is better; of {metric.name}, more is better",
+            f"Write {option('max_drop', f'{settings.max_rise:g}')}.",
+            code="QD-USAGE-METRIC-DIRECTION",
         )
-    allowed = settings.max_drop if flag == "--max-drop" else settings.max_rise
-    return Target(None, metric, allowed, flag == "--max-drop")
+    return AccuracyTarget(None, metric, values[name], name == "max_drop")
 
 
 def judge(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:
@@ -103,3 +106,68 @@ def judge(condition: Condition, result: CandidateResult, layers: Layers) -> Chec
         "layer": lambda: [result.tensors[x.output] for x in layers if x.output in result.tensors],
     }[condition.scope]()
     return check_condition(condition, [getattr(m, condition.name) for m in metrics])
+
+
+def direction_notes(
+    target: AccuracyTarget,
+    reference: float | None,
+    baseline: float | None,
+    context: Context,
+    graph: Graph,
+    subset: SampleSubset,
+) -> tuple[str, ...]:
+    """A note where the metric is suspiciously good with nothing pinned, and it cannot be told
+    whether more of it is better.
+
+    Args:
+        reference, baseline: the metric of FP32, and with nothing pinned; None if not known.
+        graph: the FP32 model, run again on `subset` where there is something to find out.
+
+    Raises:
+        UsageError: more of it is worse, and a largest drop was given; or the other way round.
+    """
+    if target.allowed is None or reference is None or baseline is None:
+        return ()
+    gained = (baseline - reference) * (1 if target.more_is_better else -1)
+    if gained <= target.allowed or target.metric is None or target.metric.name in BUILT_IN:
+        return ()
+    given, other = option("max_drop"), "max_rise"
+    word, opposite, moves = "more", "less", "rises"
+    if not target.more_is_better:
+        given, other, word, opposite, moves = (
+            option("max_rise"),
+            "max_drop",
+            "less",
+            "more",
+            "falls",
+        )
+    shuffled = _of_shuffled_outputs(target.metric, context, graph, subset)
+    if shuffled is None or shuffled == reference:
+        return (
+            f"The metric {moves} from {reference:.6g} in FP32 to {baseline:.6g} with nothing "
+            f"pinned, and {given} means that {word} is better; otherwise use {option(other)}.",
+        )
+    if (shuffled > reference) != target.more_is_better:
+        return ()
+    raise UsageError(
+        f"{given} means that {word} is better, but the metric is {reference:.6g} in FP32 and "
+        f"{shuffled:.6g} with the outputs of other samples: {opposite} is better",
+        f"Write {option(other, f'{target.allowed:g}')}.",
+        code="QD-USAGE-METRIC-DIRECTION",
+    )
+
+
+def _of_shuffled_outputs(
+    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
+) -> float | None:
+    """The metric of FP32's outputs, each sample with those of another; None where it fails."""
+    with closing(context.backend.open(graph.proto, [])) as session:
+        task = KeptReference(context, graph, session, subset, metric).task
+    assert task is not None  # there is a metric
+    order = np.random.default_rng(0).permutation(subset.count)
+    if any(len(array) != len(order) for array in task.reference.values()):
+        return None
+    try:
+        return task({name: array[order] for name, array in task.reference.items()})
+    except MetricError:
+        return None

@@ -74,6 +74,7 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
         raise UsageError(
             f"{settings.model} carries Q/DQ nodes: it is calibrated already",
             "Give the FP32 model.",
+            code="QD-USAGE-QUANTIZED-MODEL",
         )
     layers = find_layers(model.graph)
     bound = bind_plan(plan, model, layers)
@@ -82,6 +83,7 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
         raise UsageError(
             f"{settings.model} has no layer that INT8 takes",
             "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
+            code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
     weights = _mse_ranges(bound) if settings.weight_method == "mse" else {}
     return Quantizable(model, layers, plan, needed, weights)

@@ -19,23 +19,32 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
 from qdebug.pipeline.compare.diagnose import diagnosed
-from qdebug.pipeline.compare.evidence import EvidenceSink
+from qdebug.pipeline.compare.gate import (
+    Gate,
+    check_labels,
+    checked_conditions,
+    read_gate,
+    task_result,
+)
 from qdebug.pipeline.compare.lockstep import StoredReference, open_lockstep
 from qdebug.pipeline.compare.results import (
     all_skipped,
-    checked_conditions,
     first_divergence,
     layer_results,
     overflow_notes,
     tensor_results,
 )
-from qdebug.pipeline.compare.stored_reference import open_stored, reuse_notes, stored_rows
+from qdebug.pipeline.compare.run_file import (
+    EvidenceSink,
+    open_stored,
+    reuse_notes,
+    stored_rows,
+)
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
 from qdebug.pipeline.evaluator import OutputKeeper, Sink
-from qdebug.pipeline.gate import Gate, check_labels, read_gate, task_result
 from qdebug.pipeline.gather import to_records
 from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
 from qdebug.plan.pair import ModelPair
@@ -70,7 +79,7 @@ def compare(
     started = time.perf_counter()
     gate, keep, runtime = _checked(settings, progress)
     with ExitStack() as stack:
-        stored = open_stored(stack, settings)
+        stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
         plan = plan_from(settings)
         model = load_model(settings.model, plan)
         if runtime is not None:
@@ -108,7 +117,10 @@ def compare(
             result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
         result = replace(
             result,
-            notes=(*result.notes, *reuse_notes(settings, stored, rows, key, samples.count)),
+            notes=(
+                *result.notes,
+                *reuse_notes(stored, rows, key, samples.count, settings.reference),
+            ),
             timings_s={"total": time.perf_counter() - started},
         )
         plan_text = plan_to_yaml(pair.plan, settings.model) if pair.plan else ""
@@ -148,7 +160,7 @@ def _checked(
 ) -> tuple[Gate, Keep, EngineRuntime | None]:
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
-    gate, keep = read_gate(settings), Keep.parse(settings.keep)
+    gate, keep = read_gate(settings.fail_on, settings.metric), Keep.parse(settings.keep)
     of_engine = {"--save-engine": settings.save_engine, "--save-log": settings.save_log}
     for flag, path in {"--save-plan": settings.save_plan, **of_engine}.items():
         if path:

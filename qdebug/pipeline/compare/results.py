@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qdebug.measure.compare import ErrorTotals, skipped_tensors
-from qdebug.measure.conditions import Checked, Condition, check_condition
 from qdebug.measure.metrics import metrics_of, sqnr_db
 from qdebug.measure.overflow import contained
 from qdebug.measure.result import (
     Divergence,
     LayerResult,
-    TaskResult,
     TensorResult,
 )
 from qdebug.model.layers import Layer
@@ -100,28 +98,6 @@ def all_skipped(
                 reason = "not in the candidate" if is_float else "not floating point"
                 skipped.append(Skipped(tensor, reason))
     return tuple(skipped)
-
-
-def checked_conditions(
-    conditions: Sequence[Condition],
-    outputs: Sequence[TensorResult],
-    layers: Sequence[LayerResult],
-    tensors: Sequence[TensorResult],
-    task: TaskResult | None,
-) -> tuple[Checked, ...]:
-    """Check every condition."""
-    checked: list[Checked] = []
-    for condition in conditions:
-        values: list[float | None]
-        if condition.scope == "metric":
-            values = [task.candidate if task else None]
-        elif condition.scope == "layer":
-            values = [layer.figure(condition.name) for layer in layers]
-        else:
-            judged = {"output": outputs, "tensor": tensors}[condition.scope]
-            values = [getattr(x.metrics, condition.name) for x in judged]
-        checked.append(check_condition(condition, values))
-    return tuple(checked)
 
 
 def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerResult:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from qdebug.engine_info.profile import LayerTime
 from qdebug.measure.attribution import Attribution, SimulationAgreement, agreement, attribute
-from qdebug.measure.observation import CaptureCheck, add_errors
+from qdebug.measure.compare import REFERENCE, Comparison, ErrorTotals
+from qdebug.measure.observation import CaptureCheck
 from qdebug.measure.sums import ErrorSums
 from qdebug.model.graph import Graph
-from qdebug.model.samples import Batch
-from qdebug.pipeline.engine.observe import EngineJob, Observed, observe_engine, opened
-from qdebug.run.base import Session
+from qdebug.pipeline.engine.observe import EngineJob, observe_engine, opened
+from qdebug.pipeline.evaluator import Run, Sink, evaluate, run_of
 from qdebug.run.engine import CaptureWay
-from qdebug.run.stream import map_in_order
-from qdebug.types import Progress, Skipped, Tensors
+from qdebug.types import Skipped
 
-EngineSink = Callable[[Batch, Tensors, Tensors, Tensors], None]
-"""Takes what a batch gave, in order: tensors of the reference, those observed in the engine, and
-the outputs of the clean one, all by name in the reference."""
+SIMULATION, ENGINE, CLEAN, PLAIN = "simulation", "engine", "clean engine", "FP32 engine"
+"""Names of runs: the lowered model on ONNX Runtime, its engine while it is observed and as it is
+used, and an engine without quantization."""
+_QUANTIZATION = "quantization"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def attribute_engine(
     *,
     built: Graph | None = None,
     mismatch: bool = False,
-    sinks: Sequence[EngineSink] = (),
+    sinks: Sequence[Sink] = (),
 ) -> EngineFindings:
     """Run FP32, the simulation and the engine over all batches and split the engine's error.
 
@@ -67,7 +67,8 @@ def attribute_engine(
         tensors: reference tensor -> tensor of `candidate` that stands for it.
         built: what the engine is built of, where that is not `candidate`: the same tensors.
         mismatch: run an FP32 engine as well, to tell a reference mismatch tensor by tensor.
-        sinks: get every batch, while the next ones run.
+        sinks: get every batch of REFERENCE, SIMULATION, ENGINE and CLEAN, by the names in the
+            reference, while the next ones run.
 
     Raises:
         QdebugError: a model that cannot be built or run.
@@ -75,27 +76,35 @@ def attribute_engine(
     inner = [t for t in tensors if t in reference.producers]
     stand_ins = [tensors[t] for t in inner]
     with ExitStack() as stack:
-        cpu = opened(stack, job.reference.open(reference.proto, inner))
-        simulation = opened(stack, job.simulation.open(candidate.proto, stand_ins))
+        cpu = opened(stack, job.context.backend.open(reference.proto, inner))
+        simulation = opened(stack, job.context.simulation.open(candidate.proto, stand_ins))
         observed = observe_engine(job, cpu, built or candidate, stand_ins)
         stack.callback(observed.clean.close)
         stack.callback(observed.session.close)
-        plain = None
+        runs: dict[str, Run] = {
+            REFERENCE: run_of(cpu),
+            SIMULATION: run_of(simulation, tensors),
+            ENGINE: run_of(observed.session, tensors),
+            CLEAN: run_of(observed.clean, tensors),
+        }
         if mismatch:
             way, limit = CaptureWay.OUTPUTS, job.group_bytes
             plain = opened(stack, job.runtime.open(reference.proto, inner, way, limit))
-        sums, clean = _run(job, _Runs(cpu, simulation, observed, plain), tensors, sinks)
-        first = job.feeds(job.batches[0])
+            runs[PLAIN] = run_of(plain)
+        totals = evaluate(
+            job.subset, runs, _comparisons(), job.context, sinks=sinks, stage="engine"
+        )
+        first = job.feeds(job.subset.batches[0])
         latency = observed.clean.latency_ms(first)
         layer_times = observed.clean.layer_times(first)
-    attributions = tuple(sums.attributions(tensors))
+    attributions = tuple(_attributions(tensors, totals, ENGINE))
     names = {tensors[t]: t for t in inner}
     return EngineFindings(
         attributions,
-        tuple(clean.attributions(tensors)),
-        clean.total,
+        tuple(_attributions(tensors, totals, CLEAN)),
+        totals[CLEAN].tensors,
         latency,
-        job.batches[0].count,
+        job.subset.batches[0].count,
         layer_times,
         agreement(attributions),
         observed.way,
@@ -104,67 +113,29 @@ def attribute_engine(
     )
 
 
-@dataclass
-class _Sums:
-    quantization: dict[str, ErrorSums] = field(default_factory=dict)
-    kernel: dict[str, ErrorSums] = field(default_factory=dict)
-    total: dict[str, ErrorSums] = field(default_factory=dict)
-    reference: dict[str, ErrorSums] = field(default_factory=dict)
-
-    def add(self, cpu: Tensors, simulated: Tensors, engine: Tensors, plain: Tensors) -> None:
-        """One execution; all by the reference's names."""
-        add_errors(self.quantization, cpu, simulated)
-        add_errors(self.kernel, simulated, engine)
-        add_errors(self.total, cpu, engine)
-        add_errors(self.reference, cpu, plain)
-
-    def attributions(self, tensors: Iterable[str]) -> Iterator[Attribution]:
-        """Of those of `tensors` that every run gave, in their order."""
-        for name in tensors:
-            if name in self.quantization and name in self.kernel and name in self.total:
-                yield attribute(
-                    name,
-                    self.quantization[name],
-                    self.kernel[name],
-                    self.total[name],
-                    self.reference.get(name),
-                )
+def _comparisons() -> dict[str, Comparison]:
+    """Quantization error, and total and kernel error of both engines."""
+    found = {
+        _QUANTIZATION: Comparison(REFERENCE, SIMULATION),
+        PLAIN: Comparison(REFERENCE, PLAIN),
+    }
+    for engine in (ENGINE, CLEAN):
+        found[engine] = Comparison(REFERENCE, engine)
+        found[_kernel(engine)] = Comparison(SIMULATION, engine)
+    return found
 
 
-@dataclass(frozen=True)
-class _Runs:
-    cpu: Session
-    simulation: Session
-    observed: Observed
-    plain: Session | None
+def _attributions(
+    tensors: Iterable[str], totals: Mapping[str, ErrorTotals], engine: str
+) -> Iterator[Attribution]:
+    """Of those of `tensors` that every run gave, in their order."""
+    quantization, kernel = totals[_QUANTIZATION].tensors, totals[_kernel(engine)].tensors
+    total, plain = totals[engine].tensors, totals[PLAIN].tensors
+    for name in tensors:
+        if name in quantization and name in kernel and name in total:
+            parts = quantization[name], kernel[name], total[name]
+            yield attribute(name, *parts, plain.get(name))
 
 
-def _run(
-    job: EngineJob, runs: _Runs, tensors: Mapping[str, str], sinks: Sequence[EngineSink]
-) -> tuple[_Sums, _Sums]:
-    """The sums of the observed tensors, and of the outputs of the clean engine."""
-
-    def one(batch: Batch) -> tuple[Tensors, Tensors, Tensors, Tensors, Tensors]:
-        feeds = job.feeds(batch)
-        return (
-            runs.cpu.run(feeds),
-            _renamed(runs.simulation.run(feeds), tensors),
-            _renamed(runs.observed.session.run(feeds), tensors),
-            _renamed(runs.observed.clean.run(feeds), tensors),
-            runs.plain.run(feeds) if runs.plain else {},
-        )
-
-    sums, clean = _Sums(), _Sums()
-    results = map_in_order(one, job.batches, job.workers)
-    each = zip(job.batches, results, strict=True)
-    for k, (batch, (cpu, simulated, engine, outputs, plain)) in enumerate(each, 1):
-        sums.add(cpu, simulated, engine, plain)
-        clean.add(cpu, simulated, outputs, plain)
-        for sink in sinks:
-            sink(batch, cpu, engine, outputs)
-        job.progress(Progress("engine", k, len(job.batches)))
-    return sums, clean
-
-
-def _renamed(found: Tensors, tensors: Mapping[str, str]) -> Tensors:
-    return {t: found[stand_in] for t, stand_in in tensors.items() if stand_in in found}
+def _kernel(engine: str) -> str:
+    return f"kernels of {engine}"

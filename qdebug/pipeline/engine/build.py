@@ -121,17 +121,18 @@ def check_parsed(runtime: EngineRuntime, pair: ModelPair, samples: Samples) -> N
 
 
 def capture_note(settings: EngineSettings, not_run: str) -> tuple[str, ...]:
-    """Says that --capture, where it was given, had nothing to observe."""
+    """Says that `capture`, where it was given, had nothing to observe."""
     if settings.capture is None or not not_run:
         return ()
     return (
-        f"--capture {settings.capture} had no effect: the engine was not executed ({not_run}), so "
+        f"{option('capture', settings.capture)} had no effect: the engine was not executed "
+        f"({not_run}), so "
         "nothing inside it was observed.",
     )
 
 
 def save_engine(engine: Engine, settings: EngineSettings) -> None:
-    """Write what --save-engine and --save-log ask for.
+    """Write the engine and the log of its build, where that was asked for.
 
     Raises:
         StoreError: a file cannot be written.

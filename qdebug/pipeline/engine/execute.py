@@ -7,25 +7,26 @@ from dataclasses import dataclass, replace
 
 from qdebug.config.compare import CompareSettings
 from qdebug.engine_info.profile import LayerTime
+from qdebug.measure.compare import REFERENCE
 from qdebug.measure.engine import EngineExecution, EngineReport
 from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.result import CompareResult, LayerResult, TaskResult, TensorResult
-from qdebug.measure.task import TaskMetric, join_outputs
+from qdebug.measure.task import TaskMetric
 from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.model.samples import Batch, Samples
-from qdebug.pipeline.compare.evidence import EvidenceSink
-from qdebug.pipeline.compare.results import checked_conditions
+from qdebug.model.samples import Samples
+from qdebug.model.samples.subset import whole
+from qdebug.pipeline.compare.gate import Gate, checked_conditions, task_result
+from qdebug.pipeline.compare.run_file import EvidenceSink
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.engine.attribute import EngineSink, attribute_engine
+from qdebug.pipeline.engine.attribute import CLEAN, attribute_engine
 from qdebug.pipeline.engine.build import Engine, capture_note, save_engine
 from qdebug.pipeline.engine.latency import kernel_times
 from qdebug.pipeline.engine.observe import EngineJob, preflight
 from qdebug.pipeline.engine.request import build_request
-from qdebug.pipeline.gate import Gate
+from qdebug.pipeline.evaluator import OutputKeeper, Sink
 from qdebug.plan.pair import ModelPair
-from qdebug.run.engine import EngineRuntime
-from qdebug.types import Array, Fp16Kernels, Precision, Tensors
+from qdebug.types import Fp16Kernels, Precision
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,6 @@ class Executed:
     outputs: tuple[TensorResult, ...]
     task: TaskResult | None
     layer_times: tuple[LayerTime, ...]
-
-
-class _Finals:
-    """Final outputs of both runs, for a metric."""
-
-    def __init__(self) -> None:
-        self.reference: dict[str, list[Array]] = {}
-        self.engine: dict[str, list[Array]] = {}
-
-    def __call__(self, _: Batch, reference: Tensors, engine: Tensors, outputs: Tensors) -> None:
-        """See EngineSink."""
-        for name in outputs.keys() & reference.keys():
-            self.reference.setdefault(name, []).append(reference[name])
-            self.engine.setdefault(name, []).append(outputs[name])
-
-    def judged(self, metric: TaskMetric, samples: Samples) -> TaskResult:
-        """The metric of both."""
-        reference, engine = join_outputs(self.reference), join_outputs(self.engine)
-        before = metric(reference, samples.extras, reference)
-        return TaskResult(metric.name, before, metric(engine, samples.extras, reference))
 
 
 def with_engine(
@@ -90,8 +71,9 @@ def with_engine(
         left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()
         notes = (*result.notes, *capture_note(settings, report.not_executed_because), *left_out)
         return replace(result, engine=report, layers=layers, notes=notes)
-    keep = [evidence.engine] if evidence else []
-    done = execute_engine(engine.runtime, settings, pair, samples, context, gate.metric, keep)
+    sinks = [evidence.engine] if evidence else []
+    job = EngineJob(engine.runtime, context, whole(samples), settings.memory_budget)
+    done = execute_engine(job, pair, gate.metric, sinks)
     kernels = kernel_times(engine.info, done.layer_times)
     report = replace(report, execution=replace(done.execution, kernels=kernels))
     return replace(
@@ -141,33 +123,17 @@ def _half_note(layers: Sequence[LayerResult]) -> tuple[str, ...]:
 
 
 def execute_engine(
-    runtime: EngineRuntime,
-    settings: CompareSettings,
-    pair: ModelPair,
-    samples: Samples,
-    context: Context,
-    metric: TaskMetric | None,
-    sinks: Sequence[EngineSink] = (),
+    job: EngineJob, pair: ModelPair, metric: TaskMetric | None, sinks: Sequence[Sink] = ()
 ) -> Executed:
     """Run FP32, the simulation and the engine side by side, after a preflight.
 
     Raises:
         QdebugError: an engine that cannot be built or run, or a metric that raised.
     """
-    batches = list(samples.batches())
-    job = EngineJob(
-        runtime,
-        context.backend,
-        context.simulation,
-        samples,
-        batches,
-        group_bytes=settings.memory_budget,
-        workers=context.parallel.workers,
-        progress=context.progress,
-    )
-    built = build_request(runtime.typing, pair).graph
+    built = build_request(job.runtime.typing, pair).graph
     before = preflight(job, pair.reference, built)
-    finals = _Finals() if metric is not None else None
+    outputs = [t for t in pair.reference.outputs if t in pair.tensors]
+    kept = OutputKeeper(REFERENCE, outputs), OutputKeeper(CLEAN, outputs)
     found = attribute_engine(
         job,
         pair.reference,
@@ -175,7 +141,7 @@ def execute_engine(
         pair.tensors,
         built=built,
         mismatch=bool(before.reference_mismatch),
-        sinks=[*sinks, *([finals] if finals else [])],
+        sinks=[*sinks, *(kept if metric else ())],
     )
     execution = EngineExecution(
         preflight=before,
@@ -189,6 +155,6 @@ def execute_engine(
         skipped=found.skipped,
         kernels=(),
     )
-    outputs = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
-    task = finals.judged(metric, samples) if finals is not None and metric is not None else None
-    return Executed(execution, outputs, task, found.layer_times)
+    results = tuple(TensorResult(t, metrics_of(sums)) for t, sums in found.outputs.items())
+    task = task_result(metric, job.subset.samples, *kept) if metric else None
+    return Executed(execution, results, task, found.layer_times)

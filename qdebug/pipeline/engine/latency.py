@@ -18,6 +18,7 @@ from qdebug.plan.plan import layer_aliases
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 from qdebug.search.cost import Costs, latency_costs
 from qdebug.types import Precision
+from qdebug.wording import option
 
 _KNOWN = {"int8": Precision.INT8, "fp16": Precision.FP16, "fp32": Precision.FP32}
 
@@ -38,8 +39,9 @@ def read_kernels(
     if is_run_file(profile):
         if layers_file:
             raise UsageError(
-                f"--profile-layers: the run {profile} tells itself what its layers are",
+                f"{option('profile_layers')}: the run {profile} tells itself what its layers are",
                 "Leave it out.",
+                code="QD-USAGE-PROFILE",
             )
         with given_by("profile"):
             return kernels_of_run(profile, model)
@@ -68,8 +70,9 @@ def profiled_costs(
     costs = costs_of(kernels, pair, work)
     if costs is None:
         raise UsageError(
-            f"--profile: no time in {profile} belongs to a layer of the model",
-            "Give the layer information of the same engine with --profile-layers.",
+            f"{option('profile')}: no time in {profile} belongs to a layer of the model",
+            f"Give the layer information of the same engine with {option('profile_layers')}.",
+            code="QD-USAGE-PROFILE-LAYERS",
         )
     return costs
 

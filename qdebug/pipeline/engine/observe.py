@@ -11,10 +11,12 @@ from qdebug.errors import BackendError, ModelError
 from qdebug.measure.observation import CaptureCheck, CaptureSums, Preflight, add_errors, sqnr
 from qdebug.measure.sums import ErrorSums
 from qdebug.model.graph import Graph
-from qdebug.model.samples import Batch, Samples
-from qdebug.run.base import Backend, Session
+from qdebug.model.samples import Batch
+from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.context import Context
+from qdebug.run.base import Session
 from qdebug.run.engine import CaptureWay, EngineRuntime, EngineSession
-from qdebug.types import Feeds, ProgressCallback, ignore_progress
+from qdebug.types import Feeds
 
 CHECKED_BATCHES = 4
 """Batches on which the clean engine is compared with the observed one."""
@@ -26,25 +28,19 @@ class EngineJob:
 
     Attributes:
         runtime: builds and executes engines; fitted to every batch.
-        reference: executes the reference.
-        simulation: executes the lowered model.
-        batches: those of `samples` to run; all have been asked for by their shape.
+        context: executes the reference and the simulation.
+        subset: the samples; all batches have been asked for by their shape.
         group_bytes: see EngineRuntime.open.
-        workers: executions in flight.
     """
 
     runtime: EngineRuntime
-    reference: Backend
-    simulation: Backend
-    samples: Samples
-    batches: Sequence[Batch]
+    context: Context
+    subset: SampleSubset
     group_bytes: int | None = None
-    workers: int = 2
-    progress: ProgressCallback = ignore_progress
 
     def feeds(self, batch: Batch) -> Feeds:
         """The inputs of a batch."""
-        return self.samples.feeds(batch.start, batch.count)
+        return self.subset.samples.feeds(batch.start, batch.count)
 
 
 @dataclass(frozen=True)
@@ -74,10 +70,10 @@ def preflight(job: EngineJob, reference: Graph, candidate: Graph) -> Preflight:
     fp32: dict[str, ErrorSums] = {}
     repeated: dict[str, ErrorSums] = {}
     with ExitStack() as stack:
-        cpu = opened(stack, job.reference.open(reference.proto, []))
+        cpu = opened(stack, job.context.backend.open(reference.proto, []))
         plain = opened(stack, job.runtime.open(reference.proto, []))
         twice = [opened(stack, anew.open(candidate.proto, [])) for _ in range(2)]
-        for batch in job.batches[:CHECKED_BATCHES]:
+        for batch in job.subset.batches[:CHECKED_BATCHES]:
             feeds = job.feeds(batch)
             add_errors(fp32, cpu.run(feeds), plain.run(feeds))
             add_errors(repeated, twice[0].run(feeds), twice[1].run(feeds))
@@ -120,6 +116,7 @@ def observe_engine(
             raise BackendError(
                 "nothing inside the engine can be observed, in any way",
                 "; ".join(f"{c.way}: {c.hides}" for c in checks),
+                code="QD-BACKEND-NOT-OBSERVABLE",
             )
         stack.pop_all()
     way, session, check = kept
@@ -139,7 +136,7 @@ def _tried(
     with ExitStack() as stack:
         try:
             session = opened(stack, job.runtime.open(candidate.proto, wanted, way, job.group_bytes))
-            for batch in job.batches[:CHECKED_BATCHES]:
+            for batch in job.subset.batches[:CHECKED_BATCHES]:
                 feeds = job.feeds(batch)
                 expected = reference.run(feeds)
                 finals = {t: expected[t] for t in candidate.outputs if t in expected}

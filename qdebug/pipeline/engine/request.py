@@ -13,6 +13,7 @@ from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.types import Precision
+from qdebug.wording import option
 
 STRONG = "strong"
 
@@ -65,6 +66,8 @@ def check_model(typing: str, model: Model) -> None:
     """
     if typing != STRONG and model.quantized:
         raise UsageError(
-            f"--typing {typing}: {model.file.path} carries Q/DQ nodes, which say its precisions",
-            "Give the FP32 model that it was made from, or drop --typing.",
+            f"{option('typing', typing)}: {model.file.path} carries Q/DQ nodes, which say "
+            "its precisions",
+            f"Give the FP32 model that it was made from, or drop {option('typing')}.",
+            code="QD-USAGE-TYPING-QUANTIZED",
         )

@@ -10,9 +10,10 @@ from qdebug.errors import StoreError, UsageError
 from qdebug.measure.engine import KernelTime
 from qdebug.model.load import ModelFile
 from qdebug.store.reader import RunReader
+from qdebug.wording import option
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_HOW = "Make one on the GPU: qdebug compare MODEL … --backend tensorrt-rtx -o RUN.h5."
+_HOW = "Run `compare` on the GPU with an engine, and write a run file."
 
 
 def is_run_file(path: Path) -> bool:
@@ -36,22 +37,38 @@ def kernels_of_run(path: Path, model: ModelFile) -> tuple[KernelTime, ...]:
     other = described if isinstance(described, Mapping) else {}
     if other.get("digest") != model.digest:
         raise UsageError(
-            f"--profile: the run {path} is of another model ({other.get('path', 'unknown')})",
+            f"{option('profile')}: the run {path} is of another model "
+            f"({other.get('path', 'unknown')})",
             "Give a run of the same model, or the JSON of trtexec --exportProfile.",
+            code="QD-USAGE-PROFILE-RUN",
         )
     engine = results.get("engine")
     if not engine:
-        raise UsageError(f"--profile: the run {path} was made without an engine", _HOW)
+        raise UsageError(
+            f"{option('profile')}: the run {path} was made without an engine",
+            _HOW,
+            code="QD-USAGE-PROFILE-RUN",
+        )
     if not engine.get("execution"):
         why = engine.get("not_executed_because") or "no reason is given"
-        raise UsageError(f"--profile: the engine of {path} was not executed: {why}", _HOW)
+        raise UsageError(
+            f"{option('profile')}: the engine of {path} was not executed: {why}",
+            _HOW,
+            code="QD-USAGE-PROFILE-RUN",
+        )
     kernels = engine["execution"].get("kernels")
     if not kernels:
-        raise UsageError(f"--profile: the run {path} holds no times of layers", _HOW)
+        raise UsageError(
+            f"{option('profile')}: the run {path} holds no times of layers",
+            _HOW,
+            code="QD-USAGE-PROFILE-RUN",
+        )
     try:
         return tuple(_kernel(entry) for entry in kernels)
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path}: the times of layers are damaged.", _HOW) from error
+        raise StoreError(
+            f"{path}: the times of layers are damaged.", _HOW, code="QD-STORE-DAMAGED"
+        ) from error
 
 
 def _kernel(entry: Mapping[str, Any]) -> KernelTime:

@@ -39,6 +39,7 @@ from qdebug.run.sizing import parallelism
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import RangeRecord
 from qdebug.types import Precision, ProgressCallback, ignore_progress
+from qdebug.wording import option
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _RUN_SUFFIXES = (".h5", ".hdf5")
@@ -77,7 +78,11 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
         QdebugError: bad input, or a runtime that failed.
     """
     if settings.sort not in SORTS:
-        raise UsageError(f"--sort: unknown '{settings.sort}'", f"Known: {', '.join(SORTS)}.")
+        raise UsageError(
+            f"{option('sort')}: unknown '{settings.sort}'",
+            f"Known: {', '.join(SORTS)}.",
+            code="QD-USAGE-SORT",
+        )
     result = _of_run(settings) if _is_run(settings.source) else _of_model(settings, progress)
     detailed = settings.tensors or [t.name for t in result.tensors[: settings.detail_top]]
     tensors = tuple(
@@ -97,8 +102,11 @@ def _is_run(source: str) -> bool:
 def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:
     if settings.calib_data is None:
         raise UsageError(
-            f"--calib-data is missing: {settings.source} is a model, and its ranges come from data",
-            f"Run 'qdebug ranges {settings.source} --calib-data DATA'.",
+            f"{option('calib_data')} is missing: {settings.source} is a model, and its "
+            "ranges come from "
+            "data",
+            f"Give samples to calibrate on with {option('calib_data')}.",
+            code="QD-USAGE-CALIB-DATA",
         )
     plan = PrecisionPlan(Precision.INT8)
     model = prepare_model(read_model(settings.source), required_opset(plan))
@@ -106,6 +114,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
         raise UsageError(
             f"{settings.source} carries Q/DQ nodes: it is calibrated already",
             "Give the FP32 model.",
+            code="QD-USAGE-QUANTIZED-MODEL",
         )
     inputs, batch_size = model.graph.inputs, settings.batch_size
     with given_by("calib_data"):
@@ -146,8 +155,10 @@ def _of_run(settings: RangesSettings) -> RangesResult:
     if not records:
         raise StoreError(
             f"{settings.source}: holds no ranges: nothing was calibrated in that run, because its "
-            "plan or --calibration had every range, or its model carries Q/DQ or is not INT8.",
-            "Run 'qdebug ranges MODEL.onnx --calib-data DATA' with the FP32 model.",
+            f"plan or {option('calibration')} had every range, or its model carries Q/DQ or is not "
+            "INT8.",
+            f"Give the FP32 model and {option('calib_data')} instead.",
+            code="QD-STORE-NO-RANGES",
         )
     gathered = _from_records(settings.source, records)
     told: dict[str, Any] = {"model": {}, "settings": {}, **manifest}
@@ -189,23 +200,20 @@ def _from_records(path: str, records: Mapping[str, RangeRecord]) -> Gathered:
         raise StoreError(
             f"{path}: its ranges lack {error}: another version of qdebug wrote them.",
             "Run `qdebug compare` again.",
+            code="QD-STORE-VERSION",
         ) from error
     count = max(map(len, sample_amax.values()))
     return Gathered(histograms, sample_amax, np.arange(count), from_cache=True)
 
 
 def _refuse_for_run(settings: RangesSettings) -> None:
-    given = {
-        "--calib-data": settings.calib_data,
-        "--holdout": settings.holdout,
-        "--samples": settings.samples,
-        "--batch-size": settings.batch_size,
-    }
-    for flag, value in given.items():
-        if value is not None:
+    for name in ("calib_data", "holdout", "samples", "batch_size"):
+        if getattr(settings, name) is not None:
             raise UsageError(
-                f"{flag}: {settings.source} is a run file: its ranges are those it was run with",
-                "Run 'qdebug ranges MODEL.onnx --calib-data DATA' with the FP32 model.",
+                f"{option(name)}: {settings.source} is a run file, and its ranges are "
+                "those of that run",
+                f"Leave it out, or give the FP32 model and {option('calib_data')} instead.",
+                code="QD-USAGE-RUN-FILE",
             )
 
 
@@ -236,8 +244,9 @@ def _chosen(found: list[TensorDynamics], settings: RangesSettings) -> tuple[Tens
     for name in settings.tensors:
         if name not in known:
             raise UsageError(
-                f"--tensor: {settings.source} has no ranges of a tensor '{name}'",
+                f"{option('tensors')}: {settings.source} has no ranges of a tensor '{name}'",
                 nearest(name, known),
+                code="QD-USAGE-TENSOR",
             )
     wanted = [t for t in found if not settings.tensors or t.name in settings.tensors]
     return tuple(sorted_by(wanted, settings.sort))

@@ -15,6 +15,7 @@ from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
 from qdebug.measure.sweep import ENGINE_VALUES, Combination, SweepRow, idle_axes
+from qdebug.pipeline.compare.gate import missing_metric
 from qdebug.pipeline.engine.build import open_runtime
 from qdebug.pipeline.model_pair import names_model
 from qdebug.plan.pair import ModelPair
@@ -55,12 +56,13 @@ def variants_of(settings: SweepSettings) -> list[Variant]:
     """Precisions, then plans; with INT8 layers, in every granularity of weights that is given.
 
     Raises:
-        UsageError: a reference that is no ONNX model.
+        UsageError: a reference that is not an ONNX model.
     """
     if settings.reference and not names_model(settings.reference):
         raise UsageError(
-            f"--reference: {settings.reference} is no ONNX model",
+            f"{option('reference')}: {settings.reference} is not an ONNX model",
             "Give the FP32 model that the quantized one was made from.",
+            code="QD-USAGE-REFERENCE",
         )
     precisions = settings.precision or (() if settings.plan else ("",))
     found = []
@@ -170,7 +172,7 @@ def idle_note(rows: Sequence[SweepRow], library: str) -> tuple[str, ...]:
 
 
 def read_conditions(settings: SweepSettings) -> tuple[Condition, ...]:
-    """What --fail-on asks for: of outputs, of the metric, or of the engine.
+    """The gate conditions: of outputs, of the metric, or of the engine.
 
     Raises:
         MetricError: something that is not known, or not seen in a sweep.
@@ -183,13 +185,12 @@ def read_conditions(settings: SweepSettings) -> tuple[Condition, ...]:
             continue
         if scope[1] in ("layer", "tensor"):
             raise MetricError(
-                f"--fail-on: '{text}': a sweep looks at outputs, not at what is inside",
+                f"{option('fail_on')}: '{text}': a sweep measures outputs, not what is "
+                "inside the model",
                 'Write for example "output.cosine>=0.99", or use qdebug compare.',
+                code="QD-METRIC-SCOPE",
             )
         found.append(parse_condition(text))
     if settings.metric is None and any(c.scope == "metric" for c in found):
-        raise MetricError(
-            "--fail-on asks for 'metric', but no --metric is given",
-            "Add --metric top1, --metric agreement or --metric file.py:function.",
-        )
+        raise missing_metric("fail_on")
     return tuple(found)

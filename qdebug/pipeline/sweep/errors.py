@@ -82,6 +82,7 @@ class OutputJudge:
             raise UsageError(
                 f"the reference has outputs that the model does not have: {', '.join(names)}",
                 "Give the FP32 model that the quantized one was made from.",
+                code="QD-USAGE-REFERENCE",
             )
         kept = OutputKeeper(CANDIDATE, list(names))
         task = reference.task

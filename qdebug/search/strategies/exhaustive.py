@@ -7,6 +7,7 @@ from itertools import chain, combinations
 
 from qdebug.errors import UsageError
 from qdebug.search.strategies.base import Ask, Choice, Chosen, Found, everything
+from qdebug.wording import option
 
 MOST = 16
 """Layers: 65 536 sets."""
@@ -19,12 +20,7 @@ def exhaustive(choices: Sequence[Choice], ask: Ask) -> Found:
     Raises:
         UsageError: there are too many layers.
     """
-    if len(choices) > MOST:
-        raise UsageError(
-            f"--strategy exhaustive: {len(choices)} layers have 2^{len(choices)} sets; "
-            f"it takes at most {MOST}.",
-            "Use the strategy auto, or leave layers out with `--never-pin`.",
-        )
+    check_count(len(choices))
     cost = {choice.name: choice.cost for choice in choices}
     ordered = sorted(_subsets(choices), key=lambda s: (sum(cost[n] for n in sorted(s)), len(s)))
     for start in range(0, len(ordered), _AT_ONCE):
@@ -33,6 +29,21 @@ def exhaustive(choices: Sequence[Choice], ask: Ask) -> Found:
         if passing:
             return Found(passing[0], "every cheaper set was evaluated and failed")
     raise AssertionError("the set of all choices passes")
+
+
+def check_count(layers: int) -> None:
+    """Refuse what would take forever.
+
+    Raises:
+        UsageError: there are too many layers.
+    """
+    if layers > MOST:
+        raise UsageError(
+            f"{option('strategy', 'exhaustive')} tries every set: {layers} layers are too many",
+            f"It takes at most {MOST}. Use {option('strategy', 'auto')}, or rule layers out with "
+            f"{option('never_pin')}.",
+            code="QD-USAGE-TOO-MANY-LAYERS",
+        )
 
 
 def _subsets(choices: Sequence[Choice]) -> Iterator[Chosen]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qdebug.pipeline.bisect.evaluation import Evaluator
-from qdebug.pipeline.bisect.verify import Verifier
 from qdebug.search.problem import Measurement, Pins
 
 
@@ -18,22 +16,25 @@ class CombinedPredicate:
     The value is that of the samples that are closer to failing, or fail.
 
     Attributes:
+        searched: measures sets on the samples searched, in order.
+        at_once: how many of them together.
+        held_out: measures sets on the held-out samples.
         known: what earlier searches measured on the samples searched, in the same way.
     """
 
-    searched: Evaluator
-    held_out: Verifier
+    searched: Callable[[Sequence[Pins]], Iterable[Measurement]]
+    at_once: int
+    held_out: Callable[[Sequence[Pins]], Mapping[Pins, Measurement]]
     known: Mapping[Pins, Measurement]
 
     def __call__(self, sets: Sequence[Pins]) -> Iterator[Measurement]:
         """One measurement for each set, in order, each as soon as it is there."""
-        at_once = self.searched.at_once
-        for start in range(0, len(sets), at_once):
-            group = sets[start : start + at_once]
+        for start in range(0, len(sets), self.at_once):
+            group = sets[start : start + self.at_once]
             new = [pins for pins in group if pins not in self.known]
             found = {p: replace(self.known[p], seconds=0.0) for p in group if p in self.known}
             found |= dict(zip(new, self.searched(new), strict=True))
-            held = self.held_out.measure([pins for pins in group if found[pins].passed])
+            held = self.held_out([pins for pins in group if found[pins].passed])
             for pins in group:
                 yield _worse(found[pins], held[pins]) if pins in held else found[pins]
 

@@ -1,0 +1,114 @@
+"""What a search may pin: which layers, to what, at what cost, and how suspect each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.errors import UsageError
+from qdebug.measure.result import LayerResult
+from qdebug.search.cost import Costs
+from qdebug.search.problem import Item, Pins, PinTo, Problem, pins_of
+from qdebug.types import Precision
+from qdebug.wording import option
+
+PRECISION_ORDER = (Precision.INT8, Precision.FP16, Precision.FP32)
+"""From the lowest to the highest."""
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """A problem, and what its costs are made of.
+
+    Attributes:
+        base: the precision of every layer with nothing pinned.
+        never_pinned: the layers that the user excluded.
+    """
+
+    problem: Problem
+    costs: Costs
+    base: Mapping[str, Precision]
+    never_pinned: tuple[str, ...] = ()
+
+    def everything(self) -> Pins:
+        """Every item pinned as high as it may be."""
+        raised = {i.name: max(i.costs, key=PRECISION_ORDER.index) for i in self.problem.items}
+        return self.problem.always | pins_of(raised)
+
+    def total(self, pins: Pins) -> float:
+        """The cost of the whole network with these pins."""
+        return self.costs.total({**self.base, **dict(pins)})
+
+    def priced(self, costs: Costs) -> SearchSpace:
+        """The same space with other costs."""
+        items = tuple(
+            replace(
+                i, costs={p: max(0.0, costs.raising(i.name, self.base[i.name], p)) for p in i.costs}
+            )
+            for i in self.problem.items
+        )
+        return replace(self, problem=replace(self.problem, items=items), costs=costs)
+
+
+def search_space(
+    base: Mapping[str, Precision],
+    costs: Costs,
+    rated: Mapping[str, LayerResult],
+    *,
+    pin_to: PinTo | None = None,
+    pin: Sequence[str] = (),
+    never_pin: Sequence[str] = (),
+) -> SearchSpace:
+    """The layers that may be pinned.
+
+    Args:
+        base: the precision of every layer, in execution order.
+        rated: the layers' own errors, by name.
+        pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer runs in INT8.
+        pin: names of layers that are always pinned, to the highest precision allowed.
+        never_pin: names of layers that never are.
+
+    Raises:
+        UsageError: `pin` and `never_pin` contradict each other, or leave nothing to pin.
+    """
+    if pin_to is None:
+        pin_to = PinTo.AUTO if Precision.INT8 in base.values() else PinTo.FP32
+    highest = Precision.FP32 if pin_to is PinTo.AUTO else Precision(pin_to)
+    order = PRECISION_ORDER.index
+    always = {name: highest for name in pin if order(base[name]) < order(highest)}
+    both = [name for name in always if name in never_pin]
+    if both:
+        raise UsageError(
+            f"layer '{both[0]}' is in {option('pin')} and in {option('never_pin')}",
+            "Remove it from one of them.",
+            code="QD-USAGE-PIN-CONFLICT",
+        )
+    items = []
+    for name, start in base.items():
+        levels = [p for p in PRECISION_ORDER if order(p) > order(start)]
+        if pin_to is not PinTo.AUTO:
+            levels = [p for p in levels if p == Precision(pin_to)]
+        if levels and name not in never_pin and name not in always:
+            raising = {p: costs.raising(name, start, p) for p in levels}
+            items.append(Item(name, raising, _noise(rated.get(name))))
+    if not items and not always:
+        why = f"none runs below {pin_to}"
+        if never_pin:
+            why = f"{option('never_pin')} names all of them"
+        raise UsageError(
+            f"there is no layer to pin: {why}",
+            f"Allow some, or give another {option('precision')} or {option('pin_to')}.",
+            code="QD-USAGE-NOTHING-TO-PIN",
+        )
+    problem = Problem(tuple(items), pins_of(always), pin_to)
+    return SearchSpace(problem, costs, base, tuple(never_pin))
+
+
+def _noise(result: LayerResult | None) -> float:
+    """A layer's own Σerr²/Σref²: 0 where it is not known."""
+    if result is None or result.local_sqnr_db is None:
+        return 0.0
+    if math.isnan(result.local_sqnr_db):
+        return 1.0 if result.readers_sqnr_db is None else 10 ** (-result.readers_sqnr_db / 10)
+    return 10 ** (-result.local_sqnr_db / 10)
