@@ -97,6 +97,23 @@ def test_imports_go_one_way(file: Path) -> None:
             assert stage in CONFIG_USERS, f"{_name(file)} imports {imported}"
 
 
+@pytest.mark.parametrize(
+    "settings", [("CompareSettings", "CandidateSettings", "EngineSettings"), ("BisectSettings",)]
+)
+def test_a_settings_object_stays_near_the_entry_of_its_command(settings: tuple[str, ...]) -> None:
+    """A stage gets the values it needs."""
+    inner = [f for f in FILES if _stage(_module(f)) not in ("", "config", "api", "cli")]
+    entered = [
+        _name(file)
+        for file in inner
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("qdebug.config")
+        and any(alias.name in settings for alias in node.names)
+    ]
+    assert entered and len(set(entered)) <= 12, entered
+
+
 @files
 def test_libraries_stay_where_they_belong(file: Path) -> None:
     for imported in _imports(file):

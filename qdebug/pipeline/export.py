@@ -11,7 +11,7 @@ from typing import ClassVar
 from qdebug.errors import PlanError, StoreError, UsageError, given_by
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.pipeline.model_pair import bind_user_plan, ranges_for
+from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.source import Source
 from qdebug.plan.lower import required_opset
@@ -98,12 +98,7 @@ def _bind(
 ) -> tuple[BoundPlan, Model, tuple[str, ...]]:
     plan = PrecisionPlan(Precision.INT8) if ranges.partial else read_plan(source)
     prepared = prepare_model(file, required_opset(plan))
-    if prepared.quantized:
-        raise PlanError(
-            f"{file.path} carries Q/DQ nodes already",
-            "Give the FP32 model that the plan is for.",
-            code="QD-PLAN-QUANTIZED-MODEL",
-        )
+    check_not_quantized(prepared, "a plan is for an FP32 model")
     if ranges.partial:
         plan = plan.with_ranges(ranges_for(source, prepared), f"from {Path(source).name}")
     bound = bind_user_plan(plan, prepared, source, "")

@@ -73,7 +73,7 @@ def gather_ranges(
         for wanted in [None, tensors] if tensors is not None else [None]:
             records = load_calibration(_key(graph, subset, wanted))
             if records is not None:
-                return _from_records(records, subset)
+                return from_records(records, subset.indices)
     capture = list(graph.activations()) if tensors is None else list(tensors)
     session = context.backend.open(graph.proto, [t for t in capture if t in graph.producers])
     try:
@@ -106,7 +106,14 @@ def to_records(gathered: Gathered) -> dict[str, RangeRecord]:
     }
 
 
-def _from_records(records: Mapping[str, RangeRecord], subset: SampleSubset) -> Gathered:
+def from_records(
+    records: Mapping[str, RangeRecord], samples: Sequence[int] | None = None
+) -> Gathered:
+    """What a file kept of it; `samples` are the numbers of those samples, None counts from 0.
+
+    Raises:
+        KeyError: another version of qdebug wrote the records.
+    """
     histograms = {
         name: TensorHistogram(
             **{key: record.scalars[key] for key in _SCALARS},  # type: ignore[arg-type]
@@ -115,7 +122,9 @@ def _from_records(records: Mapping[str, RangeRecord], subset: SampleSubset) -> G
         for name, record in records.items()
     }
     sample_amax = {name: record.arrays["sample_amax"] for name, record in records.items()}
-    return Gathered(histograms, sample_amax, np.array(subset.indices, np.int64), True)
+    if samples is None:
+        samples = range(max(map(len, sample_amax.values()), default=0))
+    return Gathered(histograms, sample_amax, np.array(samples, np.int64), True)
 
 
 def _run(

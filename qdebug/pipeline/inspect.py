@@ -12,12 +12,12 @@ from qdebug.engine_info.onnx_file import with_nodes
 from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
-from qdebug.errors import PlanError, given_by
+from qdebug.errors import given_by
 from qdebug.measure.conditions import parse_value_condition
 from qdebug.measure.inspection import EngineDiff, InspectResult, judge
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.pipeline.model_pair import bind_user_plan
+from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import BoundPlan, TensorRange, bind_plan
@@ -95,12 +95,7 @@ def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
         path = model_for(plan_file, named_model(plan_file), model_file)
     with given_by("model" if model_file else "expect"):
         model = prepare_model(read_model(path), required_opset(plan))
-    if model.quantized:
-        raise PlanError(
-            f"{path} carries Q/DQ nodes already",
-            "Give the FP32 model that the plan is for.",
-            code="QD-PLAN-QUANTIZED-MODEL",
-        )
+    check_not_quantized(model, "a plan is for an FP32 model")
     bound = bind_user_plan(plan, model, plan_file, "expect")
     # Which precision is asked for does not depend on the ranges, so a plan without will do.
     ranges = {tensor: TensorRange(1.0) for tensor in bound.missing_ranges()}

@@ -80,6 +80,20 @@ def load_model(path: str, plan: PrecisionPlan) -> Model:
     return prepare_model(read_model(path), required_opset(plan))
 
 
+def check_not_quantized(model: Model, why: str) -> None:
+    """Refuse a model that carries Q/DQ nodes; `why` says what that means here.
+
+    Raises:
+        UsageError: it does.
+    """
+    if model.quantized:
+        raise UsageError(
+            f"{model.file.path} carries Q/DQ nodes: {why}",
+            "Give the FP32 model that it was made from.",
+            code="QD-USAGE-QUANTIZED-MODEL",
+        )
+
+
 def build_pair(
     settings: CompareSettings,
     context: Context,

@@ -19,7 +19,7 @@ from onnx import helper
 
 from qdebug.config.sweep import SweepSettings
 from qdebug.pipeline.sweep.command import sweep
-from qdebug.pipeline.sweep.errors import OutputJudge
+from qdebug.pipeline.sweep.measured import OutputEvaluator
 from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.types import Progress
 
@@ -139,7 +139,7 @@ def test_a_sweep_that_was_ended_goes_on(desk: Any, monkeypatch: pytest.MonkeyPat
     def never(*_: object) -> None:
         raise AssertionError("it was simulated again")
 
-    monkeypatch.setattr(OutputJudge, "of", never)
+    monkeypatch.setattr(OutputEvaluator, "of", never)
     found = sweep(settings)
     assert [row.engine.cached for row in found.combinations if row.engine] == [
         True,

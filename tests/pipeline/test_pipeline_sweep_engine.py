@@ -16,8 +16,7 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.sweep.engines import Found, executed
-from qdebug.pipeline.sweep.errors import OutputJudge
+from qdebug.pipeline.sweep.measured import FoundEngine, OutputEvaluator, executed
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.simulation import SimulationBackend
@@ -58,23 +57,23 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     context = Context(
         SimulationBackend(), SimulationBackend(), parallelism(), ignore_progress, batch_size=4
     )
-    judge = OutputJudge(context, samples, None, cached=True)
+    judge = OutputEvaluator(context, samples, None, cached=True)
     here = Device("a GPU", (8, 9), 1)
     factory = replace(fake_maker(cuda=cuda), cache=EngineCache(tmp_path / "engines"))
     runtime = TensorRTBackend(factory, here)
     runtime = runtime.fitted(pair.candidate.inputs, [{"x": (4, 8)}, {"x": (2, 8)}])
     built = fake_build(factory.library, pair.candidate.proto, runtime.factory.settings)
 
-    def run(found: Found, on: Device = here) -> EngineRun:
+    def run(found: FoundEngine, on: Device = here) -> EngineRun:
         return executed(replace(runtime, device=on), pair, found, judge)
 
-    first = run(Found(FACTS, built))
+    first = run(FoundEngine(FACTS, built))
     simulation = judge.simulated(pair)
     assert first.errors.sqnr_db == pytest.approx(simulation.sqnr_db, abs=0.1)
     assert 30 < (first.errors.sqnr_db or 0) < 60 and first.latency_ms == 1.0
     assert cuda.used_bytes == 0
     nothing = replace(built, engine=b"")  # would fail to load
-    assert run(Found(FACTS, nothing)) == first
-    failed = run(Found(FACTS, nothing), Device("another", (8, 9), 1))
+    assert run(FoundEngine(FACTS, nothing)) == first
+    failed = run(FoundEngine(FACTS, nothing), Device("another", (8, 9), 1))
     assert failed.errors.failure and failed.latency_ms is None
     assert not failed.errors.outputs and cuda.used_bytes == 0

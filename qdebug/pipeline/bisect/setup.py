@@ -22,9 +22,14 @@ from qdebug.pipeline.compare.lockstep import open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import check_parsed, open_runtime
-from qdebug.pipeline.engine.latency import profiled_costs, read_kernels
-from qdebug.pipeline.engine.run_profile import is_run_file
-from qdebug.pipeline.model_pair import Planned, load_model, plan_from, plan_ranges
+from qdebug.pipeline.engine.latency import is_run_file, profiled_costs, read_kernels
+from qdebug.pipeline.model_pair import (
+    Planned,
+    check_not_quantized,
+    load_model,
+    plan_from,
+    plan_ranges,
+)
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.select import select_layers
 from qdebug.run.engine import EngineRuntime
@@ -83,13 +88,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
             code="QD-USAGE-NOTHING-TO-PIN",
         )
     model = load_model(settings.model, plan)
-    if model.quantized:
-        raise UsageError(
-            f"{model.file.path} carries Q/DQ nodes: its layers cannot be unpinned",
-            f"Give the FP32 model that it was made from, and its ranges with "
-            f"{option('calibration')}.",
-            code="QD-USAGE-QUANTIZED-MODEL",
-        )
+    check_not_quantized(model, "its layers cannot be unpinned")
     kernels = _profiled(settings, model)
     searched, held_out = _subsets(settings, model)
     for subset in (searched, held_out):

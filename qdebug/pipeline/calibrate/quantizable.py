@@ -14,6 +14,7 @@ from qdebug.model.layers import Layers, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.calibrate.trial import Candidate
+from qdebug.pipeline.model_pair import check_not_quantized
 from qdebug.plan.lower import int8_layer, lower, required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.quantize import FloatArray
@@ -70,12 +71,7 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
         weights=Granularity(settings.weights),
     )
     model = prepare_model(read_model(settings.model), required_opset(plan))
-    if model.quantized:
-        raise UsageError(
-            f"{settings.model} carries Q/DQ nodes: it is calibrated already",
-            "Give the FP32 model.",
-            code="QD-USAGE-QUANTIZED-MODEL",
-        )
+    check_not_quantized(model, "it is calibrated already")
     layers = find_layers(model.graph)
     bound = bind_plan(plan, model, layers)
     needed = bound.needed_ranges()

@@ -9,15 +9,18 @@ from dataclasses import replace
 import onnx
 
 from qdebug.measure.causes import harmless_cause, inherited_cause
+from qdebug.measure.compare import REFERENCE
 from qdebug.measure.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
 from qdebug.measure.result import Cause, LayerResult, TensorResult
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples
+from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.compare.lockstep import fed_by_reference
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.evaluator import Run, executed_batches, open_all, run_of
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.rewrite.bypass import Pair, bypass, pairs_of
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
-from qdebug.run.base import Backend, Session
 from qdebug.types import Fp16Kernels, Precision
 
 MOST_LAYERS = 16
@@ -88,23 +91,25 @@ def _own_causes(
     }
     captured = {*(a.layer.output for a in alone.values()), *local.inputs}
     captured &= set(pair.reference.producers)
+    variants = _variants(local, pairs)
+    models = [(context.simulation, proto, ()) for proto in variants.values()]
+    names = [*variants]
+    if _sums_in_half(context, pair, wanted):
+        models.append((context.backend, local.proto, ()))
+        names.append(EXACT)
     with ExitStack() as stack:
-        reference = _opened(stack, context.backend, pair.reference.proto, sorted(captured))
-        sessions = {
-            name: _opened(stack, context.simulation, proto)
-            for name, proto in _variants(local, pairs).items()
-        }
-        if _sums_in_half(context, pair, wanted):
-            sessions[EXACT] = _opened(stack, context.backend, local.proto)
+        reference = (context.backend, pair.reference.proto, sorted(captured))
+        first, *others = open_all(stack, [reference, *models])
+        runs: dict[str, Run] = {REFERENCE: run_of(first)}
+        for name, session in zip(names, others, strict=True):
+            runs[name] = fed_by_reference(local, session)
         seen = values = 0
-        for batch in batches:
-            feeds = samples.feeds(batch.start, batch.count)
-            truth = {**feeds, **reference.run(feeds)}
-            given = {t: truth[t] for t in local.inputs}
-            results = {name: session.run(given) for name, session in sessions.items()}
+        for executed in executed_batches(SampleSubset(samples, tuple(batches)), runs, 1):
+            truth = {**executed.feeds, **executed.reference}
+            results = {name: executed.of(name) for name in names}
             for name, layer in alone.items():
                 layer.add(truth, results, local.outputs[name])
-            seen += batch.count
+            seen += executed.batch.count
             values += sum(array.size for array in truth.values())
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
@@ -136,11 +141,3 @@ def _spread(batches: Sequence[Batch]) -> list[Batch]:
 def _sums_in_half(context: Context, pair: ModelPair, layers: Sequence[Layer]) -> bool:
     half = any(pair.precisions[layer.name] is Precision.FP16 for layer in layers)
     return half and context.fp16_kernels is not Fp16Kernels.EXACT
-
-
-def _opened(
-    stack: ExitStack, backend: Backend, proto: onnx.ModelProto, capture: Sequence[str] = ()
-) -> Session:
-    session = backend.open(proto, capture)
-    stack.callback(session.close)
-    return session

@@ -144,7 +144,7 @@ def open_lockstep(
     return Lockstep(
         reference=reference,
         candidate=run_of(candidate, stand_ins(pair)),
-        local=_local_run(cut, local[0]) if cut else None,
+        local=fed_by_reference(cut, local[0]) if cut else None,
         comparison=comparison,
         clipped={t: MeasureOptions(limit) for t, limit in pair.amax.items() if t in inputs},
         not_float=tuple(t for t in tensors if t not in floats),
@@ -154,6 +154,16 @@ def open_lockstep(
 def stand_ins(pair: ModelPair) -> dict[str, str]:
     """The candidate's tensor for every tensor and output of the reference."""
     return {**{t: t for t in pair.reference.outputs}, **pair.tensors}
+
+
+def fed_by_reference(cut: LocalGraph, session: Session) -> Run:
+    """A run of `session`, which is the graph of `cut`, on the reference's activations."""
+
+    def run(executed: ExecutedBatch) -> Tensors:
+        sources = {**executed.feeds, **executed.reference}
+        return session.run({name: sources[name] for name in cut.inputs})
+
+    return run
 
 
 def measure_options(pair: ModelPair, tensors: Sequence[str]) -> dict[str, MeasureOptions]:
@@ -167,14 +177,6 @@ def measure_options(pair: ModelPair, tensors: Sequence[str]) -> dict[str, Measur
         if axis is not None or limit is not None:
             options[tensor] = MeasureOptions(limit, axis)
     return options
-
-
-def _local_run(cut: LocalGraph, session: Session) -> Run:
-    def run(executed: ExecutedBatch) -> Tensors:
-        sources = {**executed.feeds, **executed.reference}
-        return session.run({name: sources[name] for name in cut.inputs})
-
-    return run
 
 
 def _spread(total: int, wanted: int) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,18 @@ from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import SampleSubset, whole
 from qdebug.pipeline.context import simulation_context
-from qdebug.pipeline.gather import Gathered, gather_ranges
+from qdebug.pipeline.engine.latency import is_run_file
+from qdebug.pipeline.gather import Gathered, from_records, gather_ranges
+from qdebug.pipeline.model_pair import check_not_quantized
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan, nearest
 from qdebug.plan.planfile import parse_plan
 from qdebug.results import ModelRef
 from qdebug.run.sizing import parallelism
 from qdebug.store.reader import RunReader
-from qdebug.store.schema import RangeRecord
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _RUN_SUFFIXES = (".h5", ".hdf5")
 _Readers = Mapping[str, tuple[str, ...]]
 
@@ -92,11 +92,7 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
 
 
 def _is_run(source: str) -> bool:
-    try:
-        with Path(source).open("rb") as file:
-            return file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC or source.endswith(_RUN_SUFFIXES)
-    except OSError:
-        return source.endswith(_RUN_SUFFIXES)
+    return is_run_file(Path(source)) or source.endswith(_RUN_SUFFIXES)
 
 
 def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:
@@ -110,12 +106,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
         )
     plan = PrecisionPlan(Precision.INT8)
     model = prepare_model(read_model(settings.source), required_opset(plan))
-    if model.quantized:
-        raise UsageError(
-            f"{settings.source} carries Q/DQ nodes: it is calibrated already",
-            "Give the FP32 model.",
-            code="QD-USAGE-QUANTIZED-MODEL",
-        )
+    check_not_quantized(model, "it is calibrated already")
     inputs, batch_size = model.graph.inputs, settings.batch_size
     with given_by("calib_data"):
         subset = whole(
@@ -160,7 +151,14 @@ def _of_run(settings: RangesSettings) -> RangesResult:
             f"Give the FP32 model and {option('calib_data')} instead.",
             code="QD-STORE-NO-RANGES",
         )
-    gathered = _from_records(settings.source, records)
+    try:
+        gathered = from_records(records)
+    except KeyError as error:
+        raise StoreError(
+            f"{settings.source}: its ranges lack {error}: another version of qdebug wrote them.",
+            "Repeat the comparison that wrote the file.",
+            code="QD-STORE-VERSION",
+        ) from error
     told: dict[str, Any] = {"model": {}, "settings": {}, **manifest}
     plan = _plan(plan_text)
     readers = _readers_of_run(told["model"], plan) if plan else None
@@ -183,27 +181,6 @@ def _of_run(settings: RangesSettings) -> RangesResult:
         tensors=chosen,
         coverage=_coverage(chosen, gathered, None),
     )
-
-
-def _from_records(path: str, records: Mapping[str, RangeRecord]) -> Gathered:
-    scalars = [field.name for field in fields(TensorHistogram) if field.name != "table"]
-    try:
-        histograms = {
-            name: TensorHistogram(
-                **{key: record.scalars[key] for key in scalars},  # type: ignore[arg-type]
-                table=record.arrays["table"],
-            )
-            for name, record in records.items()
-        }
-        sample_amax = {name: record.arrays["sample_amax"] for name, record in records.items()}
-    except KeyError as error:
-        raise StoreError(
-            f"{path}: its ranges lack {error}: another version of qdebug wrote them.",
-            "Run `qdebug compare` again.",
-            code="QD-STORE-VERSION",
-        ) from error
-    count = max(map(len, sample_amax.values()))
-    return Gathered(histograms, sample_amax, np.arange(count), from_cache=True)
 
 
 def _refuse_for_run(settings: RangesSettings) -> None:

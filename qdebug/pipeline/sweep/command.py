@@ -32,8 +32,7 @@ from qdebug.pipeline.sweep.axes import (
     read_conditions,
     variants_of,
 )
-from qdebug.pipeline.sweep.engines import built_of, executed, facts_of
-from qdebug.pipeline.sweep.errors import OutputJudge
+from qdebug.pipeline.sweep.measured import OutputEvaluator, built_of, executed, facts_of
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
@@ -76,8 +75,8 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     if settings.save_engines:
         names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]
         make_folder(settings.save_engines, names, "--save-engines", force=settings.force)
-    judge = OutputJudge(context, samples, metric, cached=settings.cache)
-    work = _Work(context, samples, judge, fit, not_run, conditions, total, settings.save_engines)
+    outputs = OutputEvaluator(context, samples, metric, cached=settings.cache)
+    work = _Work(context, samples, outputs, fit, not_run, conditions, total, settings.save_engines)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
     for variant, plan in zip(variants, plans, strict=True):
@@ -170,7 +169,7 @@ class _Work:
 
     context: Context
     samples: Samples
-    judge: OutputJudge
+    outputs: OutputEvaluator
     points: Sequence[BuilderPoint]
     not_run: Sequence[str]
     conditions: Sequence[Condition]
@@ -180,7 +179,7 @@ class _Work:
     def rows(self, variant: Variant, pair: ModelPair, done: int) -> Iterator[SweepRow]:
         """Those of one variant; `done` are before them."""
         self._tell(done, f"{variant.name}, simulated")
-        simulation = self.judge.simulated(pair)
+        simulation = self.outputs.simulated(pair)
         for number, (point, not_run) in enumerate(zip(self.points, self.not_run, strict=True)):
             values = point.values.values()
             text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
@@ -201,7 +200,7 @@ class _Work:
             write_text(f"{stem}.log", built.log, "--save-engines")
         if row.not_executed_because:
             return row
-        return replace(row, execution=executed(runtime, pair, found, self.judge))
+        return replace(row, execution=executed(runtime, pair, found, self.outputs))
 
     def _tell(self, done: int, what: str) -> None:
         self.context.progress(Progress("sweep", done, self.total, what))

@@ -1,0 +1,245 @@
+"""What a sweep measures of one combination: the errors of its outputs, and its engine. All of it is
+kept from run to run, so that a sweep that was ended goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from qdebug import __version__
+from qdebug.engine_info.audit import Audit
+from qdebug.engine_info.summary import gate_values, summarize
+from qdebug.errors import BackendError, ModelError, QdebugError, UsageError
+from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison
+from qdebug.measure.metrics import Metrics
+from qdebug.measure.sweep import EngineFacts, EngineRun, Failure, Misbuilt, OutputErrors
+from qdebug.measure.task import BUILT_IN, TaskMetric
+from qdebug.model.graph import Graph
+from qdebug.model.samples import Samples
+from qdebug.model.samples.subset import whole
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.engine.build import Engine, engine_of
+from qdebug.pipeline.engine.request import build_request
+from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, evaluate, run_of
+from qdebug.plan.pair import ModelPair
+from qdebug.run.base import Session
+from qdebug.run.engine import BuiltEngine, EngineRuntime
+from qdebug.store.cache import load_result, save_result
+from qdebug.store.manifest import reference_key
+from qdebug.types import Feeds
+
+_KIND = "sweep"
+_Record = TypeVar("_Record", OutputErrors, EngineFacts, EngineRun)
+
+
+class OutputEvaluator:
+    """Measures candidates on the same samples; the outputs of each reference are kept in memory.
+
+    Attributes:
+        keeps: whether errors are kept from one run to the next.
+    """
+
+    def __init__(
+        self, context: Context, samples: Samples, metric: TaskMetric | None, *, cached: bool
+    ) -> None:
+        """
+        Args:
+            cached: take errors that an earlier run measured, and keep those measured now; not
+                those of a metric of the user's, whose code may change.
+        """
+        self._context, self._samples, self._metric = context, samples, metric
+        self.keeps = cached and (metric is None or metric.name in BUILT_IN)
+        self._references: dict[bytes, KeptReference] = {}
+
+    def simulated(self, pair: ModelPair) -> OutputErrors:
+        """Errors of the candidate on the backend of the context.
+
+        Raises:
+            QdebugError: the reference does not run, samples cannot be read, or the metric raised.
+        """
+        key = self.key(pair)
+        errors = _kept(key, _errors_from_json) if self.keeps else None
+        if errors:
+            return errors
+        self._reference(pair.reference)  # if that fails, it is not the candidate's failure
+        try:
+            with closing(self._context.simulation.open(pair.candidate.proto, [])) as session:
+                errors = self.of(session, pair)
+        except (BackendError, ModelError) as error:
+            return OutputErrors({}, None, None, error.message)
+        if self.keeps:
+            save_result(_KIND, key, asdict(errors))
+        return errors
+
+    def of(self, session: Session, pair: ModelPair) -> OutputErrors:
+        """Errors of what `session` gives for the outputs of the candidate.
+
+        Raises:
+            QdebugError: also when the session does not run, or has other outputs.
+        """
+        reference = self._reference(pair.reference)
+        names = {t: pair.tensors.get(t, t) for t in pair.reference.outputs}
+        if not session.dtypes.keys() >= set(names.values()):
+            raise UsageError(
+                f"the reference has outputs that the model does not have: {', '.join(names)}",
+                "Give the FP32 model that the quantized one was made from.",
+                code="QD-USAGE-REFERENCE",
+            )
+        kept = OutputKeeper(CANDIDATE, list(names))
+        task = reference.task
+        totals = evaluate(
+            reference.subset,
+            {REFERENCE: reference.run, CANDIDATE: run_of(session, names)},
+            {CANDIDATE: Comparison()},
+            self._context,
+            feeds=reference.feeds,
+            sinks=[kept] if task else [],
+            stage="evaluate",
+        )
+        return OutputErrors(
+            totals[CANDIDATE].metrics(),
+            task(kept.joined()) if task else None,
+            task.of_reference() if task else None,
+        )
+
+    def _reference(self, graph: Graph) -> KeptReference:
+        key = hashlib.sha256(graph.proto.SerializeToString(deterministic=True)).digest()
+        if key not in self._references:
+            with closing(self._context.backend.open(graph.proto, [])) as session:
+                self._references[key] = KeptReference(
+                    self._context, graph, session, whole(self._samples), self._metric
+                )
+        return self._references[key]
+
+    def first_feeds(self) -> Feeds:
+        """The inputs of one execution."""
+        first = next(self._samples.batches())
+        return self._samples.feeds(first.start, first.count)
+
+    def key(self, pair: ModelPair) -> str:
+        """A digest of all that decides the errors of a simulation."""
+        candidate = pair.candidate.proto.SerializeToString(deterministic=True)
+        return _digest(
+            "errors",
+            str(self._context.fp16_kernels),
+            reference_key(pair, self._samples),
+            hashlib.sha256(candidate).hexdigest(),
+            self._metric.name if self._metric else "",
+        )
+
+
+@dataclass(frozen=True)
+class FoundEngine:
+    """What is known of an engine, and the engine itself where it is at hand."""
+
+    facts: EngineFacts
+    built: BuiltEngine | None = None
+
+
+def facts_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str) -> FoundEngine | Failure:
+    """Build and audit, or take what an earlier run found. A failure is not kept: the next run tries
+    again.
+
+    Args:
+        runtime: fitted to the samples.
+    """
+    try:
+        key = _key(runtime, pair, "engine", json.dumps(pair.precisions))
+        facts = _kept(key, _facts_from_json) if runtime.keeps else None
+        if facts:
+            return FoundEngine(replace(facts, cached=True))
+        engine = engine_of(runtime, pair, not_run=not_run)
+    except QdebugError as error:
+        return Failure(error.message, error.hint, tuple(getattr(error, "__notes__", ())))
+    facts = _facts(engine)
+    if runtime.keeps:
+        save_result(_KIND, key, asdict(facts))
+    return FoundEngine(facts, engine.built)
+
+
+def built_of(runtime: EngineRuntime, pair: ModelPair, found: FoundEngine) -> BuiltEngine:
+    """The engine of which `found` tells; built again where it is kept no longer.
+
+    Raises:
+        QdebugError: it cannot be built any more.
+    """
+    return found.built or runtime.build(build_request(runtime.typing, pair).graph.proto)
+
+
+def executed(
+    runtime: EngineRuntime, pair: ModelPair, found: FoundEngine, outputs: OutputEvaluator
+) -> EngineRun:
+    """Execute an engine that was found, over all samples, or take what an earlier run measured.
+
+    Raises:
+        QdebugError: the reference does not run, samples cannot be read, or the metric raised.
+    """
+    key = _key(runtime, pair, "execution", outputs.key(pair), runtime.device_name)
+    keep = runtime.keeps and outputs.keeps
+    run = _kept(key, _run_from_json) if keep else None
+    if run:
+        return run
+    try:
+        built = built_of(runtime, pair, found)
+        asked = build_request(runtime.typing, pair).graph
+        with closing(runtime.clean(asked.proto, built)) as session:
+            errors = outputs.of(session, pair)
+            run = EngineRun(errors, session.latency_ms(outputs.first_feeds()))
+    except (BackendError, ModelError) as error:
+        return EngineRun(OutputErrors({}, None, None, error.message), None)
+    if keep:
+        save_result(_KIND, key, asdict(run))
+    return run
+
+
+def _facts(engine: Engine) -> EngineFacts:
+    report = engine.report
+    found = report.audit or Audit(())
+    return EngineFacts(
+        built_for=report.built_for,
+        build_s=report.build_s,
+        size_bytes=report.size_bytes,
+        layers=report.layers,
+        values=gate_values(summarize(engine.info), found) if engine.info else {},
+        mismatches=tuple(Misbuilt(r.name, str(r.requested), r.built) for r in found.mismatched),
+        unknown=found.unknown,
+        warnings=(*engine.notes, *(w.text for w in report.warnings)),
+        sha256=hashlib.sha256(engine.built.engine).hexdigest(),
+        cached=report.cached,
+    )
+
+
+def _key(runtime: EngineRuntime, pair: ModelPair, *parts: str) -> str:
+    return _digest(runtime.key(build_request(runtime.typing, pair).graph.proto), *parts)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join([__version__, *parts]).encode()).hexdigest()
+
+
+def _kept(key: str, read: Callable[[Mapping[str, Any]], _Record]) -> _Record | None:
+    """What was kept under `key`; None where there is nothing, or not what this version keeps."""
+    found = load_result(_KIND, key)
+    try:
+        return read(found) if found else None
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def _errors_from_json(kept: Mapping[str, Any]) -> OutputErrors:
+    outputs = {name: Metrics(**metrics) for name, metrics in kept["outputs"].items()}
+    return OutputErrors(outputs, kept["metric"], kept["reference_metric"])
+
+
+def _facts_from_json(kept: Mapping[str, Any]) -> EngineFacts:
+    listed = {name: tuple(kept[name]) for name in ("unknown", "warnings")}
+    mismatches = tuple(Misbuilt(**m) for m in kept["mismatches"])
+    return EngineFacts(**{**kept, **listed, "mismatches": mismatches})
+
+
+def _run_from_json(kept: Mapping[str, Any]) -> EngineRun:
+    return EngineRun(_errors_from_json(kept["errors"]), float(kept["latency_ms"]))
