@@ -79,5 +79,5 @@ def test_layer_information_tells_what_a_kernel_holds(
     ratio = work.by_layer[STEM][INT8] / work.by_layer[FIRST][INT8]
     assert costs.by_layer[STEM][FP32] / costs.by_layer[FIRST][FP32] == pytest.approx(ratio)
     assert costs.by_layer[STEM][INT8] == pytest.approx(costs.by_layer[STEM][FP32] / 4)
-    with pytest.raises(UsageError, match="--profile-layers"):
+    with pytest.raises(UsageError, match="profile_layers"):
         _costs(profile, None, pair, work)
