@@ -206,7 +206,7 @@ def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
         (["--fail-on", "int9_share>=1"], ["int9_share", "int8_share"]),
         (["--fail-on", "metric>=1"], ["--metric"]),
         (["--calib-data", "no.npz"], ["no.npz"]),
-        (["--reference", "run.h5"], ["--reference: run.h5 not an ONNX model"]),
+        (["--reference", "run.h5"], ["--reference: run.h5 is not an ONNX model"]),
         (["-o", "data.npz"], ["--output", "--inputs"]),
         (["-o", "net.csv/x.csv"], ["net.csv"]),
     ],
