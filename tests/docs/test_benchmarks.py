@@ -12,6 +12,7 @@ BENCH = REPOSITORY / "scripts" / "bench"
 DATA = REPOSITORY / "calib_data"
 SMALL = "--nets digits_cnn --samples 4 --rounds 1"
 ARGUMENTS = {
+    "bench_backends": "--nets digits_cnn --samples 4 --backends onnxruntime openvino",
     "bench_calibrate": f"{SMALL} --peer",
     "bench_calibrators": "--sizes 1000 --rounds 1",
     "bench_candidates": f"{SMALL} --workers 1",
@@ -21,6 +22,7 @@ ARGUMENTS = {
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
+    "bench_backends": ["| digits_cnn | onnxruntime |", "| 14 of 14 |"],
     "bench_calibrate": ["qdebug", "onnxruntime", "× floor"],
     "bench_calibrators": ["GB/s", "mean-max"],
     "bench_candidates": ["a layer in 10 in FP16", "× FP32"],

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,53 @@ def calibrator(tmp_path_factory: pytest.TempPathFactory) -> Follower:
 @pytest.fixture(scope="module")
 def metric(tmp_path_factory: pytest.TempPathFactory) -> Follower:
     return Follower("add-a-metric.md", tmp_path_factory.mktemp("metric"))
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Follower:
+    """With what an installer makes of the entry point."""
+    found = Follower("add-a-backend.md", tmp_path_factory.mktemp("backend"))
+    points = tomllib.loads((found.folder / "reference.toml").read_text("utf-8"))["project"]
+    about = found.folder / "qdebug_reference-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: qdebug-reference\nVersion: 1.0\n")
+    lines = ["[qdebug.backends]"]
+    lines += [f"{k} = {v}" for k, v in points["entry-points"]["qdebug.backends"].items()]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+    return found
+
+
+def test_a_new_backend_is_everywhere(backend: Follower) -> None:
+    said = backend.all_shown()
+    assert "backend reference" in said["doctor"]
+    assert " passed" in said["-m"] and "failed" not in said["-m"]
+    assert "INT8 on reference against FP32" in said["compare"]
+    assert "reference" in backend.run(["qdebug", "compare", "--help"])
+
+
+def test_a_new_backend_is_compared_with_the_simulation(backend: Follower) -> None:
+    compare = next(command for command in backend.shown if command[1] == "compare")
+    backend.run(compare)
+    found = json.loads((backend.folder / "result.json").read_text("utf-8"))
+    engine = found["engine"]
+    assert found["backend"] == "reference" and engine["executed"] and engine["audit"] is None
+    (output,) = engine["execution"]["outputs"]
+    assert output["kernel_db"] > output["quantization_db"] + 20
+    assert len(engine["execution"]["tensors"]) > 25
+
+
+def test_a_backend_whose_package_is_broken(backend: Follower) -> None:
+    """It is named, and every other backend goes on."""
+    broken = backend.folder / "broken-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (broken / "entry_points.txt").write_text("[qdebug.backends]\nbroken = nowhere:SPEC\n")
+    try:
+        flags = "compare calib_data/digits_cnn.onnx --inputs calib_data/digits_holdout.npz"
+        backend.run(["qdebug", *flags.split(), "--samples", "1", "--backend", "broken"], exits=3)
+        assert "backend reference" in backend.run(["qdebug", "doctor"])
+    finally:
+        shutil.rmtree(broken)
 
 
 def test_a_new_calibrator_is_everywhere(calibrator: Follower) -> None:
