@@ -149,13 +149,15 @@ def selected(output: str, note: str) -> str:
     """The lines of ``output`` that a note selects: all, or from one start of a line to another."""
     limits = dict(part.strip().split(": ", 1) for part in note.split(" | ")[1:])
     lines = [line.rstrip() for line in output.strip("\n").splitlines()]
-    first, last = 0, len(lines)
-    if start := limits.get("from"):
-        first = next(i for i, line in enumerate(lines) if line.strip().startswith(start))
-    if stop := limits.get("to"):
-        last = 1 + next(
-            i for i, line in enumerate(lines) if i >= first and line.strip().startswith(stop)
-        )
+
+    def find(start: str, after: int) -> int:
+        for number in range(after, len(lines)):
+            if lines[number].strip().startswith(start):
+                return number
+        raise AssertionError(f"no line starts with '{start}' in:\n{output}")
+
+    first = find(limits["from"], 0) if "from" in limits else 0
+    last = find(limits["to"], first) + 1 if "to" in limits else len(lines)
     return "\n".join(lines[first:last]) + "\n"
 
 
