@@ -1,0 +1,119 @@
+"""Every command and every Python block of README and docs runs as it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documents import REPOSITORY, Block, blocks, documents, run_qdebug
+
+ELSEWHERE = {"cd", "git", "source", ".", "export"}
+"""Not ours to test."""
+
+
+@pytest.mark.parametrize(
+    "page", documents(), ids=lambda page: str(page.relative_to(REPOSITORY).as_posix())
+)
+def test_what_a_page_says_runs(page: Path, prepared: Path, tmp_path: Path) -> None:
+    found = list(blocks(page.read_text("utf-8")))
+    if not any(block.language in {"sh", "python", "yaml"} for block in found):
+        return
+    folder = shutil.copytree(prepared, tmp_path / "folder")
+    names: dict[str, Any] = {"__name__": "documentation"}
+    problems = []
+    with contextlib.chdir(folder):
+        for block in found:
+            try:
+                _check(block, names)
+            except Exception as error:
+                problems.append(f"{block.body}-> {type(error).__name__}: {error}")
+    assert not problems, "\n\n".join(problems)
+
+
+def _check(block: Block, names: dict[str, Any]) -> None:
+    if block.language == "sh":
+        commands = block.commands()
+        for number, words in enumerate(commands, 1):
+            code = int(block.notes.get("exits", "0")) if number == len(commands) else 0
+            _command(words, code, run="needs" not in block.notes)
+    elif block.language == "python" and not {"needs", "file", "insert"} & set(block.notes):
+        exec(compile(block.body, "<documentation>", "exec"), names)
+    elif block.language == "yaml":
+        _yaml(yaml.safe_load(block.body))
+
+
+def _command(words: list[str], code: int, *, run: bool) -> None:
+    """Run one command, or hold it to what exists."""
+    while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
+    if program == "qdebug":
+        if run:
+            ended, shown, said = run_qdebug(arguments)
+            assert ended == code, f"{shlex.join(words)}: exit code {ended}\n{shown[-800:]}{said}"
+        _hold_to_help(arguments)
+    elif program.startswith("scripts/"):
+        assert (REPOSITORY / program).stat().st_mode & 0o111, f"{program} cannot be run"
+    elif program == "python" and arguments[0].startswith("scripts/"):
+        for flag in filter(lambda word: word.startswith("--"), arguments):
+            assert flag in _script_help(arguments[0]), f"{arguments[0]} has no {flag}"
+    elif program == "python" and arguments[:2] == ["-m", "pytest"]:
+        assert all((REPOSITORY / argument).exists() for argument in arguments[2:])
+    elif program == "python" and arguments[0] == "-c":
+        exec(compile(arguments[1], "<documentation>", "exec"), {})
+    elif program == "pip":
+        _extras(arguments)
+    else:
+        assert program in ELSEWHERE, f"nothing tells how to test {shlex.join(words)}"
+
+
+@cache
+def _help(command: str) -> str:
+    return run_qdebug([command, "--help"])[1]
+
+
+@cache
+def _script_help(script: str) -> str:
+    command = [sys.executable, str(REPOSITORY / script), "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _hold_to_help(arguments: list[str]) -> None:
+    if arguments and not arguments[0].startswith("-"):
+        for flag in re.findall(r"--[\w-]+", " ".join(a for a in arguments if a.startswith("--"))):
+            assert flag in _help(arguments[0]), f"qdebug {arguments[0]} has no {flag}"
+
+
+def _extras(arguments: list[str]) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    for extra in re.findall(r"\[([\w,-]+)\]", " ".join(arguments)):
+        for name in extra.split(","):
+            assert name in project["optional-dependencies"], f"there is no extra {name}"
+
+
+def _yaml(content: Any) -> None:
+    """A workflow's commands and a configuration are run, a plan is read."""
+    if "jobs" in content:
+        for job in content["jobs"].values():
+            for step in job["steps"]:
+                if "run" in step:
+                    _command(shlex.split(step["run"]), 0, run=True)
+    elif "command" in content:
+        Path("settings.yaml").write_text(yaml.safe_dump(content), "utf-8")
+        code, _, said = run_qdebug([content["command"], "--config", "settings.yaml"])
+        assert code == 0, said
+    elif str(content.get("schema", "")).startswith("qdebug.plan/"):
+        Path("plan.yaml").write_text(yaml.safe_dump(content), "utf-8")
+        flags = ["model.onnx", "--inputs", "samples.npz", "--plan", "plan.yaml"]
+        code, _, said = run_qdebug(["compare", *flags])
+        assert code == 0, said
