@@ -24,7 +24,7 @@ from rich.text import Text
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
 
-from documents import documents, prepare_files, run_qdebug, selected  # noqa: E402
+from documents import documents, prepare_files, run_qdebug, selected, still_shown  # noqa: E402
 
 OUTPUT = re.compile(
     r"(?P<head><!-- output: (?P<note>qdebug .*?) -->\n```text\n)(?P<body>.*?)(?P<tail>^```$)",
@@ -36,18 +36,21 @@ PICTURE_COLUMNS = 118
 def update_page(page: Path) -> bool:
     """Rewrite the blocks of a page; whether anything changed."""
     before = page.read_text("utf-8")
-    after = OUTPUT.sub(lambda found: found["head"] + printed(found["note"]) + found["tail"], before)
+    after = OUTPUT.sub(updated, before)
     page.write_text(after, "utf-8")
     return before != after
 
 
-def printed(note: str) -> str:
-    """The selected lines of what the command of a note prints."""
+def updated(found: re.Match[str]) -> str:
+    """A block with the selected lines of what its command prints now."""
+    note = found["note"]
     command = note.split(" | ")[0]
     _, output, said = run_qdebug(shlex.split(command)[1:])
     if not output:
         raise SystemExit(f"{command}: {said}")
-    return selected(output, note)
+    now = selected(output, note)
+    body = found["body"] if still_shown(note, now, found["body"]) else now
+    return found["head"] + body + found["tail"]
 
 
 def demo_command() -> list[str]:

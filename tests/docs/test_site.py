@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from documents import documents, run_qdebug
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -25,3 +28,10 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) <= 200
+
+
+def test_commands_in_the_text_exist() -> None:
+    help_text = run_qdebug(["--help"])[1]
+    for page in documents():
+        for command in re.findall(r"`qdebug ([a-z]+)", page.read_text("utf-8")):
+            assert f" {command} " in help_text, f"{page.name}: there is no qdebug {command}"

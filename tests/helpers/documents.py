@@ -161,6 +161,17 @@ def selected(output: str, note: str) -> str:
     return "\n".join(lines[first:last]) + "\n"
 
 
+def still_shown(note: str, printed: str, shown: str) -> bool:
+    """Whether a block shows what was printed, but for figures that differ from run to run."""
+    if "| varies: " not in note:
+        return printed == shown
+    return _words(printed) == _words(shown)
+
+
+def _words(text: str) -> list[str]:
+    return re.sub(r"[-\d.]+", " ", text).split()
+
+
 def copy_bundled(folder: Path) -> None:
     """Put the bundled networks, data and configurations into ``folder``."""
     for name in ("calib_data", "configs"):
