@@ -26,6 +26,9 @@ _PUBLIC = {
     "qdebug.config.calibrate": ("CalibrateSettings",),
     "qdebug.config.bisect": ("BisectSettings",),
     "qdebug.config.sweep": ("SweepSettings",),
+    "qdebug.config.ranges": ("RangesSettings",),
+    "qdebug.config.inspect": ("InspectSettings",),
+    "qdebug.config.export": ("ExportSettings",),
     "qdebug.errors": (
         "QdebugError", "UsageError", "ModelError", "SampleError", "PlanError", "StoreError",
         "MetricError", "BackendError",

@@ -6,16 +6,17 @@ Each takes the options of its command as keywords, under the names of the flags 
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.compare import CompareSettings
-from qdebug.config.resolve import resolve
+from qdebug.config.export import ExportSettings
+from qdebug.config.inspect import InspectSettings
+from qdebug.config.option import settings_of
+from qdebug.config.ranges import RangesSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import UsageError, given_by
 from qdebug.inmemory import InMemory
@@ -53,8 +54,7 @@ def compare(
     """
     from qdebug.pipeline.compare.command import compare as run
 
-    checked = _settings(CompareSettings, "compare", model, settings)
-    check_files(checked)
+    checked = _settings(CompareSettings, model, settings)
     outcome = run(checked, progress or ignore_progress)
     return outcome.result
 
@@ -75,8 +75,7 @@ def calibrate(
     from qdebug.pipeline.calibrate.command import calibrate as run
     from qdebug.pipeline.calibrate.files import CalibratedFiles
 
-    checked = _settings(CalibrateSettings, "calibrate", model, settings)
-    check_files(checked)
+    checked = _settings(CalibrateSettings, model, settings)
     files = CalibratedFiles(checked.output, checked.trt_cache, checked.force)
     result = run(checked, progress or ignore_progress)
     files.write(result)
@@ -96,11 +95,17 @@ def ranges(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
-    from qdebug.pipeline.ranges.command import RangesSettings
     from qdebug.pipeline.ranges.command import ranges as run
+    from qdebug.report.plotfiles import PlotFiles
 
-    checked = _settings(RangesSettings, "ranges", source, settings)
-    return run(checked, progress or ignore_progress)
+    checked = _settings(RangesSettings, source, settings)
+    plots = None
+    if checked.plot:
+        plots = PlotFiles(checked.plot, checked.tensors, checked.top, checked.force)
+    result = run(checked, progress or ignore_progress)
+    if plots:
+        plots.write(result)
+    return result
 
 
 def bisect(
@@ -123,8 +128,7 @@ def bisect(
     from qdebug.report.bisect import plan_text
     from qdebug.report.files import write_text
 
-    checked = _settings(BisectSettings, "bisect", model, settings)
-    check_files(checked)
+    checked = _settings(BisectSettings, model, settings)
     result = run(checked, progress or ignore_progress)
     if checked.output and result.found:
         write_text(checked.output, plan_text(result), option("output"))
@@ -143,10 +147,9 @@ def inspect(file: Any = None, **settings: Any) -> InspectResult:
         QdebugError: a file that cannot be read or is none of the known kinds, a plan that does not
             fit, an engine of another model, an unknown condition.
     """
-    from qdebug.pipeline.inspect import InspectSettings
     from qdebug.pipeline.inspect import inspect as run
 
-    return run(_settings(InspectSettings, "inspect", file, settings))
+    return run(_settings(InspectSettings, file, settings))
 
 
 def sweep(
@@ -166,46 +169,34 @@ def sweep(
     from qdebug.report.files import write_text
     from qdebug.report.sweep_json import sweep_to_csv
 
-    checked = _settings(SweepSettings, "sweep", model, settings)
-    check_files(checked)
+    checked = _settings(SweepSettings, model, settings)
     result = run(checked, progress or ignore_progress)
     if checked.output:
         write_text(checked.output, sweep_to_csv(result), option("output"))
     return result
 
 
-def export(
-    plan: Any,
-    *,
-    to: str = "onnx",
-    model: Any = None,
-    missing: str = "refuse",
-    output: str | os.PathLike[str] | None = None,
-    force: bool = False,
-) -> ExportResult:
+def export(plan: Any = None, **settings: Any) -> ExportResult:
     """Write a precision plan or a calibration for another tool.
 
     Args:
-        plan: the file of a plan, scales or a TensorRT cache; a `PrecisionPlan` in memory.
-        to: what to write; a wrong name lists all.
-        model: the FP32 model: a path or an `onnx.ModelProto`; None takes the one the plan names.
-        missing: "refuse" or "float": INT8 layers whose inputs have no range.
-        output: the file to write; None writes one beside the plan.
-        force: replace existing files.
+        plan: the file of a plan, scales or a TensorRT cache; a `PrecisionPlan` in memory; or
+            `ExportSettings`.
+        settings: the fields of `ExportSettings`.
 
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
     from qdebug.pipeline.export import export_plan
 
-    given = _in_settings({"plan": plan, "model": model, "output": output})
+    checked = _settings(ExportSettings, plan, settings)
     return export_plan(
-        given["plan"],
-        to,
-        model=given["model"],
-        output=given["output"],
-        force=force,
-        missing=missing,
+        checked.plan,
+        checked.to,
+        model=checked.model,
+        output=checked.output,
+        force=checked.force,
+        missing=checked.missing,
     )
 
 
@@ -250,57 +241,22 @@ def open_samples(
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
 
 
-_READ = (
-    "model", "source", "inputs", "calib_data", "holdout", "plan", "calibration", "reference",
-    "from_cache", "profile", "profile_layers",
-)  # fmt: skip
-_NEW = ("output", "save_plan", "save_engine", "save_log", "trt_cache")
-_REPLACED = ("journal",)
-
-
-def check_files(settings: Any) -> None:
-    """Refuse what would overwrite an input, or a file unasked, before anything runs.
-
-    Raises:
-        QdebugError: two settings name one file, a file exists and is not to be replaced, or it
-            cannot be written.
-    """
-    from qdebug.report.files import check_distinct, check_new, check_writable
-
-    def named(names: tuple[str, ...]) -> dict[str, str]:
-        found = {}
-        for name in names:
-            value = getattr(settings, name, None)
-            for number, path in enumerate(value if isinstance(value, tuple) else (value,), 1):
-                label = f"{option(name)} ({number})" if isinstance(value, tuple) else option(name)
-                if path and not isinstance(path, InMemory):
-                    found[label] = path
-        return found
-
-    read, new, replaced = named(_READ), named(_NEW), named(_REPLACED)
-    if isinstance(settings, CompareSettings) and settings.reference == settings.output:
-        read.pop(option("reference"), None)  # the run file whose reference is reused is replaced
-    check_distinct({**new, **replaced}, read)
-    for label, path in new.items():
-        check_new(path, label, force=settings.force)
-    for label, path in replaced.items():
-        check_writable(path, label)
-
-
-def _settings(
-    kind: type[SettingsT], command: str, first: Any, given: Mapping[str, Any]
-) -> SettingsT:
-    """The settings of a call.
+def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> SettingsT:
+    """The settings of a call, checked; nothing that they write is in the way.
 
     Args:
+        kind: the settings of the command.
         first: the positional argument: what the command is about, or all settings.
         given: the keywords.
 
     Raises:
         UsageError: an unknown keyword, a value that cannot be, or one that is missing.
-        QdebugError: an object in memory that cannot be used.
+        QdebugError: an object in memory that cannot be used, or a file that cannot be written.
     """
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    from qdebug.config.resolve import from_keywords
+    from qdebug.pipeline.preflight import check_files, planned_model
+
+    values = dict(given)
     if isinstance(first, kind):
         if given:
             raise UsageError(
@@ -308,32 +264,13 @@ def _settings(
                 "Use dataclasses.replace to change settings, or give keywords alone.",
                 code="QD-USAGE-KEYWORD",
             )
-        values = {name: getattr(first, name) for name in fields}
-    else:
-        _check_keywords(command, given, fields)
-        values = {**given}
-        if first is not None:
-            values[next(n for n in ("model", "source", "path") if n in fields)] = first
-    values = _in_settings(values)
-    for name, value in values.items():
-        if isinstance(fields[name].default, tuple):
-            values[name] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    settings = resolve(kind, command, values, None, _model_of_plan)
-    # Validation may give plain text back for what names an object.
-    objects = {name: value for name, value in values.items() if isinstance(value, InMemory)}
-    return dataclasses.replace(settings, **objects)  # type: ignore[type-var]
-
-
-def _check_keywords(command: str, given: Iterable[str], fields: Iterable[str]) -> None:
-    known = [*fields, "progress"]
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(
-                f"{command}() has no keyword '{name}'",
-                f"Did you mean '{close[0]}'?" if close else f"It has {', '.join(known)}.",
-                code="QD-USAGE-KEYWORD",
-            )
+        every = {setting: getattr(first, setting.name) for setting in settings_of(kind)}
+        values = {s.name: value for s, value in every.items() if value is not s.default}
+    elif first is not None:
+        values[next(s.name for s in settings_of(kind) if s.option.positional)] = first
+    settings = from_keywords(kind, _in_settings(values), planned_model)
+    check_files(settings)
+    return settings
 
 
 def _in_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -429,21 +366,3 @@ def _not_usable(value: object, wanted: str) -> UsageError:
         f"Give {wanted}.",
         code="QD-USAGE-TYPE",
     )
-
-
-def _model_of_plan(given: Mapping[str, object]) -> dict[str, object]:
-    """The model that a plan names, where none is given; of several plans the first that names one.
-
-    Raises:
-        PlanError: a plan cannot be read, or names no model that is there.
-    """
-    from qdebug.plan.planfile import model_for, named_model
-
-    plan = given.get("plan")
-    plans = [plan] if isinstance(plan, str) else list(plan) if isinstance(plan, tuple) else []
-    if given.get("model") or not plans:
-        return {}
-    with given_by("plan"):
-        named = {each: named_model(each) for each in plans}
-        chosen = next((each for each, model in named.items() if model), plans[0])
-        return {"model": model_for(chosen, named[chosen], hint=f"Give {option('model')}.")}

@@ -30,7 +30,7 @@ ONLY_IN = {
     "openvino": ("run/openvino.py",),
     "h5py": ("store/", "model/samples/arrays.py"),
     "hdf5plugin": ("store/", "model/samples/arrays.py"),
-    "typer": ("cli/",),
+    "cyclopts": ("cli/parser.py",),
     "rich": ("cli/", "report/"),
 }
 CONFIG_USERS = ("pipeline", "api", "cli")

@@ -1,4 +1,4 @@
-"""Puts the subcommands together and turns errors into messages and exit codes."""
+"""Runs the command that is asked for, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -7,105 +7,37 @@ import os
 import re
 import shlex
 import sys
-import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
+from typing import Any
 
-import typer
-
-from qdebug import __version__
-from qdebug.cli.bisect import bisect_command
-from qdebug.cli.calibrate import calibrate_command
-from qdebug.cli.compare import compare_command
-from qdebug.cli.doctor import doctor_command
-from qdebug.cli.export import export_command
-from qdebug.cli.inspect import inspect_command
-from qdebug.cli.interrupts import noting_interrupts
-from qdebug.cli.ranges import ranges_command
-from qdebug.cli.sweep import sweep_command
+from qdebug.cli.parser import parse_and_run
+from qdebug.config.commands import Command
+from qdebug.config.option import flags_of
 from qdebug.errors import BackendError, QdebugError, UsageError
-from qdebug.wording import spelled_by
+from qdebug.wording import Spelling, spelled_by
 
 INTERRUPTED = 130
-
-app = typer.Typer(
-    name="qdebug",
-    help="Find out where, why and how cheaply to fix the accuracy an INT8 or FP16 network lost.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("compare")(compare_command)
-app.command("calibrate")(calibrate_command)
-app.command("ranges")(ranges_command)
-app.command("inspect")(inspect_command)
-app.command("bisect")(bisect_command)
-app.command("sweep")(sweep_command)
-app.command("export")(export_command)
-app.command("doctor")(doctor_command)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"qdebug {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
-    ),
-) -> None:
-    """Exit codes: 0 held, 1 the gate failed, 2 bad input or usage, 3 a backend failed,
-    130 interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; never raises on bad input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    interrupted = threading.Event()
     try:
-        with noting_interrupts(interrupted), spelled_by(as_flag):
-            return _run(arguments)
-    except (KeyboardInterrupt, typer.Abort):
+        return parse_and_run(arguments, _run)
+    except KeyboardInterrupt:
         pass
+    except SystemExit:  # Rich's, where the reader of a help text went away
+        return 0
     except Exception as error:
-        # Where Ctrl-C meets foreign code, that may make an error of its own of it: the import of an
-        # extension "fails", a file "cannot be closed".
-        if not interrupted.is_set():
+        if not _was_interrupted(error):
             return _report(error, arguments)
         if _wants_traceback(arguments):
             traceback.print_exception(error)
     print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
     return INTERRUPTED
-
-
-def _run(arguments: Sequence[str]) -> int:
-    command = typer.main.get_command(app)
-    try:
-        code = command.main(args=list(arguments), prog_name="qdebug", standalone_mode=False)
-    except SystemExit as stopped:  # would end us with its code, which may well be 0
-        raise UsageError(
-            f"a script of yours called sys.exit({stopped.code!r})",
-            "A script or metric that qdebug loads must not end the program.",
-        ) from None
-    if code == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
-        raise KeyboardInterrupt
-    return code if isinstance(code, int) else 0
-
-
-_FLAGS = {"tactic_sources": "--tactic-source", "tensors": "--tensor"}
-"""Settings whose flag is not their name."""
-
-
-def as_flag(name: str, value: str | None) -> str:
-    """A setting as the command line has it; see wording.option."""
-    flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-    return flag if value is None else f"{flag} {shlex.quote(value)}"
 
 
 def entry() -> None:
@@ -125,6 +57,49 @@ def entry() -> None:
     sys.exit(code)
 
 
+def spelling(command: Command) -> Spelling:
+    """Settings of a command as its command line has them; see wording.option."""
+    flags = flags_of(command.settings) | flags_of(command.shown)
+
+    def as_flag(name: str, value: str | None) -> str:
+        flag = flags.get(name, "--" + name.replace("_", "-"))
+        return flag if value is None or flag.startswith("--no-") else f"{flag} {shlex.quote(value)}"
+
+    return as_flag
+
+
+def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
+    # Imported here: --help must not wait for the numeric packages.
+    from qdebug.cli.common import set_verbosity
+    from qdebug.config.resolve import from_flags, validated
+    from qdebug.pipeline.preflight import check_files, planned_model
+
+    with spelled_by(spelling(command)):
+        show = command.shown(**validated(command.shown, shown))
+        set_verbosity(show.verbose)
+        file = getattr(show, "config", None)
+        settings = from_flags(command.settings, given, file, planned_model)
+        check_files(settings, show)
+        run: Callable[[Any, Any], int] = import_module(f"qdebug.cli.{command.name}").run
+        try:
+            return run(settings, show)
+        except SystemExit as stopped:  # would end us with its code, which may well be 0
+            raise UsageError(
+                f"a script of yours called sys.exit({stopped.code!r})",
+                "A script or metric that qdebug loads must not end the program.",
+                code="QD-USAGE-SCRIPT-EXIT",
+            ) from None
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C is behind an error: foreign code may make one of its own of it, as the import
+    of an extension does."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
+
+
 def _wants_traceback(arguments: Sequence[str]) -> bool:
     """Whether -v was given twice."""
     short = sum(len(a) - 1 for a in arguments if re.fullmatch("-v+", a))
@@ -133,11 +108,6 @@ def _wants_traceback(arguments: Sequence[str]) -> bool:
 
 def _report(error: Exception, arguments: Sequence[str]) -> int:
     """Say what went wrong, and give the exit code."""
-    if isinstance(error, typer.TyperException):
-        message = error.format_message()
-        if message:  # none with "qdebug" alone, which has shown the help
-            print(f"qdebug: error: {message}", file=sys.stderr)
-        return UsageError.exit_code
     if _wants_traceback(arguments):
         traceback.print_exception(error)
     if isinstance(error, QdebugError):

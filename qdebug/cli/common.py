@@ -6,14 +6,17 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 
-from qdebug.errors import StoreError, given_by
+from qdebug.config.commands import ShownWithProgress
+from qdebug.errors import StoreError
 from qdebug.report.files import write_text
+from qdebug.report.progress import ProgressBars
+from qdebug.wording import option
 
 
 class _OutputConsole(Console):
@@ -28,9 +31,9 @@ def output_console() -> Console:
     return _OutputConsole(file=sys.stdout, highlight=False, width=None if terminal else 4096)
 
 
-def error_console() -> Console:
-    """Where progress goes."""
-    return Console(file=sys.stderr, highlight=False)
+def progress_bars(shown: ShownWithProgress) -> ProgressBars:
+    """Progress bars on the error stream, unless they are switched off."""
+    return ProgressBars(Console(file=sys.stderr, highlight=False), enabled=shown.progress)
 
 
 def set_verbosity(level: int) -> None:
@@ -51,26 +54,7 @@ def write_json(data: dict[str, Any], target: str) -> None:
     if target == "-":
         print(text)
     else:
-        write_text(target, text + "\n", "--json")
-
-
-def planned_model(settings: Mapping[str, object]) -> dict[str, object]:
-    """The model that --plan names, where none of `settings` gives one; of several plans the first
-    that names one. For `resolve`.
-
-    Raises:
-        PlanError: a plan cannot be read, or names no model that is there.
-    """
-    from qdebug.plan.planfile import model_for, named_model
-
-    given = settings.get("plan")
-    plans = [given] if isinstance(given, str) else list(given) if isinstance(given, tuple) else []
-    if settings.get("model") or not plans:
-        return {}
-    with given_by("plan"):
-        named = {plan: named_model(plan) for plan in plans}
-        plan = next((plan for plan, model in named.items() if model), plans[0])
-        return {"model": model_for(plan, named[plan], hint="Give MODEL.")}
+        write_text(target, text + "\n", option("json_to"))
 
 
 @contextmanager
@@ -88,7 +72,8 @@ def standard_output() -> Iterator[None]:
     except OSError as error:
         _discard_output()
         raise StoreError(
-            f"the standard output cannot be written: {error.strerror or error}"
+            f"the standard output cannot be written: {error.strerror or error}",
+            code="QD-STORE-OUTPUT",
         ) from error
 
 

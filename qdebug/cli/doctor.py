@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from qdebug.cli.options import Json
+from qdebug import api
+from qdebug.cli.common import emit
+from qdebug.config.commands import DoctorSettings, ShownAsJson
+from qdebug.report.doctor import print_doctor
 
 
-def doctor_command(json: Json = None) -> int:
-    """Say what this machine can run, and what to install for the rest."""
-    from qdebug.cli.common import emit
-    from qdebug.report.doctor import print_doctor
-    from qdebug.run.doctor import examine
-
-    result = examine()
-    emit(json, result.to_dict, lambda console: print_doctor(console, result))
+def run(settings: DoctorSettings, shown: ShownAsJson) -> int:
+    """Say what this machine can run."""
+    result = api.doctor()
+    emit(
+        shown.json_to,
+        result.to_dict,
+        lambda console: print_doctor(console, result),
+    )
     return 0

@@ -2,84 +2,175 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from annotated_types import Gt
 
-from qdebug.config.candidate import CandidateSettings
-from qdebug.config.resolve import MemoryBudget, Positive, Share
-from qdebug.errors import UsageError
+from qdebug.config.candidate import FORCE, CandidateSettings
+from qdebug.config.option import (
+    GATE,
+    SEARCH,
+    WHAT,
+    WRITE,
+    DataLike,
+    Option,
+    Positive,
+    Share,
+)
+from qdebug.config.values import parse_bytes, parse_difference
+from qdebug.search.strategies import STRATEGIES
 
-StrategyName = Literal["auto", "rank", "ddmin", "prefix", "suffix", "exhaustive"]
 PinToName = Literal["fp16", "fp32", "auto"]
+_STRATEGIES = "; ".join(f"{name} ({entry.summary})" for name, entry in STRATEGIES.items())
 STORED_BYTES = 512 << 20
-"""What activations that candidates start from may take, unless told otherwise."""
-
-
-def _difference(flag: str, value: object) -> float:
-    """A difference of the metric, which may not be written as a share of it."""
-    text = str(value).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        percent = text.removesuffix("%")
-        hint = "Write for example 0.01."
-        if percent != text and percent.replace(".", "", 1).isdigit():
-            hint = f"Write {float(percent) / 100:g} for {text} of a metric from 0 to 1."
-        raise UsageError(f"{flag}: '{text}' is no difference of a metric", hint)
-    return number
-
-
-Drop = Annotated[float, BeforeValidator(partial(_difference, "--max-drop"))]
-Rise = Annotated[float, BeforeValidator(partial(_difference, "--max-rise"))]
+"""Default memory budget, in bytes, for activations that candidates start from."""
 
 
 @dataclass(frozen=True)
 class BisectSettings(CandidateSettings):
-    """Everything `qdebug bisect` can be told, beside what it shares with others.
+    """Everything `qdebug bisect` can be told, beside what it shares with others."""
 
-    Attributes:
-        target: the condition that must hold, as of --fail-on.
-        max_drop: instead: the metric may fall this far below FP32's.
-        max_rise: the same for a metric where less is better: how far it may rise above FP32's.
-        holdout: DATA to verify the answer on; None holds out `holdout_share` of `inputs`.
-        strategy: how to search.
-        pin_to: precision of pinned layers; "auto" takes FP16 where it suffices. None takes auto,
-            and FP32 where the base precision is FP16.
-        pin, never_pin: layers, patterns or op:TYPE that are always, or never, pinned.
-        profile: latency per layer, for the cost: of trtexec --exportProfile, or a run file.
-        profile_layers: layer information or build log of the engine that was profiled.
-        max_evaluations, time_limit: when to stop with the best found; seconds.
-        journal: the file that remembers evaluations; None keeps one in the cache folder.
-        memory_budget: bytes that activations may take which candidates start from.
-        int8_kernels: search on ONNX Runtime's INT8 kernels where they agree with the simulation.
-        select_point: in place of the answer, this point of the list of error against cost: its
-            number, or "knee".
-        output: the plan to write; None writes none.
-        force: replace existing files.
-    """
-
-    target: str | None = None
-    max_drop: Drop | None = None
-    max_rise: Rise | None = None
-    holdout: str | None = None
-    holdout_share: Share = 0.3
-    strategy: StrategyName = "auto"
-    pin_to: PinToName | None = None
-    pin: tuple[str, ...] = ()
-    never_pin: tuple[str, ...] = ()
-    profile: str | None = None
-    profile_layers: str | None = None
-    max_evaluations: Positive | None = None
-    time_limit: Annotated[float, Field(gt=0)] | None = None
-    journal: str | None = None
-    memory_budget: MemoryBudget = STORED_BYTES
-    int8_kernels: bool = True
-    select_point: Annotated[str, BeforeValidator(str)] | None = None
-    output: str | None = None
-    force: bool = False
+    holdout: Annotated[
+        DataLike | None,
+        Option(
+            "Samples to verify the answer on.",
+            WHAT,
+            metavar="DATA",
+            unset="a share of --inputs",
+            reads=True,
+        ),
+    ] = None
+    holdout_share: Annotated[
+        Share, Option("The share of the samples to hold out.", WHAT, metavar="X")
+    ] = 0.3
+    target: Annotated[
+        str | None,
+        Option(
+            'What must hold, such as "output.cosine>=0.999" or "metric>=0.97".',
+            GATE,
+            metavar="CONDITION",
+        ),
+    ] = None
+    max_drop: Annotated[
+        float | None,
+        Option(
+            "Instead of a target: how far the metric may fall below FP32's.",
+            GATE,
+            metavar="X",
+            parse=parse_difference,
+        ),
+    ] = None
+    max_rise: Annotated[
+        float | None,
+        Option(
+            "The same for a metric where less is better: how far it may rise.",
+            GATE,
+            metavar="X",
+            parse=parse_difference,
+        ),
+    ] = None
+    strategy: Annotated[
+        str,
+        Option(
+            f"How to search: {_STRATEGIES}.",
+            SEARCH,
+            metavar="NAME",
+            words=tuple(STRATEGIES),
+        ),
+    ] = next(iter(STRATEGIES))
+    pin_to: Annotated[
+        PinToName | None,
+        Option(
+            "Precision of pinned layers; auto takes fp16 where it suffices.",
+            SEARCH,
+            unset="auto, or fp32 where the candidate is in fp16",
+        ),
+    ] = None
+    pin: Annotated[
+        tuple[str, ...],
+        Option(
+            "Always pin this layer: a name, a pattern with *, or op:TYPE; repeatable.",
+            SEARCH,
+            metavar="NAME",
+        ),
+    ] = ()
+    never_pin: Annotated[
+        tuple[str, ...], Option("Never pin it; repeatable.", SEARCH, metavar="NAME")
+    ] = ()
+    profile: Annotated[
+        str | None,
+        Option(
+            "Count costs in milliseconds: the JSON of trtexec --exportProfile, or a run file of "
+            "compare on a GPU.",
+            SEARCH,
+            metavar="FILE",
+            reads=True,
+        ),
+    ] = None
+    profile_layers: Annotated[
+        str | None,
+        Option(
+            "What the profiled layers are: the JSON of trtexec --exportLayerInfo, or the build "
+            "log. Needed where their names do not tell.",
+            SEARCH,
+            metavar="FILE",
+            reads=True,
+        ),
+    ] = None
+    max_evaluations: Annotated[
+        Positive | None, Option("Stop a search after N candidates.", SEARCH, metavar="N")
+    ] = None
+    time_limit: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Option("Stop searching after so many seconds.", SEARCH, metavar="SECONDS"),
+    ] = None
+    journal: Annotated[
+        str | None,
+        Option(
+            "Remember evaluations here; a search that was ended goes on from there.",
+            SEARCH,
+            metavar="FILE",
+            unset="one in the cache folder",
+            writes="any",
+        ),
+    ] = None
+    memory_budget: Annotated[
+        int,
+        Option(
+            "Memory for activations that candidates start from, such as 1G.",
+            SEARCH,
+            metavar="SIZE",
+            unset="512M",
+            parse=parse_bytes,
+        ),
+    ] = STORED_BYTES
+    int8_kernels: Annotated[
+        bool,
+        Option(
+            "Search on ONNX Runtime's INT8 kernels, where they agree with the simulation.",
+            SEARCH,
+            off="Search on the simulation too, not on ONNX Runtime's INT8 kernels.",
+        ),
+    ] = True
+    select_point: Annotated[
+        str | None,
+        Option(
+            "Take this point of the list of error against cost: its number, or knee.",
+            SEARCH,
+            metavar="POINT",
+            unset="the cheapest set that meets the target",
+            parse=str,
+        ),
+    ] = None
+    output: Annotated[
+        str | None,
+        Option(
+            "Write the plan that was found.",
+            WRITE,
+            metavar="precision.yaml",
+            short="-o",
+            writes="new",
+        ),
+    ] = None
+    force: Annotated[bool, FORCE] = False

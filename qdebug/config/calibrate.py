@@ -5,60 +5,114 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
-
-from qdebug.calibrators.registry import METHODS
-from qdebug.config.candidate import FallbackName, WeightsName
-from qdebug.config.resolve import Positive, Share, values_of
-from qdebug.errors import UsageError
-
-
-def _methods(given: object) -> tuple[str, ...]:
-    """Names of calibrators, from a list or separated by commas."""
-    names = values_of(given)
-    if not names:
-        raise UsageError(
-            "--method names no calibrator", "Give one or more with commas, or leave it out."
-        )
-    return names
+from qdebug.calibrators.registry import METHODS, method_usage
+from qdebug.config.candidate import (
+    BATCH_SIZE,
+    CACHE,
+    DATA,
+    FORCE,
+    METRIC,
+    SAMPLES,
+    FallbackName,
+    WeightsName,
+)
+from qdebug.config.option import (
+    GATE,
+    WHAT,
+    WRITE,
+    CalibratorLike,
+    DataLike,
+    MetricLike,
+    ModelLike,
+    Option,
+    Positive,
+    Share,
+)
+from qdebug.config.values import values_of
 
 
 @dataclass(frozen=True)
 class CalibrateSettings:
-    """Everything `qdebug calibrate` can be told. Names are those of the flags.
+    """Everything `qdebug calibrate` can be told."""
 
-    Attributes:
-        model: the ONNX file.
-        calib_data: DATA to calibrate on.
-        method: names of calibrators, tried all.
-        calibrator: the user's own, each `file.py:function`.
-        holdout: DATA to judge on; None holds out `holdout_share` of `calib_data`.
-        metric: end-to-end accuracy on the held-out samples.
-        mix: also try the best method of each tensor.
-        from_cache: a file with ranges to judge beside the methods.
-        weights, fallback_precision: as of `compare`.
-        weight_method: how weights get their ranges: the largest magnitude, or least squared error.
-        samples, batch_size: as of `compare`.
-        cache: reuse what an earlier pass over the same model and data gathered.
-        output, trt_cache: where to write the best ranges, as scales and for TensorRT 10.
-        force: replace existing files.
-    """
-
-    model: str
-    calib_data: str
-    method: Annotated[tuple[str, ...], BeforeValidator(_methods)] = METHODS
-    calibrator: tuple[str, ...] = ()
-    holdout: str | None = None
-    holdout_share: Share = 0.2
-    metric: str | None = None
-    mix: bool = False
-    from_cache: str | None = None
-    weights: WeightsName = "per-channel"
-    weight_method: Literal["max", "mse"] = "max"
-    fallback_precision: FallbackName = "fp32"
-    samples: Positive | None = None
-    batch_size: Positive | None = None
-    cache: bool = True
-    output: str | None = None
-    trt_cache: str | None = None
-    force: bool = False
+    model: Annotated[
+        ModelLike, Option("The FP32 ONNX model.", metavar="MODEL", positional=True, reads=True)
+    ]
+    calib_data: Annotated[
+        DataLike, Option(f"Samples to calibrate on: {DATA}.", WHAT, metavar="DATA", reads=True)
+    ]
+    method: Annotated[
+        tuple[str, ...],
+        Option(
+            f"Calibrators to try, with commas: {method_usage()}.",
+            WHAT,
+            metavar="NAMES",
+            unset="all",
+            parse=values_of,
+        ),
+    ] = METHODS
+    calibrator: Annotated[
+        tuple[CalibratorLike, ...],
+        Option(
+            "Your own: file.py:function gets a histogram and returns amax; repeatable.",
+            WHAT,
+            metavar="FILE:FUNCTION",
+        ),
+    ] = ()
+    mix: Annotated[bool, Option("Try the best method of each tensor too.", WHAT)] = False
+    from_cache: Annotated[
+        str | None,
+        Option(
+            "Judge an existing calibration too: a TensorRT cache, scales.yaml or a plan.",
+            WHAT,
+            metavar="FILE",
+            reads=True,
+        ),
+    ] = None
+    weights: Annotated[WeightsName, Option("Scales of weights.", WHAT)] = "per-channel"
+    fallback_precision: Annotated[
+        FallbackName, Option("Precision of layers without an INT8 form.", WHAT)
+    ] = "fp32"
+    weight_method: Annotated[
+        Literal["max", "mse"],
+        Option("Ranges of weights: the largest magnitude, or least squared error.", WHAT),
+    ] = "max"
+    samples: Annotated[Positive | None, SAMPLES] = None
+    batch_size: Annotated[Positive | None, BATCH_SIZE] = None
+    cache: Annotated[bool, CACHE] = True
+    holdout: Annotated[
+        DataLike | None,
+        Option(
+            "Samples to judge on.",
+            GATE,
+            metavar="DATA",
+            unset="a share of --calib-data",
+            reads=True,
+        ),
+    ] = None
+    holdout_share: Annotated[
+        Share, Option("The share of the samples to hold out.", GATE, metavar="X")
+    ] = 0.2
+    metric: Annotated[MetricLike | None, METRIC] = None
+    output: Annotated[
+        str | None,
+        Option(
+            "Write the best ranges, for --calibration.",
+            WRITE,
+            metavar="scales.yaml",
+            short="-o",
+            writes="new",
+        ),
+    ] = None
+    trt_cache: Annotated[
+        str | None,
+        Option(
+            "Write them as a calibration cache for TensorRT 10, of EntropyCalibration2: what "
+            "trtexec and, by default, Polygraphy read. For a calibrator of another class change "
+            "its first line.",
+            WRITE,
+            metavar="FILE",
+            writes="new",
+        ),
+    ] = None
+    force: Annotated[bool, FORCE] = False

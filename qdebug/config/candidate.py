@@ -3,51 +3,100 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from qdebug.calibrators.registry import DEFAULT_METHOD
+from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
 from qdebug.config.engine import EngineSettings
-from qdebug.config.resolve import Positive
+from qdebug.config.option import (
+    GATE,
+    WHAT,
+    WRITE,
+    CalibrationLike,
+    DataLike,
+    MetricLike,
+    ModelLike,
+    Option,
+    PlanLike,
+    Positive,
+)
+from qdebug.measure.metrics import metric_usage
 
 PrecisionName = Literal["int8", "fp16", "fp32"]
 FallbackName = Literal["fp16", "fp32"]
 Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
+DATA = (
+    ".npz, .npy, .h5, a directory of them, test_data_set_*, Polygraphy's inputs JSON, or "
+    "script.py:function"
+)
+METRIC = Option(f"End-to-end accuracy: {metric_usage()}.", GATE, metavar="METRIC")
+SAMPLES = Option("Use the first N samples.", WHAT, metavar="N", unset="all")
+BATCH_SIZE = Option(
+    "Samples per execution where the batch axis is dynamic.",
+    WHAT,
+    metavar="N",
+    unset="chosen by size",
+)
+CACHE = Option(
+    "Reuse what an earlier calibration pass over the same model and data gathered.",
+    WHAT,
+    off="Run the model to calibrate even if an earlier pass over the same data was kept.",
+)
+FORCE = Option("Replace existing files.", WRITE)
+MODEL_OR_PLAN = Option(
+    "The ONNX model; without, the one that the plan names.",
+    metavar="MODEL",
+    positional=True,
+    reads=True,
+)
+INPUTS = Option(f"Samples to compare on: {DATA}.", WHAT, metavar="DATA", reads=True)
+WEIGHTS = Option("Scales of weights.", WHAT, unset="the plan's, or per-channel")
+FALLBACK = Option("Precision of layers without an INT8 form.", WHAT, unset="the plan's, or fp32")
+CALIBRATION = Option(
+    "Ranges to use: scales.yaml, a TensorRT cache or a plan.", WHAT, metavar="FILE", reads=True
+)
+CALIB_DATA = Option(
+    "Samples to calibrate on.", WHAT, metavar="DATA", unset="the compared ones", reads=True
+)
+METHOD = Option(f"Calibrator: {method_usage()}.", WHAT, metavar="NAME")
+CALIB_SAMPLES = Option("Calibrate on the first N samples.", WHAT, metavar="N", unset="all")
+
 
 @dataclass(frozen=True)
 class CandidateSettings(EngineSettings):
-    """A model, samples, and the precisions to run it in. Names are those of the flags.
+    """A model, samples, and the precisions to run it in."""
 
-    Attributes:
-        model: the ONNX file.
-        inputs: DATA to run.
-        precision: None takes the plan's, or int8.
-        fallback_precision: of layers without an INT8 form; None takes the plan's, or fp32.
-        weights: None takes the plan's, or per-channel.
-        plan: a plan file; layers and ranges that it names are kept.
-        calibration: a file with ranges.
-        calib_data: DATA to calibrate on; None calibrates on `inputs`.
-        method: the calibrator.
-        samples, calib_samples: how many to use; None uses all.
-        batch_size: for a dynamic batch axis; None chooses.
-        metric: end-to-end accuracy.
-        fp16_kernels: how the simulation computes FP16 layers: as TensorRT's kernels do, or exactly.
-        cache: reuse what an earlier calibration pass over the same model and data gathered.
-    """
-
-    model: str
-    inputs: str
-    precision: PrecisionName | None = None
-    fallback_precision: FallbackName | None = None
-    weights: WeightsName | None = None
-    plan: str | None = None
-    calibration: str | None = None
-    calib_data: str | None = None
-    method: str = DEFAULT_METHOD
-    samples: Positive | None = None
-    calib_samples: Positive | None = None
-    batch_size: Positive | None = None
-    metric: str | None = None
-    fp16_kernels: Fp16KernelsName = "tensorrt"
-    cache: bool = True
+    model: Annotated[ModelLike, MODEL_OR_PLAN]
+    inputs: Annotated[DataLike, INPUTS]
+    precision: Annotated[
+        PrecisionName | None,
+        Option("Precision of the candidate.", WHAT, unset="the plan's, or int8"),
+    ] = None
+    fallback_precision: Annotated[FallbackName | None, FALLBACK] = None
+    weights: Annotated[WeightsName | None, WEIGHTS] = None
+    plan: Annotated[
+        PlanLike | None,
+        Option(
+            "A precision plan; the layers and ranges that it names are kept.",
+            WHAT,
+            metavar="FILE.yaml",
+            reads=True,
+        ),
+    ] = None
+    calibration: Annotated[CalibrationLike | None, CALIBRATION] = None
+    calib_data: Annotated[DataLike | None, CALIB_DATA] = None
+    method: Annotated[str, METHOD] = DEFAULT_METHOD
+    samples: Annotated[Positive | None, SAMPLES] = None
+    calib_samples: Annotated[Positive | None, CALIB_SAMPLES] = None
+    batch_size: Annotated[Positive | None, BATCH_SIZE] = None
+    metric: Annotated[MetricLike | None, METRIC] = None
+    fp16_kernels: Annotated[
+        Fp16KernelsName,
+        Option(
+            "How FP16 layers are simulated: as TensorRT's kernels compute them, which sum in FP16, "
+            "or with exact sums.",
+            WHAT,
+        ),
+    ] = "tensorrt"
+    cache: Annotated[bool, CACHE] = True

@@ -3,35 +3,81 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from qdebug.config.candidate import CandidateSettings
-from qdebug.config.resolve import MemoryBudget, Positive
+from qdebug.config.candidate import FORCE, CandidateSettings
+from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, Positive
+from qdebug.config.values import parse_bytes
+from qdebug.measure.metrics import gate_usage
 
 StorageName = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True)
 class CompareSettings(CandidateSettings):
-    """Everything `qdebug compare` can be told, beside what it shares with others.
+    """Everything `qdebug compare` can be told, beside what it shares with others."""
 
-    Attributes:
-        reference: an FP32 model to compare with, or a run file whose reference is reused.
-        local_samples: about how many samples the local errors are measured on.
-        memory_budget: bytes that captured tensors may take at a time.
-        keep, keep_dtype: which activations the run file keeps, and as what.
-        fail_on: gate conditions.
-        output: the run file; None writes none.
-        force: replace existing files.
-        save_plan: write the plan that was run to this file.
-    """
-
-    reference: str | None = None
-    local_samples: Positive = 16
-    memory_budget: MemoryBudget = 2 << 30
-    keep: str = "worst:2"
-    keep_dtype: StorageName = "float32"
-    fail_on: tuple[str, ...] = ()
-    output: str | None = None
-    force: bool = False
-    save_plan: str | None = None
+    reference: Annotated[
+        ModelLike | None,
+        Option(
+            "The FP32 model of one that carries Q/DQ, or a run file whose reference activations "
+            "are reused.",
+            WHAT,
+            metavar="FILE",
+            reads=True,
+            replaced_by="output",
+        ),
+    ] = None
+    local_samples: Annotated[
+        Positive,
+        Option(
+            "Measure local errors on N of the samples, rounded up to whole batches, of which at "
+            "least two.",
+            WHAT,
+            metavar="N",
+        ),
+    ] = 16
+    memory_budget: Annotated[
+        int,
+        Option(
+            "Memory for captured tensors, such as 512M.",
+            WHAT,
+            metavar="SIZE",
+            unset="2G",
+            parse=parse_bytes,
+        ),
+    ] = 2 << 30
+    fail_on: Annotated[
+        tuple[str, ...],
+        Option(
+            'A condition that must hold, such as "output.cosine>=0.99", "layer.sqnr_db>=20" or '
+            f'"metric>=0.95"; repeatable. Metrics: {gate_usage()}.',
+            GATE,
+            metavar="CONDITION",
+        ),
+    ] = ()
+    output: Annotated[
+        str | None,
+        Option(
+            "Write a run file (HDF5): results, plan, ranges and activations.",
+            WRITE,
+            metavar="run.h5",
+            short="-o",
+            writes="new",
+        ),
+    ] = None
+    keep: Annotated[
+        str,
+        Option("Activations to keep in it: all, worst:N samples, or none.", WRITE, metavar="WHICH"),
+    ] = "worst:2"
+    keep_dtype: Annotated[StorageName, Option("How activations are kept.", WRITE)] = "float32"
+    save_plan: Annotated[
+        str | None,
+        Option(
+            "Write the plan that was run, ranges included.",
+            WRITE,
+            metavar="FILE.yaml",
+            writes="new",
+        ),
+    ] = None
+    force: Annotated[bool, FORCE] = False

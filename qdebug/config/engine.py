@@ -1,68 +1,150 @@
-"""Settings of TensorRT engines, as commands that build them take them."""
+"""Settings of TensorRT engines, for the commands that build them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
-
-from qdebug.config.resolve import Workspace
-from qdebug.run.registry import DEFAULT, spec_of
-
-
-def _known(name: object) -> str:
-    return spec_of(str(name)).name
-
-
-BackendName = Annotated[str, BeforeValidator(_known)]
-"""A backend of the registry."""
+from qdebug.config.option import ENGINE, Level, Option
+from qdebug.config.values import parse_bytes
+from qdebug.run.registry import DEFAULT, backend_names, spec_of
 
 CaptureName = Literal["outputs", "debug", "unfused"]
 TypingName = Literal["strong", "implicit", "implicit-cache"]
 
 
+def known_backend(name: object) -> str:
+    """The name of a backend of the registry.
+
+    Raises:
+        UsageError: there is none of that name.
+        BackendError: it comes with another package, and does not load.
+    """
+    return spec_of(str(name)).name
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """How engines are built and observed. Which of them a backend takes is told by
-    the registry.
+    """How engines are built and observed. The registry knows which of them a backend takes."""
 
-    Attributes:
-        backend: where the candidate runs.
-        typing: how the builder is told the precisions: "strong" by the model's own Q/DQ and Casts;
-            in TensorRT 10 also by implicit quantization, ranges given one by one or as a cache.
-        compute_capability: GPUs to build for, such as "8.9"; () builds for the one that is
-            present, or for 8.9 where there is none.
-        optimization_level: the builder's, 0 to 5.
-        workspace: bytes of scratch memory.
-        tactic_sources: names of trt.TacticSource.
-        timing_cache: a file of kernel times that builds share.
-        tf32: let FP32 layers compute in TF32.
-        sparsity: use kernels for weights with 2:4 sparsity.
-        plugin: shared objects with plugins.
-        refit: weights of the engine can be replaced later.
-        version_compatible: the engine runs under later versions of the library.
-        save_engine, save_log: files for the engine that was built, and for the log of its build.
-        provider: an execution provider of ONNX Runtime, such as "CUDA"; None is the CPU's.
-        capture: how tensors of an engine that runs are observed first; None is "outputs".
-    """
-
-    backend: BackendName = DEFAULT
-    typing: TypingName = "strong"
-    compute_capability: tuple[str, ...] = ()
-    optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
-    workspace: Workspace | None = None
-    tactic_sources: tuple[str, ...] | None = None
-    timing_cache: str | None = None
-    tf32: bool = False
-    sparsity: bool = False
-    plugin: tuple[str, ...] = ()
-    refit: bool = False
-    version_compatible: bool = False
-    save_engine: str | None = None
-    save_log: str | None = None
-    capture: CaptureName | None = None
-    provider: str | None = None
+    backend: Annotated[
+        str,
+        Option(
+            f"Where the candidate runs: {', '.join(backend_names())}. `qdebug doctor` lists what "
+            "is installed.",
+            ENGINE,
+            parse=known_backend,
+        ),
+    ] = DEFAULT
+    typing: Annotated[
+        TypingName,
+        Option(
+            "How the builder is told the precisions: strong, by Q/DQ and Casts; TensorRT 10 only: "
+            "implicit, by layer precisions and dynamic ranges, or implicit-cache, by layer "
+            "precisions and a calibrator's cache.",
+            ENGINE,
+        ),
+    ] = "strong"
+    compute_capability: Annotated[
+        tuple[str, ...],
+        Option(
+            "A GPU to build for, such as 8.9; repeatable, one engine for all. tensorrt-rtx only.",
+            ENGINE,
+            metavar="X.Y",
+            unset="the GPU that is present, or 8.9",
+        ),
+    ] = ()
+    optimization_level: Annotated[
+        Level | None,
+        Option(
+            "How long the builder looks for fast kernels, 0 to 5.",
+            ENGINE,
+            metavar="N",
+            unset="the library's",
+        ),
+    ] = None
+    workspace: Annotated[
+        int | None,
+        Option(
+            "Scratch memory, such as 512M.",
+            ENGINE,
+            metavar="SIZE",
+            unset="the library's",
+            parse=parse_bytes,
+        ),
+    ] = None
+    tactic_sources: Annotated[
+        tuple[str, ...] | None,
+        Option(
+            "A trt.TacticSource to allow; repeatable.",
+            ENGINE,
+            metavar="NAME",
+            flag="--tactic-source",
+            unset="the library's",
+        ),
+    ] = None
+    timing_cache: Annotated[
+        str | None,
+        Option(
+            "Kernel times to share between builds. tensorrt only.",
+            ENGINE,
+            metavar="FILE",
+            unset="one in the cache folder",
+            writes="own",
+        ),
+    ] = None
+    tf32: Annotated[bool, Option("Let FP32 layers compute in TF32.", ENGINE)] = False
+    sparsity: Annotated[bool, Option("Use kernels for weights with 2:4 sparsity.", ENGINE)] = False
+    plugin: Annotated[
+        tuple[str, ...],
+        Option("A shared object with plugins; repeatable.", ENGINE, metavar="FILE"),
+    ] = ()
+    refit: Annotated[
+        bool,
+        Option(
+            "Let weights of the engine be replaced later. Needs a GPU to build on.",
+            ENGINE,
+        ),
+    ] = False
+    version_compatible: Annotated[
+        bool, Option("Let the engine run under later versions of the library.", ENGINE)
+    ] = False
+    save_engine: Annotated[
+        str | None,
+        Option(
+            "Write the engine, as trtexec --loadEngine takes it.",
+            ENGINE,
+            metavar="FILE",
+            writes="new",
+        ),
+    ] = None
+    save_log: Annotated[
+        str | None,
+        Option(
+            "Write the verbose log of its build, for `qdebug inspect`.",
+            ENGINE,
+            metavar="FILE",
+            writes="new",
+        ),
+    ] = None
+    provider: Annotated[
+        str | None,
+        Option(
+            "Execution provider of ONNX Runtime, such as CUDA.",
+            ENGINE,
+            metavar="NAME",
+            unset="the CPU's",
+        ),
+    ] = None
+    capture: Annotated[
+        CaptureName | None,
+        Option(
+            "How an engine's tensors are observed: as further outputs, as debug tensors, or in an "
+            "engine without fusion.",
+            ENGINE,
+            unset="outputs",
+        ),
+    ] = None
 
 
 def check_engine_flags(settings: EngineSettings) -> None:

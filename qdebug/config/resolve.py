@@ -1,148 +1,206 @@
-"""Defaults, then a configuration file, then flags, into one frozen record of settings."""
+"""Defaults, then a configuration file, then flags or keywords, into one frozen settings record."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
-from pydantic import Field as FileField
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
+from qdebug.config.commands import command_of
+from qdebug.config.option import AsObject, Setting, settings_of
 from qdebug.errors import UsageError, given_by
+from qdebug.wording import option
 from qdebug.yamlfile import read_yaml
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 SettingsT = TypeVar("SettingsT")
+_FEW = 12
+"""So many known names are listed where one is unknown, beside what is like it."""
+Derive = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def parse_bytes(flag: str, text: object) -> int:
-    """Bytes for "512M", "2G", "1.5GiB" or a plain number, given for `flag`.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    units = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-    body = str(text).strip().lower().removesuffix("b").removesuffix("i")
-    unit = body[-1:] if body[-1:] in units else ""
-    try:
-        value = float(body.removesuffix(unit) if unit else body)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{flag}: '{text}' is no size", "Write for example 512M or 2G.")
-    return int(value * 2 ** units[unit])
-
-
-MemoryBudget = Annotated[int, BeforeValidator(partial(parse_bytes, "--memory-budget"))]
-Workspace = Annotated[int, BeforeValidator(partial(parse_bytes, "--workspace"))]
-"""Sizes, which may be written as 512M."""
-
-_EXAMPLES = {
-    "compare": "model.onnx --inputs samples.npz",
-    "calibrate": "model.onnx --calib-data calib.npz -o scales.yaml",
-    "bisect": "model.onnx --inputs samples.npz --target 'output.cosine>=0.999'",
-    "sweep": "model.onnx --inputs samples.npz --precision int8,fp16",
-}
-
-Positive = Annotated[int, FileField(gt=0)]
-Share = Annotated[float, FileField(gt=0, lt=1)]
-
-
-def values_of(given: object) -> tuple[str, ...]:
-    """Several values, each once, from "a,b", from one value, or from a list of either."""
-    items = given if isinstance(given, (list, tuple)) else [given]
-    # YAML reads off and on as truth values.
-    texts = [{True: "on", False: "off"}[i] if isinstance(i, bool) else str(i) for i in items]
-    parts = (part.strip() for text in texts for part in text.split(","))
-    return tuple(dict.fromkeys(part for part in parts if part))
-
-
-def resolve(
+def from_flags(
     kind: type[SettingsT],
-    command: str,
     flags: Mapping[str, Any],
-    file: Path | None,
-    derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    file: str | None = None,
+    derive: Derive | None = None,
 ) -> SettingsT:
-    """Settings from the defaults of `kind`, then `file`, then `flags` (one that is None or empty
-    was not given).
+    """Settings from the defaults of `kind`, then the configuration `file`, then `flags`.
 
     Args:
-        derive: more settings, from those that were given.
+        kind: a settings dataclass.
+        flags: by the names of the settings, as text where they are not switches.
+        file: the path of a YAML file.
+        derive: further settings, from those that were given, where one is missing.
 
     Raises:
-        UsageError: the file is not valid, a value is none of the choices, or a setting without a
-            default is nowhere.
+        UsageError: the file is not valid, a value is not accepted, or a setting without a default
+            is given nowhere.
     """
+    command = command_of(kind)
     values: dict[str, Any] = {}
     if file is not None:
         with given_by("config"):
-            read = read_yaml(file, file_schema(kind, command), UsageError)
-        values = {k: v for k, v in read.model_dump().items() if v is not None and k != "command"}
-    values |= {k: v for k, v in flags.items() if v is not None and v != ()}
-    values |= derive(values) if derive is not None else {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        required = field.default is dataclasses.MISSING
-        if required and not values.get(field.name):
-            flag = "MODEL" if field.name == "model" else flag_of(field.name)
-            raise UsageError(f"{flag} is missing", _example(command))
-    for name, hint in _hints(kind).items():
-        if name in values:
-            values[name] = _checked(name, values[name], hint)
+            read = read_yaml(Path(file), file_schema(kind), UsageError)
+        values = {name: getattr(read, name) for name in read.model_fields_set - {"command"}}
+        values = {name: value for name, value in values.items() if value is not None}
+    values |= validated(kind, flags)
+    more = f"'qdebug {command.name} --help' lists all flags."
+    return _settled(kind, values, derive, f"Write for example: {command.command_line}\n  {more}")
+
+
+def from_keywords(
+    kind: type[SettingsT], given: Mapping[str, Any], derive: Derive | None = None
+) -> SettingsT:
+    """Settings from the defaults of `kind`, then Python keywords.
+
+    The same checks as for flags; beside paths also objects, where the settings allow them.
+
+    Raises:
+        UsageError: an unknown keyword, a value that is not accepted, or a setting without a default
+            is not given.
+    """
+    return _settled(kind, validated(kind, given, in_memory=True), derive, "")
+
+
+def file_schema(kind: type[Any]) -> type[BaseModel]:
+    """What a configuration file for `kind` may hold: every setting, under its name with hyphens.
+    Paths in it are relative to the working directory."""
+    return _schema(kind, in_memory=False)
+
+
+def _settled(
+    kind: type[SettingsT], values: dict[str, Any], derive: Derive | None, example: str
+) -> SettingsT:
+    def missing() -> list[str]:
+        required = (s.name for s in settings_of(kind) if s.required)
+        return [
+            name
+            for name in required
+            if values.get(name) is None or (isinstance(values[name], str) and not values[name])
+        ]
+
+    if derive is not None and missing():
+        values |= derive(values)
+    if names := missing():
+        raise UsageError(f"{option(names[0])} is missing", example, code="QD-USAGE-REQUIRED")
     return kind(**values)
 
 
-def file_schema(kind: type[Any], command: str) -> type[BaseModel]:
-    """What a configuration file for `kind` may hold: every setting, under the flag's name.
-    Paths in it are relative to the working directory."""
-    fields: dict[str, Any] = {"command": (Literal[command], command)}
-    for name, hint in _hints(kind).items():
-        fields[name] = (hint | None, FileField(None))
+def validated(
+    kind: type[Any], given: Mapping[str, Any], *, in_memory: bool = False
+) -> dict[str, Any]:
+    """What was given, less what is None, checked and converted as the types of `kind` ask.
+
+    Args:
+        kind: a dataclass that declares settings.
+        given: by their names.
+        in_memory: also take objects, where the settings allow them.
+
+    Raises:
+        UsageError: an unknown name, or a value that is not accepted.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        read = _schema(kind, in_memory=in_memory).model_validate(values)
+    except ValidationError as problem:
+        raise _error(kind, problem.errors()) from None
+    return {name: getattr(read, name) for name in values}
+
+
+def _schema(kind: type[Any], *, in_memory: bool) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    if not in_memory:
+        fields["command"] = (Literal[command_of(kind).name], Field(None))
+    for setting in settings_of(kind):
+        accepted = _accepted(setting, in_memory=in_memory)
+        fields[setting.name] = (accepted | None, Field(None))
     options = ConfigDict(
-        extra="forbid", alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
+        extra="forbid",
+        alias_generator=lambda name: name.replace("_", "-"),
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+        coerce_numbers_to_str=True,
     )
-    return create_model(f"{kind.__name__}File", __config__=options, **fields)
+    return create_model(f"{kind.__name__}Given", __config__=options, **fields)
 
 
-def flag_of(name: str) -> str:
-    """The flag that gives the setting `name`."""
-    return f"--{name.replace('_', '-')}"
+def _accepted(setting: Setting, *, in_memory: bool) -> Any:
+    """The type of a setting for pydantic."""
+    hint = setting.hint if in_memory else _as_text(setting.hint)
+    if setting.option.words:
+        hint = Literal[setting.option.words]
+    parse = setting.option.parse
+    if parse is not None:
+        hint = Annotated[hint, BeforeValidator(lambda v: None if v is None else parse(v))]
+    if setting.is_list:
+        hint = Annotated[hint, BeforeValidator(_as_list)]
+    return Annotated[hint, BeforeValidator(_as_path)]
 
 
-def _example(command: str) -> str:
-    example = _EXAMPLES.get(command)
-    more = f"'qdebug {command} --help' lists all flags."
-    return f"Write for example: qdebug {command} {example}\n  {more}" if example else more
+def _as_text(hint: Any) -> Any:
+    """`hint`, where everything that may be an object in memory is text."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated and any(isinstance(mark, AsObject) for mark in parts[1:]):
+        return str
+    if origin in (None, Annotated, Literal):
+        return hint
+    if origin is tuple:
+        return tuple[_as_text(parts[0]), ...]  # type: ignore[misc]
+    return _union([_as_text(part) for part in parts])
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _union(parts: list[Any]) -> Any:
+    found = parts[0]
+    for part in parts[1:]:
+        found = found | part
+    return found
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """`value`, a flag's, as its type asks; files were checked while they were read."""
-    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        if get_origin(kind) is Annotated:
-            validators: list[Any] = [v for v in get_args(kind)[1:] if hasattr(v, "func")]
-            for validator in validators:
-                value = validator.func(value)
-        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-        if get_origin(plain) is Literal:
-            _check_choice(name, value, get_args(plain))
-        if get_origin(plain) is tuple:
-            for each in value:
-                _checked(name, each, get_args(plain)[0])
-    return value
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) or callable(value) else value
 
 
-def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        close = difflib.get_close_matches(value, known, n=1)
-        hint = f"Did you mean '{close[0]}'? " if close else ""
-        raise UsageError(
-            f"{flag_of(name)}: unknown value '{value}'", f"{hint}Known: {', '.join(known)}."
+def _as_path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
+    """The first problem, in words that name the setting."""
+    problem = problems[0]
+    name, value = str(problem["loc"][0]), problem["input"]
+    value = ",".join(map(str, value)) if isinstance(value, list) else value
+    known = {setting.name: setting for setting in settings_of(kind)}
+    if problem["type"] == "extra_forbidden":
+        return UsageError(
+            f"{command_of(kind).name}() has no keyword '{name}'",
+            _suggestion(name, tuple(known)),
+            code="QD-USAGE-KEYWORD",
         )
+    if problem["type"] == "literal_error":
+        return UsageError(
+            f"{option(name)}: unknown value '{value}'",
+            _suggestion(str(value), known[name].choices),
+            code="QD-USAGE-CHOICE",
+        )
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    message, _, hint = message.partition("; ")
+    return UsageError(
+        f"{option(name)}: {message[0].lower()}{message[1:]}, not '{value}'"
+        if not hint
+        else f"{option(name)}: '{value}': {message}",
+        f"{hint[:1].upper()}{hint[1:]}." if hint else "",
+        code="QD-USAGE-VALUE",
+    )
+
+
+def _suggestion(word: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    meant = f"Did you mean '{close[0]}'?{' ' * (len(known) <= _FEW)}" if close else ""
+    return meant if meant and len(known) > _FEW else f"{meant}Known: {', '.join(known)}."

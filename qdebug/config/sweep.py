@@ -3,84 +3,194 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
-
-from pydantic import BeforeValidator, Field
+from typing import Annotated, Literal
 
 from qdebug.calibrators.registry import DEFAULT_METHOD
-from qdebug.config.candidate import WeightsName
-from qdebug.config.engine import BackendName, TypingName
-from qdebug.config.resolve import Positive, Workspace, values_of
+from qdebug.config.candidate import (
+    BATCH_SIZE,
+    CALIB_DATA,
+    CALIB_SAMPLES,
+    CALIBRATION,
+    FORCE,
+    INPUTS,
+    METHOD,
+    METRIC,
+    MODEL_OR_PLAN,
+    SAMPLES,
+    WeightsName,
+)
+from qdebug.config.engine import TypingName, known_backend
+from qdebug.config.option import (
+    AXES,
+    ENGINE,
+    GATE,
+    WHAT,
+    WRITE,
+    CalibrationLike,
+    DataLike,
+    MetricLike,
+    ModelLike,
+    Option,
+    PlanLike,
+    Positive,
+)
+from qdebug.config.values import parse_bytes, values_of
+from qdebug.run.registry import specs
 
-ValueT = TypeVar("ValueT", bound=str)
+BUILDERS = ", ".join(spec.name for spec in specs() if spec.builds)
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
 LevelName = Literal["default", "0", "1", "2", "3", "4", "5"]
 SwitchName = Literal["off", "on"]
 
 
-Axis = Annotated[tuple[ValueT, ...], BeforeValidator(values_of), Field(min_length=1)]
-"""Values to try, one after the other."""
+def _axis(help: str, *, metavar: str = "", flag: str = "", unset: str = "") -> Option:
+    """An option whose values are tried one after the other."""
+    return Option(help, AXES, metavar=metavar, flag=flag, unset=unset, parse=values_of)
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Everything `qdebug sweep` can be told. Names are those of the flags.
+    """Everything `qdebug sweep` can be told.
 
     What is built is the product of the axes: precisions and plans, weights, and those of the
     builder. A value "default" leaves the choice to the library.
-
-    Attributes:
-        model: the ONNX file.
-        inputs: DATA to run.
-        backend: the library that builds.
-        precision: an axis; "int8+fp16" is INT8 with FP16 for layers without an INT8 form. () takes
-            int8 where there is no plan either.
-        plan: plan files, each another value of the same axis.
-        weights: an axis, for what has INT8 layers; () takes the plan's, or per-channel.
-        compute_capability: an axis; "8.6+8.9" is one engine for both. () builds for the GPU that
-            is present, or for 8.9 where there is none.
-        optimization_level: an axis, the builder's level.
-        tactic_sources: an axis, each "default", "none" or names of trt.TacticSource joined by "+".
-        typing, tf32, sparsity, refit, version_compatible: axes.
-        workspace, timing_cache, plugin, provider: as of `compare`, the same for all.
-        reference: the FP32 model of one that carries Q/DQ.
-        calibration, calib_data, method, samples, calib_samples, batch_size, metric: as of
-            `compare`.
-        cache: reuse what was calibrated, built and measured earlier.
-        fail_on: gate conditions, for every combination.
-        save_engines: a folder for every engine, and the log of its build, by its number.
-        output: a CSV file to write; None writes none.
-        force: replace existing files.
     """
 
-    model: str
-    inputs: str
-    backend: BackendName = "tensorrt-rtx"
-    precision: Axis[MixName] = ()
-    plan: tuple[str, ...] = ()
-    weights: Axis[WeightsName] = ()
-    compute_capability: Axis[str] = ()
-    optimization_level: Axis[LevelName] = ("default",)
-    tactic_sources: Axis[str] = ("default",)
-    typing: Axis[TypingName] = ("strong",)
-    tf32: Axis[SwitchName] = ("off",)
-    sparsity: Axis[SwitchName] = ("off",)
-    refit: Axis[SwitchName] = ("off",)
-    version_compatible: Axis[SwitchName] = ("off",)
-    workspace: Workspace | None = None
-    timing_cache: str | None = None
-    plugin: tuple[str, ...] = ()
-    provider: str | None = None
-    reference: str | None = None
-    calibration: str | None = None
-    calib_data: str | None = None
-    method: str = DEFAULT_METHOD
-    samples: Positive | None = None
-    calib_samples: Positive | None = None
-    batch_size: Positive | None = None
-    metric: str | None = None
-    cache: bool = True
-    fail_on: tuple[str, ...] = ()
-    save_engines: str | None = None
-    output: str | None = None
-    force: bool = False
+    model: Annotated[ModelLike, MODEL_OR_PLAN]
+    inputs: Annotated[DataLike, INPUTS]
+    backend: Annotated[
+        str, Option(f"The library that builds: {BUILDERS}.", ENGINE, parse=known_backend)
+    ] = "tensorrt-rtx"
+    precision: Annotated[
+        tuple[MixName, ...],
+        _axis(
+            "int8+fp16 is FP16 where there is no INT8 form.", unset="int8 where there is no plan"
+        ),
+    ] = ()
+    plan: Annotated[
+        tuple[PlanLike, ...],
+        Option(
+            "A precision plan to try beside the precisions; repeatable.",
+            AXES,
+            metavar="FILE.yaml",
+            reads=True,
+        ),
+    ] = ()
+    weights: Annotated[
+        tuple[WeightsName, ...],
+        _axis("Scales of weights.", unset="the plan's, or per-channel"),
+    ] = ()
+    compute_capability: Annotated[
+        tuple[str, ...],
+        _axis(
+            "GPUs to build for, such as 8.9; one engine for several with '+'. tensorrt-rtx only.",
+            metavar="X.Y",
+            unset="the GPU that is present, or 8.9",
+        ),
+    ] = ()
+    optimization_level: Annotated[
+        tuple[LevelName, ...], _axis("How long the builder looks for fast kernels.")
+    ] = ("default",)
+    tactic_sources: Annotated[
+        tuple[str, ...],
+        _axis(
+            "default, none, or names of trt.TacticSource joined by '+'.",
+            metavar="NAMES",
+            flag="--tactic-source",
+        ),
+    ] = ("default",)
+    typing: Annotated[
+        tuple[TypingName, ...],
+        _axis("How the builder is told the precisions; implicit ones in TensorRT 10 only."),
+    ] = ("strong",)
+    tf32: Annotated[tuple[SwitchName, ...], _axis("Let FP32 layers compute in TF32.")] = ("off",)
+    sparsity: Annotated[
+        tuple[SwitchName, ...], _axis("Use kernels for weights with 2:4 sparsity.")
+    ] = ("off",)
+    refit: Annotated[tuple[SwitchName, ...], _axis("Let weights be replaced later.")] = ("off",)
+    version_compatible: Annotated[
+        tuple[SwitchName, ...],
+        _axis("Let the engine run under later versions of the library."),
+    ] = ("off",)
+    reference: Annotated[
+        ModelLike | None,
+        Option(
+            "The FP32 model of one that carries Q/DQ.",
+            WHAT,
+            metavar="FILE.onnx",
+            unset="itself without them",
+            reads=True,
+        ),
+    ] = None
+    calibration: Annotated[CalibrationLike | None, CALIBRATION] = None
+    calib_data: Annotated[DataLike | None, CALIB_DATA] = None
+    method: Annotated[str, METHOD] = DEFAULT_METHOD
+    samples: Annotated[Positive | None, SAMPLES] = None
+    calib_samples: Annotated[Positive | None, CALIB_SAMPLES] = None
+    batch_size: Annotated[Positive | None, BATCH_SIZE] = None
+    cache: Annotated[
+        bool,
+        Option(
+            "Reuse what was calibrated, built and measured earlier.",
+            WHAT,
+            off="Calibrate, build and measure anew, whatever was kept.",
+        ),
+    ] = True
+    workspace: Annotated[
+        int | None,
+        Option(
+            "Scratch memory, such as 512M.",
+            ENGINE,
+            metavar="SIZE",
+            unset="the library's",
+            parse=parse_bytes,
+        ),
+    ] = None
+    timing_cache: Annotated[
+        str | None,
+        Option(
+            "Kernel times to share between builds. tensorrt only.",
+            ENGINE,
+            metavar="FILE",
+            unset="one in the cache folder",
+            writes="own",
+        ),
+    ] = None
+    plugin: Annotated[
+        tuple[str, ...],
+        Option("A shared object with plugins; repeatable.", ENGINE, metavar="FILE"),
+    ] = ()
+    provider: Annotated[
+        str | None,
+        Option(
+            "Execution provider of ONNX Runtime, such as CUDA.",
+            ENGINE,
+            metavar="NAME",
+            unset="the CPU's",
+        ),
+    ] = None
+    fail_on: Annotated[
+        tuple[str, ...],
+        Option(
+            'Exit 1 unless a combination meets it, such as "output.cosine>=0.99", "metric>=0.95" '
+            'or "int8_share>=0.8"; repeatable.',
+            GATE,
+            metavar="CONDITION",
+        ),
+    ] = ()
+    metric: Annotated[MetricLike | None, METRIC] = None
+    save_engines: Annotated[
+        str | None,
+        Option(
+            "Write every engine and the log of its build here, by its row in the table: 1.engine, "
+            "1.log, …",
+            WRITE,
+            metavar="DIR",
+            writes="own",
+        ),
+    ] = None
+    output: Annotated[
+        str | None,
+        Option("Write all figures as CSV.", WRITE, metavar="FILE.csv", short="-o", writes="new"),
+    ] = None
+    force: Annotated[bool, FORCE] = False

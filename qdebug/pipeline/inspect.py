@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from qdebug.config.inspect import InspectSettings
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo
@@ -25,27 +25,6 @@ from qdebug.plan.planfile import model_for, named_model, read_plan
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 
 
-@dataclass(frozen=True)
-class InspectSettings:
-    """What to inspect.
-
-    Attributes:
-        path: an ONNX model, layer information, a profile or a build log.
-        profile: times of the same engine's layers.
-        plan: what was asked for.
-        model: the model the engine was built from; None takes the one that the plan names.
-        other: another engine of the model.
-        fail_on: conditions on `summary.GATE_NAMES`.
-    """
-
-    path: str
-    profile: str | None = None
-    plan: str | None = None
-    model: str | None = None
-    other: str | None = None
-    fail_on: tuple[str, ...] = ()
-
-
 def inspect(settings: InspectSettings) -> InspectResult:
     """Inspect a file.
 
@@ -54,27 +33,27 @@ def inspect(settings: InspectSettings) -> InspectResult:
             fit, an engine of another model, an unknown condition.
     """
     conditions = [parse_value_condition(text, GATE_NAMES) for text in settings.fail_on]
-    info = open_engine_file(Path(settings.path))
+    info = open_engine_file(Path(settings.file))
     if settings.profile:
         with given_by("profile"):
             times = open_profile(Path(settings.profile))
         info = with_times(info, times, settings.profile)
     audit = None
-    if settings.plan:
-        model, bound = _bound(settings.plan, settings.model)
+    if settings.expect:
+        model, bound = _bound(settings.expect, settings.model)
         info = with_nodes(info, planned_pair(model, bound).candidate)
         audit = audit_bound(model, bound, info)
     elif settings.model:
         with given_by("model"):
             info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
-    other = _compared(settings.other, info) if settings.other else None
+    other = _compared(settings.diff, info) if settings.diff else None
     return judge(
-        settings.path,
+        settings.file,
         info,
         summarize(info),
         conditions,
         audit=audit,
-        plan=settings.plan or "",
+        plan=settings.expect or "",
         diff=other,
     )
 

@@ -60,8 +60,7 @@ class PlotFiles:
     @property
     def is_folder(self) -> bool:
         """Whether `path` is to hold several figures."""
-        target = Path(self.path)
-        return self.path.endswith("/") or target.is_dir() or (bool(self.path) and not target.suffix)
+        return is_folder(self.path)
 
     def write(self, result: RangesResult) -> list[str]:
         """Draw; return the paths written.
@@ -77,8 +76,7 @@ class PlotFiles:
             )
             return [plots.save_figure(figure, Path(self.path))]
         folder = Path(self.path)
-        shown = result.tensors if self.tensors else result.tensors[: self.top]
-        files = {folder / _file_name(tensor): tensor for tensor in shown}
+        files = _tensor_files(folder, self.tensors, self.top, result)
         for path in files:
             self._check_new(path)
         try:
@@ -93,6 +91,27 @@ class PlotFiles:
     def _check_new(self, path: Path) -> None:
         if path.exists() and not self.force:
             raise StoreError(f"--plot: {path} exists", "Give --force to replace it.")
+
+
+def drawn_files(path: str, tensors: tuple[str, ...], top: int, result: RangesResult) -> list[str]:
+    """The paths that `PlotFiles` of the same arguments writes for `result`."""
+    if not is_folder(path):
+        return [path]
+    folder = Path(path)
+    return [str(folder / _OVERVIEW), *map(str, _tensor_files(folder, tensors, top, result))]
+
+
+def _tensor_files(
+    folder: Path, tensors: tuple[str, ...], top: int, result: RangesResult
+) -> dict[Path, TensorDynamics]:
+    shown = result.tensors if tensors else result.tensors[:top]
+    return {folder / _file_name(tensor): tensor for tensor in shown}
+
+
+def is_folder(path: str) -> bool:
+    """Whether figures at `path` go into a folder: one that exists, or a name without a suffix."""
+    target = Path(path)
+    return path.endswith("/") or target.is_dir() or (bool(path) and not target.suffix)
 
 
 def _file_name(tensor: TensorDynamics) -> str:

@@ -27,7 +27,7 @@ REQUIRED = (
     "pydantic",
     "pyyaml",
     "rich",
-    "typer",
+    "cyclopts",
 )
 OPTIONAL = (
     ("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),

@@ -10,7 +10,7 @@ import pytest
 
 import qdebug
 
-HEAVY = ("onnxruntime", "onnx", "numpy", "pydantic", "h5py", "rich", "typer", "yaml")
+HEAVY = ("onnxruntime", "onnx", "numpy", "pydantic", "h5py", "rich", "cyclopts", "yaml")
 
 COMMANDS = ("compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "export", "doctor")
 

@@ -269,7 +269,7 @@ def test_plan_of_another_model(desk: Any, cnn: Any) -> None:
         ("backend: cuda", ["backend", "'cuda'", "simulation"]),
         ("samples: -3", ["c.yaml:3", "samples", "-3"]),
         ("samples: some", ["c.yaml:3", "samples"]),
-        ("memory-budget: lots", ["--memory-budget", "lots"]),
+        ("memory-budget: lots", ["memory-budget", "lots"]),
         ("command: bisect", ["c.yaml:3", "command", "compare"]),
         ("model: other.onnx", ["c.yaml:3", "'model' is given twice"]),
     ],

@@ -143,7 +143,7 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
         ([*TARGET, "--max-drop", "0.1"], ["--target and --max-drop"]),
         (["--max-drop", "0.1"], ["--metric"]),
         (["--metric", "top1", "--max-drop", "1%"], ["--max-drop", "0.01 for 1%"]),
-        (["--metric", "top1", "--max-rise", "-1"], ["--max-rise", "no difference"]),
+        (["--metric", "top1", "--max-rise", "-1"], ["--max-rise", "difference of a metric"]),
         (["--metric", "top1", "--max-rise", "0.1"], ["more is", "--max-drop 0.1"]),
         (["--target", "metric>=0.9"], ["--target", "--metric"]),
         (["--target", "output.cosin>=0.9"], ["Did you mean 'cosine'"]),

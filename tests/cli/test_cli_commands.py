@@ -15,7 +15,7 @@ def test_doctor(desk: Any) -> None:
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[-1].startswith("Ready: every command")
-    for what in ("onnxruntime", "Q/DQ simulation", "NVIDIA GPU", "tensorrt_rtx"):
+    for what in ("onnxruntime", "Q/DQ simulation", "NVIDIA GPU", "tensorrt-rtx"):
         assert any(what in line for line in lines)
     assert all(line == line.rstrip() for line in lines)
 
@@ -27,7 +27,7 @@ def test_doctor(desk: Any) -> None:
 def test_doctor_knows_what_needs_tensorrt(
     desk: Any, monkeypatch: pytest.MonkeyPatch, state: str, says: str
 ) -> None:
-    found = (Finding("machine", "ok", "a laptop"), Finding("tensorrt_rtx", state, "…"))
+    found = (Finding("machine", "ok", "a laptop"), Finding("backend tensorrt-rtx", state, "…"))
     monkeypatch.setattr("qdebug.run.doctor.examine", lambda: DoctorResult(found))
     assert says in desk.run("doctor").out
 

@@ -187,7 +187,7 @@ def test_the_model_tells_the_work_that_layer_information_does_not(told: Any) -> 
         (["other.json", "--expect", "bare.yaml", "--model", "net.onnx"], ["not in the engine"]),
         (["layers.json", "--diff", "other.json"], ["only 0 of 4 ONNX nodes are in both"]),
         (["layers.json", "--diff", "partly.json"], ["only 1 of 4 ONNX nodes are in both"]),
-        (["layers.json", "--json", "layers.json"], ["also the argument"]),
+        (["layers.json", "--json", "layers.json"], ["also FILE"]),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -203,7 +203,7 @@ def test_bad_input_is_refused(told: Any, arguments: list[str], says: list[str]) 
 
 
 def test_a_terminal_of_80_columns_is_enough(real: Any) -> None:
-    result = inspect(InspectSettings("build.log", plan="plan.yaml", other="net.onnx"))
+    result = inspect(InspectSettings("build.log", expect="plan.yaml", diff="net.onnx"))
     for detailed in (False, True):
         page = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
         print_inspection(page, result, top=50, detailed=detailed)

@@ -198,7 +198,7 @@ def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
         (["--optimization-level", "0,9"], ["--optimization-level", "'9'"]),
         (["--sparsity", "yes"], ["--sparsity", "'yes'", "off, on"]),
         (["--typing", "strong,implicit"], ["--typing", "Use --backend tensorrt,"]),
-        (["--tactic-sources", "default,CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
+        (["--tactic-source", "default,CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
         (["--compute-capability", "8.9,5.0"], ["5.0", "8.9"]),
         (["--backend", "simulation"], ["--backend simulation", "tensorrt-rtx"]),
         (["--plan", "nothing.yaml"], ["nothing.yaml"]),

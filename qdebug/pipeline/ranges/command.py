@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.config.ranges import RangesSettings
 from qdebug.errors import QdebugError, StoreError, UsageError, given_by
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.ranges import (
@@ -36,6 +37,7 @@ from qdebug.pipeline.model_pair import check_not_quantized
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan, nearest
 from qdebug.plan.planfile import parse_plan
+from qdebug.report.plotfiles import is_folder
 from qdebug.results import ModelRef
 from qdebug.run.sizing import parallelism
 from qdebug.store.reader import RunReader
@@ -44,31 +46,6 @@ from qdebug.wording import option
 
 _RUN_SUFFIXES = (".h5", ".hdf5")
 _Readers = Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class RangesSettings:
-    """Everything `qdebug ranges` can be told.
-
-    Attributes:
-        source: a run file or an ONNX model.
-        calib_data, holdout: DATA; for a model only.
-        tensors: those to look at in detail; empty for all.
-        sort: one of SORTS.
-        detail_top: without `tensors`, look at the first so many in detail.
-        samples, batch_size: as of `compare`.
-        cache: reuse what an earlier pass over the same model and data gathered.
-    """
-
-    source: str
-    calib_data: str | None = None
-    holdout: str | None = None
-    tensors: tuple[str, ...] = ()
-    sort: str = "crest"
-    detail_top: int = 0
-    samples: int | None = None
-    batch_size: int | None = None
-    cache: bool = True
 
 
 def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progress) -> RangesResult:
@@ -84,7 +61,8 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
             code="QD-USAGE-SORT",
         )
     result = _of_run(settings) if _is_run(settings.source) else _of_model(settings, progress)
-    detailed = settings.tensors or [t.name for t in result.tensors[: settings.detail_top]]
+    each = settings.plot is not None and is_folder(settings.plot)
+    detailed = settings.tensors or [t.name for t in result.tensors[: settings.top * each]]
     tensors = tuple(
         replace(t, calibrators=t.calibrated()) if t.name in detailed else t for t in result.tensors
     )

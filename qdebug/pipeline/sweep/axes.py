@@ -10,7 +10,6 @@ from typing import cast
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import EngineSettings, TypingName
-from qdebug.config.resolve import flag_of
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
@@ -161,7 +160,7 @@ def _point(
 
 def idle_note(rows: Sequence[SweepRow], library: str) -> tuple[str, ...]:
     """Says which axes multiplied the rows and changed nothing."""
-    flags = [flag_of(axis) for axis in idle_axes(rows)]
+    flags = [option(axis) for axis in idle_axes(rows)]
     if not flags:
         return ()
     named = " and ".join(x for x in (", ".join(flags[:-1]), flags[-1]) if x)

@@ -1,0 +1,144 @@
+"""From declared settings to a command line: all that knows the library which parses it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.exceptions import UnusedCliTokensError
+
+from qdebug import __version__
+from qdebug.config.commands import COMMANDS, Command
+from qdebug.config.option import GROUPS, Setting, settings_of
+from qdebug.errors import UsageError
+
+Run = Callable[[Command, Mapping[str, Any], Mapping[str, Any]], int]
+"""Runs a command: takes what was given of its settings, and of how its result is shown."""
+
+_ABOUT = "Find out where, why and how cheaply to fix the accuracy an INT8 or FP16 network lost."
+_EXIT_CODES = (
+    "Exit codes: 0 held, 1 the gate failed, 2 bad input or usage, 3 a backend failed, "
+    "130 interrupted."
+)
+_GROUPS = {name: Group(name, sort_key=k) for k, name in enumerate(GROUPS) if name}
+
+
+def parse_and_run(arguments: list[str], run: Run) -> int:
+    """Parse a command line and run the command it names; help and version are printed.
+
+    Raises:
+        UsageError: an unknown command or flag, or a flag without its value.
+    """
+    app = App(
+        name="qdebug",
+        help=f"{_ABOUT}\n\n{_EXIT_CODES}",
+        help_format="plaintext",
+        help_flags=["--help", "-h"],
+        version=f"qdebug {__version__}",
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for place, command in enumerate(COMMANDS.values()):
+        function, usage = _function(command, run), f"Usage: {_usage(command)}"
+        app.command(function, name=command.name, usage=usage, sort_key=place)
+    try:
+        code = app(arguments)
+    except CycloptsError as problem:
+        raise _usage_error(problem) from None
+    return UsageError.exit_code if not arguments else int(code or 0)
+
+
+def _function(command: Command, run: Run) -> Callable[..., int]:
+    """A function whose parameters are the flags of a command."""
+    declared = settings_of(command.settings)
+    shown = settings_of(command.shown)
+
+    def function(*positional: Any, **flags: Any) -> int:
+        names = [s.name for s in declared if s.option.positional]
+        flags |= dict(zip(names, positional, strict=False))
+        given = {s.name: _given(s, flags.get(s.name)) for s in (*declared, *shown)}
+        settings = {s.name: given[s.name] for s in declared}
+        return run(command, settings, {s.name: given[s.name] for s in shown})
+
+    parameters = [_parameter(setting) for setting in (*declared, *shown)]
+    about = (command.about, command.more, command.example and f"Example: {command.command_line}")
+    function.__name__ = command.name
+    function.__doc__ = "\n\n".join(filter(None, about))
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    """A setting as a parameter. Values stay text: the settings' own checks give the messages."""
+    option = setting.option
+    kind, default = _type_and_default(setting)
+    about = Parameter(
+        name=[setting.flag, *filter(None, [option.short])],
+        help=_help(setting),
+        metavar=None if setting.is_switch or option.count else _metavar(setting),
+        group=_GROUPS.get(option.group, "Arguments"),
+        negative=(),
+        allow_repeating=True,
+        count=option.count or None,
+        show_default=False,
+        allow_leading_hyphen="-" in option.metavar,
+    )
+    place = (
+        inspect.Parameter.POSITIONAL_ONLY if option.positional else inspect.Parameter.KEYWORD_ONLY
+    )
+    return inspect.Parameter(
+        setting.name, place, default=default, annotation=Annotated[kind, about]
+    )
+
+
+def _type_and_default(setting: Setting) -> tuple[Any, Any]:
+    if setting.is_switch:
+        return bool, False
+    if setting.option.count:
+        return int, 0
+    return (list[str] if setting.is_list else str) | None, None
+
+
+def _usage(command: Command) -> str:
+    arguments = [s.flag for s in settings_of(command.settings) if s.option.positional]
+    return " ".join(("qdebug", command.name, *arguments, "[OPTIONS]"))
+
+
+def _metavar(setting: Setting) -> str:
+    return setting.option.metavar or "NAME"
+
+
+def _help(setting: Setting) -> str:
+    """Its help, with its choices and its default."""
+    if setting.is_switch:
+        return setting.option.off if setting.default is True else setting.option.help
+    parts = [setting.option.help]
+    if setting.choices and not setting.option.words:
+        parts.append(f"[{', '.join(setting.choices)}]")
+    if setting.shown_default and not setting.option.count:
+        parts.append(f"[default: {setting.shown_default}]")
+    return " ".join(parts)
+
+
+def _given(setting: Setting, value: Any) -> Any:
+    """The value of a flag; None where it was not given."""
+    if setting.is_switch:
+        return (setting.default is not True) if value else None
+    return value or None if setting.option.count or setting.is_list else value
+
+
+def _usage_error(problem: CycloptsError) -> UsageError:
+    problem.verbose = False
+    chain = " ".join(("qdebug", *(problem.command_chain or ())))
+    message = str(problem).strip()
+    if isinstance(problem, UnusedCliTokensError) and problem.unused_tokens:
+        message = f"unexpected argument '{problem.unused_tokens[0]}'"
+    return UsageError(
+        message[0].lower() + message[1:],
+        f"'{chain} --help' lists what it takes.",
+        code="QD-USAGE-COMMAND-LINE",
+    )

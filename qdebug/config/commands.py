@@ -1,0 +1,183 @@
+"""The commands: what each is told, and how its results are shown. Help and reference read this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.config.calibrate import CalibrateSettings
+from qdebug.config.compare import CompareSettings
+from qdebug.config.export import ExportSettings
+from qdebug.config.inspect import InspectSettings
+from qdebug.config.option import OUTPUT, Option, Positive
+from qdebug.config.ranges import RangesSettings
+from qdebug.config.sweep import SweepSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What only the command line has: how much is said."""
+
+    verbose: Annotated[
+        int,
+        Option("Say what is done; -vv adds tracebacks to errors.", OUTPUT, short="-v", count=True),
+    ] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownAsJson(Shown):
+    """Of a command with a result."""
+
+    json_to: Annotated[
+        str | None,
+        Option(
+            "Write the result as JSON to a file, or to the standard output for '-'.",
+            OUTPUT,
+            metavar="FILE|-",
+            flag="--json",
+            writes="any",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownWithProgress(ShownAsJson):
+    """Of a command that takes long, and whose settings may come from a file."""
+
+    config: Annotated[
+        str | None,
+        Option("Settings from a file; flags override it.", OUTPUT, metavar="FILE.yaml", reads=True),
+    ] = None
+    progress: Annotated[
+        bool, Option("Show progress bars.", OUTPUT, off="Show no progress bars.")
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownWithLayers(ShownWithProgress):
+    """Of `compare`."""
+
+    top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownInspection(ShownAsJson):
+    """Of `inspect`."""
+
+    top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 20
+    verbose: Annotated[
+        int,
+        Option(
+            "Show tactics, formats and all events; -vv adds tracebacks to errors.",
+            OUTPUT,
+            short="-v",
+            count=True,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class DoctorSettings:
+    """`qdebug doctor` needs to be told nothing."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line, and the function of that name in the Python API.
+
+    Attributes:
+        name: as users write it.
+        settings: the dataclass that declares its settings.
+        shown: the dataclass that declares how the command line shows the result.
+        about: what it does, in a sentence.
+        example: arguments to start from.
+        more: what help texts add.
+    """
+
+    name: str
+    settings: type[Any]
+    shown: type[Shown]
+    about: str
+    example: str = ""
+    more: str = ""
+
+    @property
+    def command_line(self) -> str:
+        """The example, complete."""
+        return f"qdebug {self.name} {self.example}".rstrip()
+
+
+_ALL = (
+    Command(
+        "compare",
+        CompareSettings,
+        ShownWithLayers,
+        "Compare a quantized or FP16 model with its FP32 reference, tensor by tensor.",
+        "model.onnx --inputs samples.npz --calib-data calib.npz -o run.h5",
+    ),
+    Command(
+        "calibrate",
+        CalibrateSettings,
+        ShownWithProgress,
+        "Calibrate by several methods in one pass, and compare them on samples none has seen.",
+        "model.onnx --calib-data calib.npz -o scales.yaml",
+    ),
+    Command(
+        "ranges",
+        RangesSettings,
+        ShownWithProgress,
+        "Dynamic range, histogram and calibration coverage of every tensor.",
+        "model.onnx --calib-data calib.npz --holdout others.npz",
+    ),
+    Command(
+        "inspect",
+        InspectSettings,
+        ShownInspection,
+        "What an engine really is: precision, fusion, formats and tactics of its layers.",
+        'build.log --expect precision.yaml --fail-on "int8_share>=0.8"',
+    ),
+    Command(
+        "bisect",
+        BisectSettings,
+        ShownWithProgress,
+        "Find the cheapest layers to keep in higher precision, so that the target holds.",
+        "model.onnx --inputs samples.npz --metric top1 --max-drop 0.01 -o precision.yaml",
+    ),
+    Command(
+        "sweep",
+        SweepSettings,
+        ShownWithProgress,
+        "Precisions and builder settings against error, size, build time and latency.",
+        "model.onnx --inputs samples.npz --precision int8,fp16 --optimization-level 0,3,5",
+        more="What was built and measured is kept: a sweep that was ended goes on where it was.",
+    ),
+    Command(
+        "export",
+        ExportSettings,
+        Shown,
+        "Write a precision plan or a calibration for another tool.",
+        "precision.yaml --to onnx -o model.int8.onnx",
+    ),
+    Command(
+        "doctor",
+        DoctorSettings,
+        ShownAsJson,
+        "Say what this machine can run, and what to install for the rest.",
+    ),
+)
+COMMANDS: Mapping[str, Command] = {command.name: command for command in _ALL}
+"""Every command by its name, in the order of the help text."""
+
+
+def command_of(kind: type[Any]) -> Command:
+    """The command that `kind` declares settings of, or how its results are shown.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for command in _ALL:
+        if kind in (command.settings, command.shown):
+            return command
+    raise LookupError(kind)

@@ -1,0 +1,58 @@
+"""Settings of `qdebug export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from qdebug.config.candidate import FORCE
+from qdebug.config.option import WHAT, WRITE, ModelLike, Option, PlanLike
+from qdebug.plan.export import EXPORT_TARGETS
+
+_TARGETS = "; ".join(f"{name} ({target.help})" for name, target in EXPORT_TARGETS.items())
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """Everything `qdebug export` can be told."""
+
+    plan: Annotated[
+        PlanLike,
+        Option(
+            "A precision plan, or a calibration: scales.yaml or a TensorRT cache, which stand for "
+            "INT8 in every layer that has that form.",
+            metavar="PLAN",
+            positional=True,
+            reads=True,
+        ),
+    ]
+    model: Annotated[
+        ModelLike | None,
+        Option(
+            "The FP32 ONNX model.",
+            WHAT,
+            metavar="FILE",
+            unset="the one that PLAN names",
+            reads=True,
+        ),
+    ] = None
+    to: Annotated[
+        str,
+        Option(f"What to write: {_TARGETS}.", WHAT, metavar="TARGET", words=tuple(EXPORT_TARGETS)),
+    ] = "onnx"
+    missing: Annotated[
+        Literal["refuse", "float"],
+        Option("INT8 layers whose inputs have no range: refuse, or leave them in float.", WHAT),
+    ] = "refuse"
+    output: Annotated[
+        str | None,
+        Option(
+            "The file to write.",
+            WRITE,
+            metavar="FILE",
+            short="-o",
+            unset="one beside the plan",
+            writes="own",
+        ),
+    ] = None
+    force: Annotated[bool, FORCE] = False

@@ -1,0 +1,222 @@
+"""How a setting is declared: once, in a settings dataclass, beside its type.
+
+    precision: Annotated[PrecisionName | None, Option("Precision of …", WHAT, unset="int8")] = None
+
+The command line, configuration files, Python keywords, help texts and the reference pages derive
+from these declarations; nothing here knows the library that parses a command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Lt
+
+WHAT, AXES, SEARCH = "What to run", "What to try (several with commas)", "Search"
+SHOW, GATE, ENGINE, WRITE = "What to show", "Verdict", "Backend and engine", "What to write"
+MORE, OUTPUT = "Further files", "Output"
+GROUPS = ("", WHAT, AXES, MORE, SHOW, GATE, SEARCH, ENGINE, WRITE, OUTPUT)
+"""Headings of help texts and reference pages, in their order; "" is for positional arguments."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is said of one setting, beside its name, type and default.
+
+    Attributes:
+        help: one or two sentences; of a switch, what it does when it is on.
+        group: the heading that it stands under.
+        metavar: what stands for its value in help texts; "" for the choices or the type.
+        flag: the flag, where it is not the setting's name.
+        short: a one-letter flag, such as "-o".
+        positional: given by position on the command line; `metavar` is then its name in messages.
+        unset: what a default of None or () means, for help texts.
+        off: of a switch that is on by default: help of the flag that turns it off.
+        parse: turns a value as a user writes it into what the type describes. Raises ValueError.
+        words: those that it takes, where a registry lists them.
+        reads: the path of a file that is read.
+        writes: the path of a file that is written: "new" may replace one only where the setting
+            `force` is on, "any" always may. "own" is checked by the command itself.
+        count: how often the flag is given is its value.
+        replaced_by: of a file that is read, the setting that may write to the same file.
+    """
+
+    help: str
+    group: str = ""
+    metavar: str = ""
+    flag: str = ""
+    short: str = ""
+    positional: bool = False
+    unset: str = ""
+    off: str = ""
+    parse: Callable[[Any], Any] | None = None
+    words: tuple[str, ...] = ()
+    reads: bool = False
+    writes: Literal["", "new", "any", "own"] = ""
+    count: bool = False
+    replaced_by: str = ""
+
+
+@dataclass(frozen=True)
+class AsObject:
+    """Marks a type that Python callers may give as an object; as text it is a path or a name.
+
+    Attributes:
+        python: the annotation for Python callers.
+    """
+
+    python: str
+
+
+ModelLike = Annotated[Any, AsObject("str | os.PathLike[str] | onnx.ModelProto")]
+DataLike = Annotated[
+    Any, AsObject("str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds]")
+]
+MetricLike = Annotated[Any, AsObject("str | Callable[..., float]")]
+CalibratorLike = Annotated[Any, AsObject("str | Callable[..., float]")]
+CalibrationLike = Annotated[
+    Any, AsObject("str | os.PathLike[str] | CalibrateResult | Mapping[str, float]")
+]
+PlanLike = Annotated[Any, AsObject("str | os.PathLike[str] | PrecisionPlan")]
+
+Positive = Annotated[int, Gt(0)]
+Share = Annotated[float, Gt(0), Lt(1)]
+Level = Annotated[int, Ge(0), Lt(6)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One declared setting.
+
+    Attributes:
+        name: as Python callers write it.
+        hint: its type, with what restricts it, without the Option.
+        default: dataclasses.MISSING where it must be given.
+    """
+
+    name: str
+    hint: Any
+    default: Any
+    option: Option
+
+    @property
+    def key(self) -> str:
+        """The name in configuration files."""
+        return self.name.replace("_", "-")
+
+    @property
+    def flag(self) -> str:
+        """The flag, or the metavar of a positional argument."""
+        if self.option.positional:
+            return self.option.metavar or self.name.upper()
+        return self.option.flag or f"--{'no-' * (self.default is True)}{self.key}"
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off."""
+        return self.hint is bool
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return any(get_origin(part) is tuple for part in _parts(self.hint))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values it takes, where these are words."""
+        return self.option.words or tuple(
+            word
+            for part in _parts(self.hint)
+            if get_origin(part) is Literal
+            for word in get_args(part)
+        )
+
+    @property
+    def type_name(self) -> str:
+        """The kind of value, in a word."""
+        if self.is_switch:
+            return "switch"
+        if self.choices:
+            return "choice"
+        parts = set(_parts(self.hint))
+        return "integer" if int in parts else "number" if float in parts else "text"
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a user would write it, or what leaving it out means; "" for none."""
+        if self.option.unset or self.required or self.default in (None, (), ""):
+            return self.option.unset
+        if self.is_switch:
+            return "on" if self.default else "off"
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default))
+        return str(self.default)
+
+    @property
+    def python_type(self) -> str:
+        """The annotation that a Python caller sees."""
+        return _python(self.hint)
+
+    @property
+    def takes_objects(self) -> bool:
+        """Whether Python callers may give an object in place of a path or a name."""
+        return any(isinstance(part, AsObject) for part in _parts(self.hint))
+
+
+def settings_of(kind: type[Any]) -> tuple[Setting, ...]:
+    """What a settings dataclass declares, in the order of its groups."""
+    if kind not in _KNOWN:
+        _KNOWN[kind] = _settings_of(kind)
+    return _KNOWN[kind]
+
+
+_KNOWN: dict[type[Any], tuple[Setting, ...]] = {}
+
+
+def _settings_of(kind: type[Any]) -> tuple[Setting, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    found = [_setting(field, hints[field.name]) for field in dataclasses.fields(kind)]
+    return tuple(sorted(found, key=lambda s: (GROUPS.index(s.option.group), s.option.count)))
+
+
+def flags_of(kind: type[Any]) -> dict[str, str]:
+    """The flag of each setting that `kind` declares, by its name."""
+    return {setting.name: setting.flag for setting in settings_of(kind)}
+
+
+def _setting(field: dataclasses.Field[Any], hint: Any) -> Setting:
+    options = [extra for extra in get_args(hint) if isinstance(extra, Option)]
+    assert options, f"the setting '{field.name}' is declared without an Option"
+    others = tuple(extra for extra in get_args(hint)[1:] if not isinstance(extra, Option))
+    bare = get_args(hint)[0]
+    bare = Annotated[(bare, *others)] if others else bare
+    return Setting(field.name, bare, field.default, options[0])
+
+
+def _parts(hint: Any) -> list[Any]:
+    """The types and marks that a hint is made of."""
+    inner = [] if get_origin(hint) is Literal else get_args(hint)
+    return [hint, *(part for each in inner for part in _parts(each))]
+
+
+def _python(hint: Any) -> str:
+    """The source of an annotation, without marks and bounds."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        marks = [m.python for m in get_args(hint)[1:] if isinstance(m, AsObject)]
+        return marks[0] if marks else _python(get_args(hint)[0])
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, get_args(hint)))}]"
+    if origin is tuple:
+        return f"Sequence[{_python(get_args(hint)[0])}]"
+    if origin is not None:
+        return " | ".join(_python(part) for part in get_args(hint))
+    return "None" if hint is type(None) else str(hint.__name__)

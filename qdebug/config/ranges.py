@@ -1,0 +1,64 @@
+"""Settings of `qdebug ranges`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from qdebug.config.candidate import BATCH_SIZE, CACHE, DATA, FORCE, SAMPLES
+from qdebug.config.option import SHOW, WHAT, DataLike, ModelLike, Option, Positive
+from qdebug.config.values import unique
+
+SortName = Literal["crest", "amax", "name", "order", "growth"]
+
+
+@dataclass(frozen=True)
+class RangesSettings:
+    """Everything `qdebug ranges` can be told."""
+
+    source: Annotated[
+        ModelLike,
+        Option(
+            "A run file, or an FP32 ONNX model.",
+            metavar="RUN|MODEL",
+            positional=True,
+            reads=True,
+        ),
+    ]
+    calib_data: Annotated[
+        DataLike | None,
+        Option(f"Samples to run the model on: {DATA}.", WHAT, metavar="DATA", reads=True),
+    ] = None
+    holdout: Annotated[
+        DataLike | None,
+        Option(
+            "Other samples: how far do they leave the ranges?", WHAT, metavar="DATA", reads=True
+        ),
+    ] = None
+    samples: Annotated[Positive | None, SAMPLES] = None
+    batch_size: Annotated[Positive | None, BATCH_SIZE] = None
+    cache: Annotated[bool, CACHE] = True
+    tensors: Annotated[
+        tuple[str, ...],
+        Option(
+            "Only this tensor, with its histogram and calibrators; repeatable.",
+            SHOW,
+            metavar="NAME",
+            flag="--tensor",
+            unset="all",
+            parse=unique,
+        ),
+    ] = ()
+    top: Annotated[Positive, Option("Show the first N tensors.", SHOW, metavar="N")] = 20
+    sort: Annotated[SortName, Option("The order of the tensors.", SHOW)] = "crest"
+    plot: Annotated[
+        str | None,
+        Option(
+            "Draw all ranges over the depth of the network, or with one --tensor its histogram; "
+            "into a folder both, for each tensor shown.",
+            SHOW,
+            metavar="FILE.svg|FILE.png|FOLDER",
+            writes="own",
+        ),
+    ] = None
+    force: Annotated[bool, FORCE] = False

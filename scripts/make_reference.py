@@ -1,0 +1,173 @@
+"""Write the pages of the documentation that follow from the declared settings.
+
+    .venv/bin/python scripts/make_reference.py           # write them
+    .venv/bin/python scripts/make_reference.py --check   # exit 1 where one is not current
+
+docs/reference/cli.md lists the flags of each command; docs/reference/configuration.md the keys of
+configuration files, which are also the keywords of the Python functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from qdebug.config.commands import COMMANDS, Command  # noqa: E402
+from qdebug.config.option import Setting, settings_of  # noqa: E402
+
+FOLDER = REPOSITORY / "docs" / "reference"
+_MADE = "<!-- Made by scripts/make_reference.py from qdebug/config; do not edit. -->"
+
+_CLI = """\
+# Command line
+
+`qdebug COMMAND --help` shows the same in the terminal, `qdebug --version` the version. The settings
+of a command can also come from a [configuration file](configuration.md), or from
+[Python](python-api.md); flags override the file. Where a flag may be given again and again, the
+table says *repeatable*; of any other flag the last one counts.
+
+| Exit code | Meaning |
+|---|---|
+| 0 | it is done, and the gate or the target holds |
+| 1 | the gate failed, or no answer meets the target |
+| 2 | bad input or usage |
+| 3 | a backend failed |
+| 130 | interrupted; nothing half-written is left behind |
+
+An error is one message, which ends with a [code](errors.md); `-vv` adds the traceback.
+"""
+
+_CONFIGURATION = """\
+# Configuration files and keywords
+
+`--config FILE.yaml` reads the settings of a command from a file. Each key is the name of a setting
+with hyphens; the keywords of the [Python functions](python-api.md) have underscores in their place.
+Defaults come first, then the file, then flags. Paths in a file are relative to the working
+directory. `command` is optional, and refuses the file to any other command.
+
+```yaml
+command: compare
+model: model.onnx
+inputs: samples.npz
+calib-data: calib.npz
+fail-on:
+  - output.cosine>=0.99
+```
+
+Sizes may be written as `512M` or `2G`. A list with one value may be written as that value.
+In Python, what the last column calls an object may be given as one; in a file or as a flag it is a
+path or a name. Commands without `--config` are listed for their keywords.
+"""
+
+
+def cli_page() -> str:
+    """The flags of every command."""
+    parts = [_CLI]
+    for command in COMMANDS.values():
+        parts += _heading(command)
+        arguments = [s.flag for s in settings_of(command.settings) if s.option.positional]
+        usage = " ".join(("qdebug", command.name, *arguments, "[OPTIONS]"))
+        example = f"\n# for example\n{command.command_line}" if command.example else ""
+        parts.append(f"```sh\n{usage}{example}\n```\n")
+        declared = (*settings_of(command.settings), *settings_of(command.shown))
+        for group, members in groupby(declared, key=lambda s: s.option.group):
+            head = (group or "Arguments", "", "Default")
+            parts.append(_table(head, map(_flag_row, members)))
+    return _page(parts)
+
+
+def configuration_page() -> str:
+    """The keys of every command's configuration file."""
+    parts = [_CONFIGURATION]
+    for command in COMMANDS.values():
+        declared = settings_of(command.settings)
+        if declared:
+            parts += _heading(command)
+            rows = ((f"`{s.key}`", _kind(s), _default(s), _object(s)) for s in declared)
+            parts.append(_table(("Key", "Value", "Default", "Object in Python"), rows))
+    return _page(parts)
+
+
+PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "configuration.md": configuration_page}
+"""The pages, by file name."""
+
+
+def _heading(command: Command) -> Iterator[str]:
+    yield f"## {command.name}\n"
+    yield f"{command.about} {command.more}".rstrip() + "\n"
+
+
+def _flag_row(setting: Setting) -> tuple[str, str, str]:
+    option = setting.option
+    value = "" if setting.is_switch or option.count else f" {option.metavar or 'NAME'}"
+    if option.positional:
+        name = f"`{setting.flag}`"
+    else:
+        name = ", ".join(f"`{flag}{value}`" for flag in (setting.flag, option.short) if flag)
+    text = option.off if setting.default is True else option.help
+    if setting.choices and not setting.option.words:
+        text += f" One of {', '.join(f'`{word}`' for word in setting.choices)}."
+    default = "" if setting.is_switch or option.count else _default(setting)
+    return name, text, default
+
+
+def _kind(setting: Setting) -> str:
+    if setting.is_switch:
+        return "`true` or `false`"
+    word = setting.type_name
+    if setting.choices and not setting.option.words:
+        word = ", ".join(f"`{choice}`" for choice in setting.choices)
+    return f"list of {word}" if setting.is_list else word
+
+
+def _default(setting: Setting) -> str:
+    if setting.required:
+        return "required"
+    if setting.is_switch:
+        return f"`{str(setting.default).lower()}`"
+    shown = setting.shown_default
+    return shown if setting.option.unset or not shown else f"`{shown}`"
+
+
+def _object(setting: Setting) -> str:
+    kinds = setting.python_type.removesuffix(" | None").split(" | ")
+    return ", ".join(f"`{kind}`" for kind in kinds if setting.takes_objects and kind != "str")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return (
+        "\n".join(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in r)} |" for r in lines)
+        + "\n"
+    )
+
+
+def _page(parts: Iterable[str]) -> str:
+    return f"{_MADE}\n\n" + "\n".join(parts)
+
+
+def main() -> int:
+    """Write the pages, or check that they are current."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check, code = parser.parse_args().check, 0
+    for name, page in PAGES.items():
+        path, text = FOLDER / name, page()
+        if path.exists() and path.read_text("utf-8") == text:
+            continue
+        if check:
+            print(f"{path.relative_to(REPOSITORY)} is not current: run scripts/make_reference.py")
+            code = 1
+        else:
+            path.write_text(text, "utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Defaults, then a configuration file, then flags; or Python keywords. One set of checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdebug.config.bisect import BisectSettings
+from qdebug.config.calibrate import CalibrateSettings
+from qdebug.config.commands import COMMANDS, Command
+from qdebug.config.compare import CompareSettings
+from qdebug.config.option import settings_of
+from qdebug.config.resolve import file_schema, from_flags, from_keywords
+from qdebug.config.sweep import SweepSettings
+from qdebug.config.values import parse_bytes
+from qdebug.errors import UsageError
+
+GIVEN = {"model": "m.onnx", "inputs": "i.npz"}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda c: c.name)
+def test_the_file_takes_every_setting_under_its_name_with_hyphens(command: Command) -> None:
+    names = {field.alias for field in file_schema(command.settings).model_fields.values()}
+    assert names - {"command"} == {s.key for s in settings_of(command.settings)}
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "command: compare\nmodel: a.onnx\ninputs: a.npz\nprecision: fp16\nkeep-dtype: float16\n"
+        "memory-budget: 512M\nfail-on: [output.cosine>=0.9, layer.sqnr_db>=10]\nforce: true\n"
+    )
+    found = from_flags(CompareSettings, {"precision": "int8", "model": None}, str(file))
+    assert (found.model, found.precision, found.keep_dtype) == ("a.onnx", "int8", "float16")
+    assert found.memory_budget == 512 << 20 and found.force
+    assert found.fail_on == ("output.cosine>=0.9", "layer.sqnr_db>=10")
+    assert found.method == CompareSettings("m", "i").method  # neither: the default
+    flags = {"fail_on": ["metric>=1"], "samples": "3"}
+    gate = from_flags(CompareSettings, flags, str(file))
+    assert (gate.fail_on, gate.samples) == (("metric>=1",), 3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.model = "b.onnx"  # type: ignore[misc]
+
+
+def test_what_is_missing_is_named_with_an_example() -> None:
+    with pytest.raises(UsageError) as raised:
+        from_flags(CompareSettings, {"model": "m.onnx"})
+    assert raised.value.code == "QD-USAGE-REQUIRED" and "inputs" in raised.value.message
+    assert "qdebug compare model.onnx" in raised.value.hint
+
+
+def test_a_setting_may_derive_from_others() -> None:
+    found = from_flags(CompareSettings, {"inputs": "i"}, derive=lambda given: {"model": "by plan"})
+    assert found.model == "by plan"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1000", 1000),
+        ("512M", 512 << 20),
+        ("2G", 2 << 30),
+        ("1.5GiB", 3 << 29),
+        ("64kB", 64 << 10),
+        (" 1t ", 1 << 40),
+    ],
+)
+def test_sizes(text: str, size: int, tmp_path: Path) -> None:
+    assert parse_bytes(text) == size
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: a\ninputs: b\nmemory-budget: {text}\n")
+    assert from_flags(CompareSettings, {}, str(file)).memory_budget == size
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "code"),
+    [
+        (CompareSettings, "precision", "foo", "CHOICE"),
+        (CompareSettings, "fallback_precision", "int8", "CHOICE"),
+        (CompareSettings, "backend", "x", "BACKEND-UNKNOWN"),
+        (CompareSettings, "keep_dtype", "x", "CHOICE"),
+        (CompareSettings, "samples", "0", "VALUE"),
+        (CompareSettings, "samples", "many", "VALUE"),
+        (CompareSettings, "optimization_level", "6", "VALUE"),
+        *((CompareSettings, "workspace", text, "VALUE") for text in ("M", "0", "-1", "inf", "1X")),
+        (BisectSettings, "max_drop", "1%", "VALUE"),
+        (BisectSettings, "max_rise", "-1", "VALUE"),
+        (BisectSettings, "time_limit", "0", "VALUE"),
+        (BisectSettings, "holdout_share", "1", "VALUE"),
+        (SweepSettings, "precision", ["int8,fp8"], "CHOICE"),
+        (SweepSettings, "typing", [","], "VALUE"),
+        (CompareSettings, "precison", "int8", "KEYWORD"),
+    ],
+)
+def test_flags_and_keywords_are_refused_alike(
+    kind: type[Any], name: str, value: Any, code: str
+) -> None:
+    said = []
+    for resolve in (from_flags, from_keywords):
+        with pytest.raises(UsageError) as raised:
+            resolve(kind, GIVEN | {name: value})
+        assert raised.value.code == f"QD-USAGE-{code}"
+        assert name in raised.value.message
+        said.append(raised.value.message)
+    assert said[0] == said[1]
+
+
+def test_a_percentage_is_answered_with_the_number_to_write() -> None:
+    with pytest.raises(UsageError) as raised:
+        from_flags(BisectSettings, GIVEN | {"max_drop": "1%"})
+    assert "0.01" in raised.value.hint
+
+
+def test_axes_are_lists_with_commas_and_switches_may_be_yaml_truth_values(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("precision: int8,fp16\ntf32: [off, on]\noptimization-level: 3\n")
+    found = from_flags(SweepSettings, GIVEN, str(file))
+    assert (found.precision, found.tf32) == (("int8", "fp16"), ("off", "on"))
+    assert found.optimization_level == ("3",)
+    flags = GIVEN | {"precision": ["fp32", "int8,fp32"]}
+    assert from_flags(SweepSettings, flags, str(file)).precision == ("fp32", "int8")
+
+
+def test_objects_are_taken_from_python_and_nowhere_else() -> None:
+    def half(histogram: object) -> float:
+        return 0.5
+
+    arrays = {"x": [1.0, 2.0]}
+    found = from_keywords(
+        CalibrateSettings,
+        {"model": Path("m.onnx"), "calib_data": arrays, "calibrator": half, "method": "mse"},
+    )
+    assert found.model == "m.onnx" and found.calib_data is arrays
+    assert found.calibrator == (half,) and found.method == ("mse",)
+    with pytest.raises(UsageError) as raised:
+        from_flags(CalibrateSettings, {"model": "m.onnx", "calib_data": arrays})
+    assert raised.value.code == "QD-USAGE-VALUE"
