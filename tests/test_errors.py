@@ -29,7 +29,6 @@ WITHOUT_CODES = (
     "cli/",
     "config/",
     "engine_info/",
-    "errors.py",
     "report/",
     "run/tensorrt/",
 )
