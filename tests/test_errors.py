@@ -26,8 +26,6 @@ CLASSES = {
 FAMILIES = {cls.family: name for name, cls in CLASSES.items() if name != "QdebugError"}
 # Errors raised here still take the general code of their class. Remove a line when all have one.
 WITHOUT_CODES = (
-    "cli/",
-    "config/",
     "engine_info/",
     "report/",
     "run/tensorrt/",
