@@ -55,8 +55,7 @@ def compare(
     from qdebug.pipeline.compare.command import compare as run
 
     checked = _settings(CompareSettings, model, settings)
-    outcome = run(checked, progress or ignore_progress)
-    return outcome.result
+    return run(checked, progress or ignore_progress)
 
 
 def calibrate(
@@ -73,12 +72,14 @@ def calibrate(
         QdebugError: bad input, or a runtime that failed.
     """
     from qdebug.pipeline.calibrate.command import calibrate as run
-    from qdebug.pipeline.calibrate.files import CalibratedFiles
+    from qdebug.report.files import write_text
 
     checked = _settings(CalibrateSettings, model, settings)
-    files = CalibratedFiles(checked.output, checked.trt_cache, checked.force)
     result = run(checked, progress or ignore_progress)
-    files.write(result)
+    if checked.output:
+        write_text(checked.output, result.scales_yaml(), option("output"))
+    if checked.trt_cache:
+        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"))
     return result
 
 
@@ -125,13 +126,12 @@ def bisect(
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
     from qdebug.pipeline.bisect.command import bisect as run
-    from qdebug.report.bisect import plan_text
     from qdebug.report.files import write_text
 
     checked = _settings(BisectSettings, model, settings)
     result = run(checked, progress or ignore_progress)
     if checked.output and result.found:
-        write_text(checked.output, plan_text(result), option("output"))
+        write_text(checked.output, result.plan_yaml(), option("output"))
     return result
 
 
@@ -323,8 +323,9 @@ def _plans(value: Any) -> Any:
 
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    value = getattr(value, "plan", value)  # of a BisectResult or a Run
     if not isinstance(value, PrecisionPlan):
-        raise _not_usable(value, "a path or a PrecisionPlan")
+        raise _not_usable(value, "a path, a PrecisionPlan or a BisectResult")
     return InMemory("the plan given in memory", value)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 
 from qdebug import api
@@ -19,10 +17,9 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
     """Compare, and show the worst layers; 1 where the gate failed."""
     with progress_bars(shown) as progress:
         result = api.compare(settings, progress=progress)
-    run_file = Path(settings.output) if settings.output else None
 
     def show(console: Console) -> None:
-        print_compare(console, compare_view(result, shown.top), run_file)
+        print_compare(console, compare_view(result, shown.top), result.run_file)
         print_written(console, settings.save_plan, settings.save_engine, settings.save_log)
 
     emit(shown.json_to, result.to_dict, show)

@@ -223,30 +223,36 @@ class CalibrateResult(Result):
         """The best method."""
         return self.methods[self.best]
 
-    def save_scales(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the best ranges as YAML, schema qdebug.scales/1.
-
-        Raises:
-            StoreError: the file exists and `force` is False, or cannot be written.
-        """
-        text = scales_to_yaml(
+    def scales_yaml(self) -> str:
+        """The best ranges as YAML, schema qdebug.scales/1."""
+        return scales_to_yaml(
             {**self.chosen.ranges, **self.weights},
             method=self.best,
             calibration=f"{self.calibration_samples} samples of {self.source}",
             model_path=self.model.path,
             model_sha256=self.model.sha256,
         )
-        self._save(path, text, force)
 
-    def save_trt_cache(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the best ranges as a calibration cache for TensorRT 10.
+    def trt_cache(self) -> str:
+        """The best ranges as a calibration cache for TensorRT 10."""
+        scales = {name: float(scale_of(entry.amax)) for name, entry in self.chosen.ranges.items()}
+        return cache_text(CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales))
+
+    def save_scales(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write `scales_yaml`.
 
         Raises:
             StoreError: the file exists and `force` is False, or cannot be written.
         """
-        scales = {name: float(scale_of(entry.amax)) for name, entry in self.chosen.ranges.items()}
-        cache = CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales)
-        self._save(path, cache_text(cache), force)
+        self._save(path, self.scales_yaml(), force)
+
+    def save_trt_cache(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write `trt_cache`.
+
+        Raises:
+            StoreError: the file exists and `force` is False, or cannot be written.
+        """
+        self._save(path, self.trt_cache(), force)
 
     def rows(self) -> list[dict[str, Any]]:
         """The methods, each with its figures but without its ranges."""

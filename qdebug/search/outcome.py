@@ -188,13 +188,17 @@ class BisectResult(Result):
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
 
+    def plan_yaml(self) -> str:
+        """The plan as YAML, schema qdebug.plan/1, with the evidence as comments."""
+        return str(report("bisect").plan_text(self))
+
     def save_plan(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the plan as YAML, schema qdebug.plan/1, with the evidence as comments.
+        """Write `plan_yaml`.
 
         Raises:
             StoreError: the file exists and `force` is False, or cannot be written.
         """
-        self._save(path, report("bisect").plan_text(self), force)
+        self._save(path, self.plan_yaml(), force)
 
     @property
     @in_json

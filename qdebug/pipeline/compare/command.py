@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +59,9 @@ from qdebug.store.writer import RunWriter
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 
 
-@dataclass(frozen=True)
-class CompareOutcome:
-    """The result, and the run file if one was written."""
-
-    result: CompareResult
-    run_file: Path | None
-
-
 def compare(
     settings: CompareSettings, progress: ProgressCallback = ignore_progress
-) -> CompareOutcome:
+) -> CompareResult:
     """Compare the candidate that `settings` describe with its reference.
 
     Raises:
@@ -134,7 +126,7 @@ def compare(
             run_file = _finished(writer, built, result)
     if failure is not None:
         raise _with_file(failure, run_file)
-    return CompareOutcome(result, run_file)
+    return replace(result, run_file=run_file)
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:

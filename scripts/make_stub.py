@@ -1,0 +1,141 @@
+#!/usr/bin/env python
+"""Write qdebug/__init__.pyi, by which editors and type checkers know the public API.
+
+The parameters of its functions are the settings that qdebug/config declares. With `--check` nothing
+is written, and the exit code is 1 where the stub is not current.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import qdebug  # noqa: E402
+from qdebug import api  # noqa: E402
+from qdebug.config.commands import COMMANDS, Command  # noqa: E402
+from qdebug.config.option import Setting, settings_of  # noqa: E402
+
+STUB = ROOT / "qdebug" / "__init__.pyi"
+_FIRST_LINE = "# Written by scripts/make_stub.py from what qdebug/config declares: run it again.\n"
+_HEAD = """
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, overload
+
+import onnx
+from numpy.typing import ArrayLike
+
+{imports}
+
+__version__: str
+__all__ = {names}
+
+Feeds = Mapping[str, ArrayLike]
+Path = str | os.PathLike[str]
+
+"""
+_PATH = "str | os.PathLike[str]"
+
+
+def stub() -> str:
+    """The text of the stub, formatted."""
+    functions = (_function(name) for name in qdebug._PUBLIC["qdebug.api"])
+    head = _HEAD.format(imports="\n".join(_imports()), names=sorted(qdebug.__all__))
+    text = f'{_FIRST_LINE}"""{qdebug.__doc__}"""\n{head}' + "\n".join(functions)
+    for arguments in (["check", "--select", "I,F401", "--fix"], ["format"]):
+        text = _ruff(text, *arguments)
+    return text
+
+
+def _ruff(text: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "ruff", *arguments, "--quiet", "--stdin-filename", str(STUB)]
+    done = subprocess.run(
+        [*command, "-"], input=text, capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return done.stdout
+
+
+def _imports() -> Iterator[str]:
+    for module, names in qdebug._PUBLIC.items():
+        if module != "qdebug.api":
+            yield f"from {module} import " + ", ".join(f"{name} as {name}" for name in names)
+
+
+def _function(name: str) -> str:
+    function = getattr(api, name)
+    command = COMMANDS.get(name)
+    settings = settings_of(command.settings) if command else ()
+    if command is None or not settings:  # what it takes is in its own signature
+        signature = str(inspect.signature(function)).replace("'", "")
+        return f"def {name}{signature}:\n{_docstring(inspect.getdoc(function) or '')}\n"
+    progress = "progress" in inspect.signature(function).parameters
+    return _overloads(command, function.__annotations__["return"], progress=progress)
+
+
+def _overloads(command: Command, returned: str, *, progress: bool) -> str:
+    """A command's function, with keywords and with one settings object."""
+    settings = sorted(settings_of(command.settings), key=lambda s: not s.option.positional)
+    first, others = settings[0], settings[1:]
+    by_plan = any(s.name == "plan" for s in others)  # which may name the model
+    about = {setting.name: setting.option.help for setting in settings}
+    keywords = [_parameter(setting) for setting in others]
+    extra = []
+    if progress:
+        extra = ["progress: Callable[[Progress], None] | None = None"]
+        about["progress"] = "Called with a `Progress` again and again."
+    head = f"{first.name}: {_type(first)}{' | None = None' if by_plan else ''}"
+    doc = (inspect.getdoc(getattr(api, command.name)) or "").split("\n\nArgs:")
+    raises = "Raises:" + doc[1].partition("Raises:")[2] if "Raises:" in doc[-1] else ""
+    arguments = "\n".join(
+        textwrap.fill(f"{name}: {text}", 90, initial_indent="    ", subsequent_indent="        ")
+        for name, text in about.items()
+    )
+    text = f"{doc[0]}\n\nArgs:\n{arguments}\n\n{raises}"
+    first_form = ", ".join([head, "*", *keywords, *extra])
+    whole = f"{first.name}: {command.settings.__name__}"
+    second_form = ", ".join([whole, "*", *extra] if extra else [whole])
+    return (
+        f"@overload\ndef {command.name}({first_form}) -> {returned}:\n{_docstring(text)}\n"
+        f"@overload\ndef {command.name}({second_form}) -> {returned}: ...\n"
+    )
+
+
+def _parameter(setting: Setting) -> str:
+    default = "" if setting.required else f" = {setting.default!r}"
+    return f"{setting.name}: {_type(setting)}{default}"
+
+
+def _type(setting: Setting) -> str:
+    """What a caller may give: beside the declared type a Path object for a file, and text where
+    text is parsed."""
+    found = setting.python_type
+    is_file = setting.option.reads or setting.option.writes
+    if is_file and _PATH not in found:
+        found = found.replace("str", _PATH)
+    if setting.option.parse is not None and found.startswith("int"):
+        found = "int | str" + found.removeprefix("int")
+    return found
+
+
+def _docstring(text: str) -> str:
+    return textwrap.indent(f'"""{text.strip()}\n"""', "    ")
+
+
+def main() -> int:
+    """Write the stub, or say whether it is current."""
+    text = stub()
+    if sys.argv[1:] == ["--check"]:
+        return int(STUB.read_text(encoding="utf-8") != text)
+    STUB.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
