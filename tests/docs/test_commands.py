@@ -68,7 +68,8 @@ def _command(words: list[str], code: int, *, run: bool) -> None:
         for flag in filter(lambda word: word.startswith("--"), arguments):
             assert flag in _script_help(arguments[0]), f"{arguments[0]} has no {flag}"
     elif program == "python" and arguments[:2] == ["-m", "pytest"]:
-        assert all((REPOSITORY / argument).exists() for argument in arguments[2:])
+        missing = [file for file in arguments[2:] if not (REPOSITORY / file).exists()]
+        assert not (run and missing), missing
     elif program == "python" and arguments[0] == "-c":
         exec(compile(arguments[1], "<documentation>", "exec"), {})
     elif program == "pip":
@@ -91,7 +92,7 @@ def _script_help(script: str) -> str:
 def _hold_to_help(arguments: list[str]) -> None:
     if arguments and not arguments[0].startswith("-"):
         for flag in re.findall(r"--[\w-]+", " ".join(a for a in arguments if a.startswith("--"))):
-            assert flag in _help(arguments[0]), f"qdebug {arguments[0]} has no {flag}"
+            assert flag in f"{_help(arguments[0])} --help", f"qdebug {arguments[0]} has no {flag}"
 
 
 def _extras(arguments: list[str]) -> None:
