@@ -78,9 +78,7 @@ def standard_output() -> Iterator[None]:
 
 
 def emit(
-    json_target: str | None,
-    as_json: Callable[[], dict[str, Any]],
-    show: Callable[[Console], None],
+    json_target: str | None, as_json: Callable[[], dict[str, Any]], show: Callable[[Console], None]
 ) -> None:
     """Write a result where --json says, and show it unless that is the standard output.
 
@@ -102,8 +100,7 @@ def resumable(kept: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         if kept:
             print(
-                "qdebug: what is done is kept; the same command goes on from there",
-                file=sys.stderr,
+                "qdebug: what is done is kept; the same command goes on from there", file=sys.stderr
             )
         raise
 

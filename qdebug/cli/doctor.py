@@ -11,9 +11,5 @@ from qdebug.report.doctor import print_doctor
 def run(settings: DoctorSettings, shown: ShownAsJson) -> int:
     """Say what this machine can run."""
     result = api.doctor()
-    emit(
-        shown.json_to,
-        result.to_dict,
-        lambda console: print_doctor(console, result),
-    )
+    emit(shown.json_to, result.to_dict, lambda console: print_doctor(console, result))
     return 0

@@ -8,16 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from qdebug.config.candidate import FORCE, CandidateSettings
-from qdebug.config.option import (
-    GATE,
-    SEARCH,
-    WHAT,
-    WRITE,
-    DataLike,
-    Option,
-    Positive,
-    Share,
-)
+from qdebug.config.option import GATE, SEARCH, WHAT, WRITE, DataLike, Option, Positive, Share
 from qdebug.config.values import parse_bytes, parse_difference
 from qdebug.search.strategies import STRATEGIES
 
@@ -72,12 +63,7 @@ class BisectSettings(CandidateSettings):
     ] = None
     strategy: Annotated[
         str,
-        Option(
-            f"How to search: {_STRATEGIES}.",
-            SEARCH,
-            metavar="NAME",
-            words=tuple(STRATEGIES),
-        ),
+        Option(f"How to search: {_STRATEGIES}.", SEARCH, metavar="NAME", words=tuple(STRATEGIES)),
     ] = next(iter(STRATEGIES))
     pin_to: Annotated[
         PinToName | None,

@@ -12,6 +12,25 @@ from qdebug.run.registry import DEFAULT, backend_names, spec_of
 CaptureName = Literal["outputs", "debug", "unfused"]
 TypingName = Literal["strong", "implicit", "implicit-cache"]
 
+WORKSPACE = Option(
+    "Scratch memory, such as 512M.",
+    ENGINE,
+    metavar="SIZE",
+    unset="the library's",
+    parse=parse_bytes,
+)
+TIMING_CACHE = Option(
+    "Kernel times to share between builds. tensorrt only.",
+    ENGINE,
+    metavar="FILE",
+    unset="one in the cache folder",
+    writes="own",
+)
+PROVIDER = Option(
+    "Execution provider of ONNX Runtime, such as CUDA.", ENGINE, metavar="NAME", unset="the CPU's"
+)
+PLUGIN = Option("A shared object with plugins; repeatable.", ENGINE, metavar="FILE")
+
 
 def known_backend(name: object) -> str:
     """The name of a backend of the registry.
@@ -63,16 +82,7 @@ class EngineSettings:
             unset="the library's",
         ),
     ] = None
-    workspace: Annotated[
-        int | None,
-        Option(
-            "Scratch memory, such as 512M.",
-            ENGINE,
-            metavar="SIZE",
-            unset="the library's",
-            parse=parse_bytes,
-        ),
-    ] = None
+    workspace: Annotated[int | None, WORKSPACE] = None
     tactic_sources: Annotated[
         tuple[str, ...] | None,
         Option(
@@ -83,28 +93,13 @@ class EngineSettings:
             unset="the library's",
         ),
     ] = None
-    timing_cache: Annotated[
-        str | None,
-        Option(
-            "Kernel times to share between builds. tensorrt only.",
-            ENGINE,
-            metavar="FILE",
-            unset="one in the cache folder",
-            writes="own",
-        ),
-    ] = None
+    timing_cache: Annotated[str | None, TIMING_CACHE] = None
     tf32: Annotated[bool, Option("Let FP32 layers compute in TF32.", ENGINE)] = False
     sparsity: Annotated[bool, Option("Use kernels for weights with 2:4 sparsity.", ENGINE)] = False
-    plugin: Annotated[
-        tuple[str, ...],
-        Option("A shared object with plugins; repeatable.", ENGINE, metavar="FILE"),
-    ] = ()
+    plugin: Annotated[tuple[str, ...], PLUGIN] = ()
     refit: Annotated[
         bool,
-        Option(
-            "Let weights of the engine be replaced later. Needs a GPU to build on.",
-            ENGINE,
-        ),
+        Option("Let weights of the engine be replaced later. Needs a GPU to build on.", ENGINE),
     ] = False
     version_compatible: Annotated[
         bool, Option("Let the engine run under later versions of the library.", ENGINE)
@@ -127,15 +122,7 @@ class EngineSettings:
             writes="new",
         ),
     ] = None
-    provider: Annotated[
-        str | None,
-        Option(
-            "Execution provider of ONNX Runtime, such as CUDA.",
-            ENGINE,
-            metavar="NAME",
-            unset="the CPU's",
-        ),
-    ] = None
+    provider: Annotated[str | None, PROVIDER] = None
     capture: Annotated[
         CaptureName | None,
         Option(

@@ -19,10 +19,7 @@ class RangesSettings:
     source: Annotated[
         ModelLike,
         Option(
-            "A run file, or an FP32 ONNX model.",
-            metavar="RUN|MODEL",
-            positional=True,
-            reads=True,
+            "A run file, or an FP32 ONNX model.", metavar="RUN|MODEL", positional=True, reads=True
         ),
     ]
     calib_data: Annotated[

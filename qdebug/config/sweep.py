@@ -19,7 +19,14 @@ from qdebug.config.candidate import (
     SAMPLES,
     WeightsName,
 )
-from qdebug.config.engine import TypingName, known_backend
+from qdebug.config.engine import (
+    PLUGIN,
+    PROVIDER,
+    TIMING_CACHE,
+    WORKSPACE,
+    TypingName,
+    known_backend,
+)
 from qdebug.config.option import (
     AXES,
     ENGINE,
@@ -34,7 +41,7 @@ from qdebug.config.option import (
     PlanLike,
     Positive,
 )
-from qdebug.config.values import parse_bytes, values_of
+from qdebug.config.values import values_of
 from qdebug.run.registry import specs
 
 BUILDERS = ", ".join(spec.name for spec in specs() if spec.builds)
@@ -77,8 +84,7 @@ class SweepSettings:
         ),
     ] = ()
     weights: Annotated[
-        tuple[WeightsName, ...],
-        _axis("Scales of weights.", unset="the plan's, or per-channel"),
+        tuple[WeightsName, ...], _axis("Scales of weights.", unset="the plan's, or per-channel")
     ] = ()
     compute_capability: Annotated[
         tuple[str, ...],
@@ -109,8 +115,7 @@ class SweepSettings:
     ] = ("off",)
     refit: Annotated[tuple[SwitchName, ...], _axis("Let weights be replaced later.")] = ("off",)
     version_compatible: Annotated[
-        tuple[SwitchName, ...],
-        _axis("Let the engine run under later versions of the library."),
+        tuple[SwitchName, ...], _axis("Let the engine run under later versions of the library.")
     ] = ("off",)
     reference: Annotated[
         ModelLike | None,
@@ -136,39 +141,10 @@ class SweepSettings:
             off="Calibrate, build and measure anew, whatever was kept.",
         ),
     ] = True
-    workspace: Annotated[
-        int | None,
-        Option(
-            "Scratch memory, such as 512M.",
-            ENGINE,
-            metavar="SIZE",
-            unset="the library's",
-            parse=parse_bytes,
-        ),
-    ] = None
-    timing_cache: Annotated[
-        str | None,
-        Option(
-            "Kernel times to share between builds. tensorrt only.",
-            ENGINE,
-            metavar="FILE",
-            unset="one in the cache folder",
-            writes="own",
-        ),
-    ] = None
-    plugin: Annotated[
-        tuple[str, ...],
-        Option("A shared object with plugins; repeatable.", ENGINE, metavar="FILE"),
-    ] = ()
-    provider: Annotated[
-        str | None,
-        Option(
-            "Execution provider of ONNX Runtime, such as CUDA.",
-            ENGINE,
-            metavar="NAME",
-            unset="the CPU's",
-        ),
-    ] = None
+    workspace: Annotated[int | None, WORKSPACE] = None
+    timing_cache: Annotated[str | None, TIMING_CACHE] = None
+    plugin: Annotated[tuple[str, ...], PLUGIN] = ()
+    provider: Annotated[str | None, PROVIDER] = None
     fail_on: Annotated[
         tuple[str, ...],
         Option(
