@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from qdebug.errors import PlanError, StoreError, UsageError, given_by
+from qdebug.errors import PlanError, StoreError, given_by
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
@@ -22,8 +22,6 @@ from qdebug.report.files import check_distinct, check_writable
 from qdebug.results import Result
 from qdebug.types import Precision
 from qdebug.wording import option
-
-MISSING = ("refuse", "float")
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,32 +59,21 @@ def export_plan(
     A calibration (scales.yaml, a TensorRT cache) stands for INT8 in every layer that has that form.
 
     Raises:
-        QdebugError: an unknown target, a plan that does not fit, an existing output.
+        QdebugError: a plan that does not fit, an existing output.
     """
-    if target not in EXPORT_TARGETS:
-        raise UsageError(
-            f"{option('to')}: unknown target '{target}'",
-            f"Known: {', '.join(EXPORT_TARGETS)}.",
-            code="QD-USAGE-EXPORT-TARGET",
-        )
-    if missing not in MISSING:
-        raise UsageError(
-            f"{option('missing')}: unknown '{missing}'",
-            f"Known: {', '.join(MISSING)}.",
-            code="QD-USAGE-MISSING",
-        )
     path = Path(output or f"{Path(source).with_suffix('')}{EXPORT_TARGETS[target].suffix}")
     _check_free([path], force)
     ranges = read_ranges(source)
     model_path = model_for(source, ranges.model_path, model)
     inputs = {"the model": model_path, "the plan": source}
-    check_distinct({"-o": str(path)}, inputs)
-    check_writable(str(path), "-o")
+    check_distinct({option("output"): str(path)}, inputs)
+    check_writable(str(path), option("output"))
     with given_by("model") if model else nullcontext():
         file = read_model(model_path)
     bound, prepared, notes = _bind(source, ranges, file, missing)
     rendered = EXPORT_TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
-    check_distinct({f"-o, of which {p.name} is a part": str(p) for p in rendered.files}, inputs)
+    parts = {f"{option('output')}, of which {p.name} is a part": str(p) for p in rendered.files}
+    check_distinct(parts, inputs)
     changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}
     _check_free(list(changed), force)
     _write_all(changed)

@@ -49,7 +49,7 @@ from qdebug.pipeline.gather import to_records
 from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.report.files import check_new, write_text
+from qdebug.report.files import write_text
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import capture_groups, parallelism, probe
@@ -153,10 +153,6 @@ def _checked(
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
     gate, keep = read_gate(settings.fail_on, settings.metric), Keep.parse(settings.keep)
-    of_engine = {"--save-engine": settings.save_engine, "--save-log": settings.save_log}
-    for flag, path in {"--save-plan": settings.save_plan, **of_engine}.items():
-        if path:
-            check_new(path, flag, force=settings.force)
     return gate, keep, open_runtime(settings, cached=settings.cache, progress=progress)
 
 

@@ -42,8 +42,8 @@ def open_runtime(
         return None
     if settings.timing_cache is not None:
         path = Path(settings.timing_cache)
-        make_folder(str(path.parent), (), "--timing-cache", force=True)
-        check_writable(settings.timing_cache, "--timing-cache")
+        make_folder(str(path.parent), (), option("timing_cache"), force=True)
+        check_writable(settings.timing_cache, option("timing_cache"))
     opened = spec.open(asdict(settings), folder=cache_folder(), cached=cached, progress=progress)
     return as_runtime(spec, opened)
 

@@ -36,7 +36,7 @@ from qdebug.pipeline.sweep.measured import OutputEvaluator, built_of, executed, 
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.report.files import check_new, make_folder, write_bytes, write_text
+from qdebug.report.files import make_folder, write_bytes, write_text
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
@@ -55,8 +55,6 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     started = time.perf_counter()
     conditions = read_conditions(settings)
     metric = load_metric(settings.metric) if settings.metric else None
-    if settings.output:
-        check_new(settings.output, "--output", force=settings.force)
     points = builder_points(settings, progress)
     variants = variants_of(settings)
     models = _Models(settings.model, {})
