@@ -10,6 +10,8 @@ from pathlib import Path
 
 from documents import documents, run_qdebug
 
+import qdebug
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -35,3 +37,8 @@ def test_commands_in_the_text_exist() -> None:
     for page in documents():
         for command in re.findall(r"`qdebug ([a-z]+)", page.read_text("utf-8")):
             assert f" {command} " in help_text, f"{page.name}: there is no qdebug {command}"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "python-api.md").read_text("utf-8")
+    assert not [name for name in qdebug.__all__ if not re.search(rf"\b{name}\b", page)]
