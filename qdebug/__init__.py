@@ -40,7 +40,7 @@ _PUBLIC = {
     "qdebug.measure.sweep": ("SweepResult",),
     "qdebug.search.outcome": ("BisectResult",),
     "qdebug.run.doctor": ("DoctorResult",),
-    "qdebug.pipeline.export": ("ExportResult",),
+    "qdebug.plan.export": ("ExportResult",),
     "qdebug.store.run": ("Run",),
     "qdebug.model.samples": ("Samples",),
     "qdebug.plan.plan": ("PrecisionPlan", "TensorRange"),

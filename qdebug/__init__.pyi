@@ -44,7 +44,7 @@ from qdebug.measure.result import LayerResult as LayerResult
 from qdebug.measure.result import TensorResult as TensorResult
 from qdebug.measure.sweep import SweepResult as SweepResult
 from qdebug.model.samples import Samples as Samples
-from qdebug.pipeline.export import ExportResult as ExportResult
+from qdebug.plan.export import ExportResult as ExportResult
 from qdebug.plan.plan import PrecisionPlan as PrecisionPlan
 from qdebug.plan.plan import TensorRange as TensorRange
 from qdebug.run.doctor import DoctorResult as DoctorResult

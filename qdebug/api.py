@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from qdebug.measure.result import CompareResult
     from qdebug.measure.sweep import SweepResult
     from qdebug.model.samples import Samples
-    from qdebug.pipeline.export import ExportResult
+    from qdebug.plan.export import ExportResult
     from qdebug.run.doctor import DoctorResult
     from qdebug.search.outcome import BisectResult
     from qdebug.store.run import Run
@@ -167,7 +167,7 @@ def sweep(
     """
     from qdebug.pipeline.sweep.command import sweep as run
     from qdebug.report.files import write_text
-    from qdebug.report.sweep_json import sweep_to_csv
+    from qdebug.report.sweep import sweep_to_csv
 
     checked = _settings(SweepSettings, model, settings)
     result = run(checked, progress or ignore_progress)

@@ -9,7 +9,7 @@ from qdebug.cli.common import emit, progress_bars, resumable
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.commands import ShownWithProgress
 from qdebug.report.bisect import print_bisect
-from qdebug.report.tables import print_written
+from qdebug.report.terminal import print_written
 
 
 def run(settings: BisectSettings, shown: ShownWithProgress) -> int:

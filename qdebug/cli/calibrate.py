@@ -9,7 +9,7 @@ from qdebug.cli.common import emit, progress_bars
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.commands import ShownWithProgress
 from qdebug.report.calibrate import print_calibrate
-from qdebug.report.tables import print_written
+from qdebug.report.terminal import print_written
 
 
 def run(settings: CalibrateSettings, shown: ShownWithProgress) -> int:

@@ -8,9 +8,8 @@ from qdebug import api
 from qdebug.cli.common import emit, progress_bars
 from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
-from qdebug.report.tables import print_written
-from qdebug.report.terminal import print_compare
-from qdebug.report.view import compare_view
+from qdebug.report.compare import print_compare
+from qdebug.report.terminal import print_written
 
 
 def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
@@ -19,7 +18,7 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
         result = api.compare(settings, progress=progress)
 
     def show(console: Console) -> None:
-        print_compare(console, compare_view(result, shown.top), result.run_file)
+        print_compare(console, result, top=shown.top, run_file=result.run_file)
         print_written(console, settings.save_plan, settings.save_engine, settings.save_log)
 
     emit(shown.json_to, result.to_dict, show)

@@ -12,7 +12,7 @@ from qdebug.config.commands import ShownWithProgress
 from qdebug.config.ranges import RangesSettings
 from qdebug.report.plotfiles import drawn_files
 from qdebug.report.ranges import print_ranges
-from qdebug.report.tables import print_written
+from qdebug.report.terminal import print_written
 
 
 def run(settings: RangesSettings, shown: ShownWithProgress) -> int:

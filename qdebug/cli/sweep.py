@@ -10,7 +10,7 @@ from qdebug.config.commands import ShownWithProgress
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import BackendError
 from qdebug.report.sweep import print_engines, print_sweep
-from qdebug.report.tables import print_written
+from qdebug.report.terminal import print_written
 
 
 def run(settings: SweepSettings, shown: ShownWithProgress) -> int:

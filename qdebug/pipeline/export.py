@@ -4,45 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from qdebug.errors import PlanError, StoreError, given_by
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
-from qdebug.plan.export import EXPORT_TARGETS
+from qdebug.plan.export import EXPORT_TARGETS, ExportResult
 from qdebug.plan.export.source import Source
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
 from qdebug.plan.planfile import model_for, read_plan
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.report.files import check_distinct, check_writable
-from qdebug.results import Result
 from qdebug.types import Precision
 from qdebug.wording import option
-
-
-@dataclass(frozen=True, repr=False)
-class ExportResult(Result):
-    """What was written for another tool, and what its user must know."""
-
-    SCHEMA: ClassVar[str] = "qdebug.export/1"
-    ROWS: ClassVar[str] = "written"
-
-    target: str
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def written(self) -> list[dict[str, str]]:
-        """The files as rows of a table."""
-        return [{"file": str(file)} for file in self.files]
-
-    def headline(self) -> str:
-        """What was written, and for what."""
-        return f"{', '.join(map(str, self.files))} for {self.target}"
 
 
 def export_plan(

@@ -1,55 +1,167 @@
-"""Show what `bisect` found, and write it as a plan with its evidence."""
+"""What a person sees of a search for the cheapest precision plan, and that plan with its
+evidence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.report.bisect_tables import layer_table, measured, print_points, way_share
-from qdebug.report.engine import print_engine
-from qdebug.report.tables import print_indented, print_table, print_written
-from qdebug.report.view import cause_title, counted, in_decibels, number, printable, share, some
+from qdebug.report.blocks import Block, Checks, Column, Facts, Line, notes, table_of
+from qdebug.report.compare import FP16_KERNELS
+from qdebug.report.engine import engine_blocks
+from qdebug.report.terminal import print_view, print_written
+from qdebug.report.words import counted, decibel, in_decibels, number, printable, share, some
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
+from qdebug.search.pareto import Point
+from qdebug.search.problem import Measurement
+from qdebug.wording import option
 
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3
+_MOST_POINTS = 12
 
 
 def print_bisect(console: Console, result: BisectResult, plan_file: str | None) -> None:
-    """The target, what was found and what it costs, with the evidence; the verdict last."""
-    console.print(Text(_title(result), style="bold"))
-    print_table(console, _facts(result))
-    if result.layers:
-        console.print()
-        beside = ", beside those of the plan" if result.pinned_by_plan else ""
-        console.print(Text(f"Layers to keep in higher precision{beside}", style="bold"))
-        print_table(console, layer_table(console, result))
-        _print_reasons(console, result)
-    if len(result.search.pareto) > 1:
-        console.print()
-        print_points(console, result)
-    console.print()
-    if result.engine is not None:
-        print_engine(console, result.engine, _MOST_ENGINE_ROWS)
-    for note in result.notes:
-        console.print(Text(f"Note: {printable(note)}", style="yellow"))
-    print_table(console, _checks(result))
-    if result.explanation:
-        console.print(Text(printable(result.explanation), style="yellow"))
-    console.print(Text(_verdict(result), style="bold green" if result.passed else "bold red"))
+    """Print what was found, then the file that the plan was written to."""
+    print_view(console, view(result))
     print_written(console, plan_file)
 
 
-def _checks(result: BisectResult) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for check in result.checks:
-        mark, style = ("holds", "green") if check.answer.passed else ("FAILS", "bold red")
-        table.add_row("", Text(mark, style=style), Text(_checked(check, _base(result))))
-    return table
+def view(result: BisectResult) -> list[Block]:
+    """The target, what was found and what it costs, with the evidence; the verdict last."""
+    blocks: list[Block] = [Line(_title(result), "title"), Facts(tuple(_rows(result)))]
+    if result.layers:
+        beside = ", beside those of the plan" if result.pinned_by_plan else ""
+        heading = Line(f"Layers to keep in higher precision{beside}", "title")
+        blocks += [Line(), heading, _layers(result), *_reasons(result)]
+    if len(result.search.pareto) > 1:
+        blocks += [Line(), *_points(result)]
+    blocks.append(Line())
+    if result.engine is not None:
+        blocks += engine_blocks(result.engine, _MOST_ENGINE_ROWS)
+    blocks += notes(result.notes)
+    base = _base(result)
+    blocks.append(Checks(tuple((c.answer.passed, _checked(c, base)) for c in result.checks)))
+    if result.explanation:
+        blocks.append(Line(printable(result.explanation), "note"))
+    blocks.append(Line(_verdict(result), "good" if result.passed else "bad"))
+    return blocks
+
+
+def _measured(measurement: Measurement | None) -> str:
+    """The value, and whether the target holds with it."""
+    if measurement is None:
+        return "not evaluated"
+    if measurement.failure:
+        return f"cannot be run: {printable(measurement.failure)}"
+    value = "no value" if measurement.value is None else number(measurement.value, 6)
+    return f"{value} {'holds' if measurement.passed else 'FAILS'}"
+
+
+def _layers(result: BisectResult) -> Block:
+    """The pinned layers, each with its evidence."""
+    pin = option("pin")
+    return table_of(
+        result.layers,
+        [
+            (Column("layer", "name"), lambda x: x.name),
+            (Column("op", "op"), lambda x: x.op_type),
+            (Column("to"), lambda x: str(x.precision)),
+            (Column("local dB", "number", drop=1), lambda x: decibel(x.local_sqnr_db)),
+            (Column("without it", "number"), _if_unpinned),
+            (Column("cost", "number"), lambda x: share(result.cost.way_share(x.cost))),
+            (Column("why"), lambda x: pin if x.user_pinned else _label(x)),
+        ],
+    )
+
+
+def _if_unpinned(layer: PinnedLayer) -> str:
+    found = layer.if_unpinned
+    if found is None:
+        return "–"
+    if found.failure or found.value is None:
+        return "cannot run"
+    return f"{number(found.value, 4)}{' ok' if found.passed else ''}"
+
+
+def _label(layer: PinnedLayer) -> str:
+    return layer.causes[0].label if layer.causes else "–"
+
+
+def _reasons(result: BisectResult) -> Iterator[Line]:
+    """What to do instead of pinning: each remedy once, with the layer that shows it best."""
+    said: set[str] = set()
+    for layer in result.layers:
+        for cause in layer.causes[:1]:
+            if cause.label not in said:
+                text = f"{cause.label}: {printable(cause.evidence)}. {cause.remedy}"
+                yield Line(text, indent=2)
+            said.add(cause.label)
+
+
+def _points(result: BisectResult) -> Iterator[Block]:
+    """Error against cost: some of the points, the answer, and how to select another one."""
+    points = result.search.pareto
+    step = max(1, -(-len(points) // _MOST_POINTS))
+    shown = [
+        (k, point, marks)
+        for k, point in _with_answer(result)
+        if (marks := _marks(result, k, point)) or k % step == 1 % step
+    ]
+    some_of = f", {len(shown)} of {len(points)} points" if len(shown) < len(points) else ""
+    yield Line(f"Error against cost, of all that was evaluated{some_of}", "title")
+    yield table_of(
+        shown,
+        [
+            (Column("#", "number"), lambda x: str(x[0] or "–")),
+            (
+                Column("added" if result.pinned_by_plan else "pinned", "number"),
+                lambda x: str(len(x[1].pins)),
+            ),
+            (Column("cost", "number"), lambda x: share(result.cost.way_share(x[1].cost))),
+            (Column("all outputs dB", "number"), lambda x: decibel(_noise_db(x[1]))),
+            (Column(result.figure, "number"), lambda x: _point_value(x[1])),
+            (Column(""), lambda x: x[2]),
+        ],
+        lambda x: "strong" if x[2] else "",
+    )
+    selecting = f"{option('select_point', 'N')}, or {option('select_point', 'knee')},"
+    how = f"The same command with {selecting} selects another point."
+    if result.figure != "metric":
+        scope = result.figure.partition(".")[0]
+        how = f"{result.figure} is that of the worst {scope}, as the target asks. {how}"
+    yield Line(how, indent=2)
+
+
+def _marks(result: BisectResult, k: int, point: Point) -> str:
+    selected = result.selected_point
+    own = selected.search if selected else result.search
+    marks = ["the answer"] if point.pins == own.pins and own.achieved is not None else []
+    marks += ["knee"] if point.knee else []
+    marks += ["selected"] if selected and selected.point == k else []
+    return ", ".join(marks)
+
+
+def _noise_db(point: Point) -> float:
+    return math.inf if point.noise == 0 else -10 * math.log10(point.noise)
+
+
+def _point_value(point: Point) -> str:
+    value = "no value" if point.value is None else number(point.value, 6)
+    return f"{value} {'holds' if point.passed else 'FAILS'}"
+
+
+def _with_answer(result: BisectResult) -> list[tuple[int, Point]]:
+    """The list with its numbers, and the answer, numbered 0, even where another set beats it."""
+    points = list(enumerate(result.search.pareto, start=1))
+    search, achieved = result.search, result.search.achieved
+    if achieved is None or achieved.noise is None or search.pins in [p.pins for _, p in points]:
+        return points
+    answer = Point(search.pins, search.cost, achieved.noise, achieved.value, achieved.passed)
+    return sorted([*points, (0, answer)], key=lambda numbered: numbered[1].cost)
 
 
 def plan_text(result: BisectResult) -> str:
@@ -59,9 +171,7 @@ def plan_text(result: BisectResult) -> str:
         verdict = "holds" if check.answer.passed else "FAILS"
         header.append(f"{_checked(check, _base(result))}: {verdict}")
     header.append(_verdict(result))
-    why = dict.fromkeys(
-        (name for name in result.pinned_by_plan), "by the plan that was searched from"
-    )
+    why = dict.fromkeys(result.pinned_by_plan, "by the plan that was searched from")
     why |= {layer.name: _why(result, layer) for layer in result.layers}
     return plan_to_yaml(result.plan, result.model.path, header=header, why=why)
 
@@ -80,34 +190,42 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
         yield "FP32", number(result.reference_metric, 6)
     if result.pinned_by_plan:
         yield "pinned by the plan", _by_plan(result)
-    yield _base(result), measured(search.baseline)
+    yield _base(result), _measured(search.baseline)
     if search.ceiling is not None:
         to = " and ".join(sorted({str(precision) for _, precision in search.ceiling_pins}))
-        yield "everything pinned", f"{measured(search.ceiling)}" + (f", to {to}" if to else "")
+        yield "everything pinned", f"{_measured(search.ceiling)}" + (f", to {to}" if to else "")
     if result.selected_point is not None:
         yield "search's answer", _own_answer(result, result.selected_point)
     if result.found:
         count = len(result.layers)
-        demanded = result.user_pinned
-        text = f"{measured(search.achieved)} with {count} of {result.candidates + demanded}"
+        by_user = result.user_pinned
+        text = f"{_measured(search.achieved)} with {count} of {result.candidates + by_user}"
         text += f" layers {'added' if result.pinned_by_plan else 'pinned'}"
-        text += f", {demanded} of them by --pin" if demanded else ""
+        text += f", {by_user} of them by {option('pin')}" if by_user else ""
         if result.selected_point is not None:
-            yield "taken by hand", f"{text}: {_point(result.selected_point)}"
+            yield "selected point", f"{text}: {_point(result.selected_point)}"
         else:
             yield "found", text
         if count:
             yield "cost", _cost(result)
-    replayed = sum(e.replayed for e in search.history)
-    seconds = sum(e.measurement.seconds for e in search.history if not e.replayed)
-    text = f"{search.evaluations}, {seconds:.1f} s added up"
-    if 0 < replayed == len(search.history):
-        text = f"{search.evaluations}, all from the journal; FP32, the layers' own errors and the "
+    yield "evaluations", _evaluations(result)
+    if result.fp16_kernels is not None:
+        yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
+    yield "run", result.execution
+
+
+def _evaluations(result: BisectResult) -> str:
+    """How many, in what time, and how many of them the journal held."""
+    count, history = result.evaluations, result.history
+    replayed = sum(e.replayed for e in history)
+    seconds = sum(e.measurement.seconds for e in history if not e.replayed)
+    text = f"{count}, {seconds:.1f} s in total"
+    if 0 < replayed == len(history):
+        text = f"{count}, all from the journal; FP32, the layers' own errors and the "
         text += "checks of the answer were run again"
     elif replayed:
         text += f"; {replayed} from the journal"
-    yield "evaluations", text
-    yield "run", result.execution
+    return text
 
 
 def _base(result: BisectResult) -> str:
@@ -126,26 +244,19 @@ def _by_plan(result: BisectResult) -> str:
     )
 
 
-def _own_answer(result: BisectResult, taken: SelectedPoint) -> str:
-    answer = taken.search
+def _own_answer(result: BisectResult, selected: SelectedPoint) -> str:
+    answer = selected.search
     if answer.achieved is None:
         return "none"
-    cost = share(way_share(result, answer.cost))
+    cost = share(result.cost.way_share(answer.cost))
     pinned = counted(len(answer.pins), "layer")
-    return f"{measured(answer.achieved)} with {pinned} pinned, {cost} of the way"
+    return f"{_measured(answer.achieved)} with {pinned} pinned, {cost} of the way"
 
 
-def _point(taken: SelectedPoint) -> str:
-    return f"point {taken.point} of {len(taken.search.pareto)} of the list of error against cost"
-
-
-def _facts(result: BisectResult) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in _rows(result):
-        table.add_row(Text(name), Text(text))
-    return table
+def _point(selected: SelectedPoint) -> str:
+    return (
+        f"point {selected.point} of {len(selected.search.pareto)} of the list of error against cost"
+    )
 
 
 def _cost(result: BisectResult) -> str:
@@ -157,22 +268,10 @@ def _cost(result: BisectResult) -> str:
     )
 
 
-def _print_reasons(console: Console, result: BisectResult) -> None:
-    """What to do instead of pinning: each remedy once, with the layer that shows it best."""
-    said: set[str] = set()
-    for layer in result.layers:
-        for cause in layer.causes[:1]:
-            if cause.label in said:
-                continue
-            said.add(cause.label)
-            text = f"{cause.label}: {printable(cause.evidence)}. {cause.remedy}"
-            print_indented(console, text, 2)
-
-
 def _checked(check: Check, base: str) -> str:
-    took = ", which took part in the choice" if check.used_in_search else ""
-    text = f"{check.samples} {check.on}{took}: {measured(check.answer).split(' ')[0]}"
-    text += f", {base} {measured(check.baseline).split(' ')[0]}"
+    took = ", used in the search" if check.used_in_search else ""
+    text = f"{check.samples} {check.on}{took}: {_measured(check.answer).split(' ')[0]}"
+    text += f", {base} {_measured(check.baseline).split(' ')[0]}"
     if check.reference_metric is not None:
         text += f", FP32 {number(check.reference_metric, 6)}"
     return text
@@ -183,10 +282,10 @@ def _why(result: BisectResult, layer: PinnedLayer) -> str:
     if layer.local_sqnr_db is not None:
         parts.append(f"{in_decibels(layer.local_sqnr_db)} in {layer.start}")
     if layer.user_pinned:
-        parts.append("demanded by --pin")
+        parts.append(f"requested by {option('pin')}")
     elif layer.if_unpinned is not None:
-        parts.append(f"without it {measured(layer.if_unpinned)}")
-    parts += [f"{cause_title(c)}: {c.evidence}" for c in layer.causes[:1]]
+        parts.append(f"without it {_measured(layer.if_unpinned)}")
+    parts += [f"{c}: {c.evidence}" for c in layer.causes[:1]]
     return "; ".join(parts)
 
 
@@ -200,32 +299,28 @@ def _verdict(result: BisectResult) -> str:
     achieved = result.search.achieved
     if result.selected_point is not None and achieved is not None and not achieved.passed:
         return (
-            f"TARGET NOT MET: {_point(result.selected_point)}, taken by hand, is at "
-            f"{measured(achieved).split(' ')[0]}; the target is {result.target}."
+            f"TARGET NOT MET: the selected {_point(result.selected_point)} is at "
+            f"{_measured(achieved).split(' ')[0]}; the target is {result.target}."
         )
     if not result.passed:
         failed = next(c for c in result.checks if not c.answer.passed)
-        which = "point taken" if result.selected_point else "set found"
+        which = "selected point" if result.selected_point else "set found"
         return (
             f"NOT CONFIRMED: the {which} meets {result.target} on the samples searched, but not "
-            f"on {failed.samples} {failed.on}. Search on more samples, or ask for a little more."
+            f"on {failed.samples} {failed.on}. Search on more samples, or set a stricter target."
         )
-    count, demanded = len(result.layers), result.user_pinned
+    count, by_user = len(result.layers), result.user_pinned
     beside = (
         f" beside the plan's {counted(len(result.pinned_by_plan), 'layer')}"
         if result.pinned_by_plan
         else ""
     )
-    if count == demanded:
-        by_hand = f"the {counted(count, 'layer')} of --pin" if count else "nothing pinned"
+    if count == by_user:
+        by_hand = f"the {counted(count, 'layer')} of {option('pin')}" if count else "nothing pinned"
         return f"PASSED: {result.target} holds with {by_hand}{beside}."
-    which = "each of the others" if demanded else "each" if count > 1 else "it"
-    proof = (
-        f"{which} was shown to be needed"
-        if result.search.minimal
-        else "not every one was shown to be needed"
-    )
-    by_hand = f", {demanded} of them by --pin" if demanded else ""
+    which = "each of the others" if by_user else "each" if count > 1 else "which is"
+    proof = f"{which} shown to be needed" if result.minimal else "not all shown to be needed"
+    by_hand = f", {by_user} of them by {option('pin')}" if by_user else ""
     if result.selected_point is not None:
-        by_hand += f" ({_point(result.selected_point)}, taken by hand)"
+        by_hand += f" (selected {_point(result.selected_point)})"
     return f"PASSED: {counted(count, 'layer')} pinned{beside}{by_hand}, {proof}."

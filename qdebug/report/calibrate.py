@@ -1,90 +1,97 @@
-"""Show and serialise what `calibrate` found."""
+"""What a person sees of a calibration, and of how well its samples cover the values to come."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from qdebug.measure.calibration import (
     FACTOR,
     CacheDifference,
     CalibrateResult,
+    Coverage,
     MethodResult,
 )
-from qdebug.report.coverage import print_coverage
+from qdebug.report.blocks import Block, Column, Line, Table
 from qdebug.report.names import shorten
-from qdebug.report.tables import print_indented, print_table
-from qdebug.report.view import counted, decibel, number, printable, share
+from qdebug.report.terminal import print_view
+from qdebug.report.words import counted, decibel, number, printable, share, some
 
 _MOST_LISTED = 5
+_MOST_NAMED = 3
+_LONGEST_METRIC = 20
 
 
 def print_calibrate(console: Console, result: CalibrateResult) -> None:
+    """Print the methods side by side, and which one to take."""
+    print_view(console, view(result))
+
+
+def view(result: CalibrateResult) -> list[Block]:
     """The methods side by side, where they differ, coverage, and which one to take."""
-    name = result.model.name
-    console.print(
-        Text(
-            f"{printable(name)}: {counted(len(result.methods), 'calibration')} of "
+    blocks: list[Block] = [
+        Line(
+            f"{printable(result.model.name)}: {counted(len(result.methods), 'calibration')} of "
             f"{counted(result.calibration_samples, 'sample')}, judged on "
             f"{counted(result.held_out_samples, 'other')}",
-            style="bold",
+            "title",
         )
-    )
+    ]
     if result.mix:
-        console.print(f"mix: each tensor's method was chosen on {result.mix.samples} more samples")
+        text = f"mix: each tensor's method was chosen on {result.mix.samples} more samples"
+        blocks.append(Line(text))
     if result.metric and result.metric.reference is not None:
-        console.print(f"{result.metric.name} in FP32: {result.metric.reference:.4f}")
-    print_table(console, _methods_table(result))
-    _print_tensors(console, result)
-    print_coverage(console, result.coverage)
+        text = f"{printable(result.metric.name)} in FP32: {result.metric.reference:.4f}"
+        blocks.append(Line(text))
+    blocks.append(_methods(result))
+    blocks += _differing(result)
+    blocks += coverage_blocks(result.coverage)
     if result.cache_difference:
-        _print_difference(console, result.cache_difference)
-    for note in result.notes:
-        console.print(Text(note, style="yellow"))
-    console.print(Text(f"Best: {result.best} (by {result.best_by})", style="bold green"))
+        blocks += _difference(result.cache_difference)
+    blocks += [Line(printable(note), "note") for note in result.notes]
+    blocks.append(Line(f"Best: {result.best} (by {result.best_by})", "good"))
+    return blocks
 
 
-def _methods_table(result: CalibrateResult) -> Table:
-    table = Table(box=None, header_style="underline", padding=(0, 2, 0, 0))
-    table.add_column("method", no_wrap=True)
-    # Of a metric in a file the name says enough here: a path would take the other columns' room.
-    columns = [result.metric.name.rpartition(":")[2]] if result.metric else []
-    for column in [*columns, "SQNR dB", "cosine", "clipped (mean)", "clipped (most)"]:
-        table.add_column(Text(shorten(column, 20)), justify="right", no_wrap=True)
-    for method in result.methods.values():
-        trial = method.trial
-        cosine = min((m.cosine for m in trial.outputs.values()), default=math.nan)
-        clipped = method.clipped
-        cells = [f"{trial.metric:.4f}"] if trial.metric is not None else []
-        cells += [
-            decibel(trial.sqnr_db),
-            number(cosine, 5),
-            share(float(np.mean(clipped)) if clipped else None),
-            share(max(clipped) if clipped else None),
-        ]
-        style = "bold" if method.name == result.best else ""
-        table.add_row(Text(method.name), *cells, style=style)
-    return table
+def _methods(result: CalibrateResult) -> Table:
+    heads = ["SQNR dB", "cosine", "clipped (mean)", "clipped (most)"]
+    if result.metric:
+        # Of a metric in a file the name says enough: a path would take the other columns' room.
+        heads.insert(0, shorten(printable(result.metric.name.rpartition(":")[2]), _LONGEST_METRIC))
+    return Table(
+        (Column("method", "name"), *(Column(head, "number") for head in heads)),
+        tuple((name, *_figures(method)) for name, method in result.methods.items()),
+        tuple("strong" if name == result.best else "" for name in result.methods),
+    )
 
 
-def _print_tensors(console: Console, result: CalibrateResult) -> None:
-    """Name and ranges on lines of their own: neither is ever cut."""
+def _figures(method: MethodResult) -> Iterator[str]:
+    trial, clipped = method.trial, method.clipped
+    if trial.metric is not None:
+        yield f"{trial.metric:.4f}"
+    yield decibel(trial.sqnr_db)
+    yield number(min((m.cosine for m in trial.outputs.values()), default=math.nan), 5)
+    yield share(float(np.mean(clipped)) if clipped else None)
+    yield share(max(clipped) if clipped else None)
+
+
+def _differing(result: CalibrateResult) -> Iterator[Line]:
+    """The tensors whose ranges differ most; name and ranges on lines of their own."""
     shown = [m for m in result.methods.values() if m.name != "mix"]
     if len(shown) < 2:
         return
-    console.print()
-    console.print(Text("amax where the methods differ most", style="bold"))
+    yield Line()
+    yield Line("amax where the methods differ most", "title")
     for tensor in _most_different(shown):
-        console.print(Text(f"  {printable(tensor)}"), soft_wrap=True)
-        cells = ", ".join(f"{m.name} {number(_amax(m, tensor), 3)}" for m in shown)
-        print_indented(console, cells, 4)
+        yield Line(printable(tensor), indent=2)
+        amax = ", ".join(f"{m.name} {number(_amax(m, tensor), 3)}" for m in shown)
+        yield Line(amax, indent=4)
 
 
-def _most_different(methods: list[MethodResult]) -> list[str]:
+def _most_different(methods: Sequence[MethodResult]) -> list[str]:
     def spread(tensor: str) -> float:
         values = [_amax(m, tensor) for m in methods]
         if max(values) == 0:
@@ -98,31 +105,66 @@ def _amax(method: MethodResult, tensor: str) -> float:
     return float(np.max(method.tensors[tensor].range.amax))
 
 
-def _print_difference(console: Console, difference: CacheDifference) -> None:
-    console.print()
-    console.print(Text("The calibration given, against a fresh one", style="bold"))
+def _difference(difference: CacheDifference) -> Iterator[Line]:
+    """How the calibration given differs from a fresh one."""
+    yield Line()
+    yield Line("The calibration given, against a fresh one", "title")
     if difference.written_by:
-        console.print(Text(f"  written by {difference.written_by}"))
+        yield Line(f"written by {printable(difference.written_by)}", indent=2)
     if difference.missing:
-        console.print(Text("  not judged: it lacks ranges that INT8 layers need", style="yellow"))
+        yield Line("not judged: it lacks ranges that INT8 layers need", "note", 2)
     for what, names in (
         ("missing", difference.missing),
         ("not in the model", difference.unknown),
         ("zero or denormal", difference.degenerate),
     ):
         if names:
-            more = "" if len(names) <= 3 else f" and {len(names) - 3} more"
-            listed = ", ".join(map(printable, names[:3]))
-            console.print(Text(f"  {what}: {listed}{more}", style="yellow"), soft_wrap=True)
+            yield Line(f"{what}: {some(names, _MOST_NAMED)}", "note", 2)
     if difference.unused:
-        console.print(f"  not compared: {difference.unused} that no INT8 layer reads")
-    if difference.different:
-        console.print(
-            f"  off by more than {FACTOR:g} times: {counted(len(difference.different), 'range')}"
+        yield Line(f"not compared: {difference.unused} that no INT8 layer reads", indent=2)
+    if not difference.different:
+        yield Line(f"no range is off by more than {FACTOR:g} times", indent=2)
+        return
+    count = counted(len(difference.different), "range")
+    yield Line(f"off by more than {FACTOR:g} times: {count}", indent=2)
+    for entry in difference.different[:_MOST_LISTED]:
+        told = f"{number(entry.given, 3)}, now {number(entry.fresh, 3)} by {entry.method}"
+        yield Line(f"{printable(entry.tensor)}: {told}", indent=4)
+
+
+def coverage_blocks(coverage: Coverage, over: str = "") -> Iterator[Line]:
+    """Growth of the ranges with the number of samples, held-out excess where there are held-out
+    data, and samples that stretch a range alone. `over` says of which tensors."""
+    growth = coverage.growth
+    yield Line()
+    yield Line(f"Coverage {over}".rstrip(), "title")
+    steps = ", ".join(
+        f"{count}: {100 * median:.0f}/{100 * lowest:.0f}%"
+        for count, median, lowest in zip(growth.samples, growth.median, growth.lowest, strict=True)
+    )
+    yield Line(f"range by number of samples (median/lowest tensor): {steps}", indent=2)
+    if len(growth.samples) < 2:
+        yield Line("one sample does not show how the ranges grow with more", indent=2)
+    elif growth.enough < growth.samples[-1]:
+        first = "sample gives" if growth.enough == 1 else f"{growth.enough} samples give"
+        yield Line(f"the first {first} every tensor most of its range", indent=2)
+    else:  # nothing less reached the mark
+        text = "some ranges still grew with the last samples: more might widen them"
+        yield Line(text, indent=2)
+    beyond = [e for e in coverage.held_out if e.ratio > 1]
+    if beyond:
+        worst = beyond[0]
+        text = (
+            f"held-out data exceed the largest range seen in {len(beyond)} of "
+            f"{counted(len(coverage.held_out), 'tensor')}, most in {printable(worst.tensor)} "
+            f"({number(worst.ratio, 3)} times, {share(worst.samples_beyond)} of the samples)"
         )
-        for entry in difference.different[:_MOST_LISTED]:
-            given, fresh = number(entry.given, 3), number(entry.fresh, 3)
-            told = f"{given}, now {fresh} by {entry.method}"
-            console.print(Text(f"    {printable(entry.tensor)}: {told}"), soft_wrap=True)
-    else:
-        console.print(f"  no range is off by more than {FACTOR:g} times")
+        yield Line(text, indent=2)
+    elif coverage.held_out:
+        yield Line("held-out data stay within the largest range seen in every tensor", indent=2)
+    for stretch in coverage.stretched_by_one_sample[:_MOST_NAMED]:
+        text = (
+            f"sample {stretch.sample} alone stretches {printable(stretch.tensor)}: amax "
+            f"{number(stretch.amax, 3)}, without it {number(stretch.without, 3)}"
+        )
+        yield Line(text, indent=2)

@@ -1,33 +1,37 @@
-"""Show what `doctor` found."""
+"""What a person sees of what this machine can run."""
 
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from qdebug.report.tables import print_table
+from qdebug.report.blocks import Block, Column, Line, Style, table_of
+from qdebug.report.terminal import print_view
 from qdebug.run.doctor import DoctorResult
 from qdebug.run.registry import specs
 
-_STYLES = {"ok": "green", "missing": "bold red", "absent": "yellow"}
+_STYLES: dict[str, Style] = {"ok": "", "missing": "bad", "absent": "note"}
 
 
 def print_doctor(console: Console, result: DoctorResult) -> None:
     """A line for each finding; what is absent says how to get it."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in result.findings:
-        detail = finding.detail + (f": {finding.next_step}" if finding.next_step else "")
-        table.add_row(Text(finding.state, style=_STYLES[finding.state]), finding.what, Text(detail))
-    print_table(console, table)
+    print_view(console, view(result))
+
+
+def view(result: DoctorResult) -> list[Block]:
+    """The findings, and what they mean."""
+    table = table_of(
+        result.findings,
+        [
+            (Column("state"), lambda f: f.state),
+            (Column("what"), lambda f: f.what),
+            (Column("", "rest"), lambda f: f.detail + (f": {f.next_step}" if f.next_step else "")),
+        ],
+        lambda f: _STYLES[f.state],
+    )
     missing = [f.what for f in result.findings if f.state == "missing"]
     if missing:
-        console.print(Text(f"qdebug cannot work without {', '.join(missing)}.", style="bold red"))
-    else:
-        builders = {f"backend {spec.name}" for spec in specs() if spec.builds}
-        builds = any(f.what in builders and f.state == "ok" for f in result.findings)
-        but = "" if builds else " but sweep, which builds engines,"
-        console.print(f"Ready: every command{but} runs here, simulated on ONNX Runtime.")
+        return [table, Line(f"qdebug cannot work without {', '.join(missing)}.", "bad")]
+    builders = {f"backend {spec.name}" for spec in specs() if spec.builds}
+    builds = any(f.what in builders and f.state == "ok" for f in result.findings)
+    but = "" if builds else " but sweep, which builds engines,"
+    return [table, Line(f"Ready: every command{but} runs here, simulated on ONNX Runtime.")]

@@ -1,87 +1,145 @@
-"""Show and serialise what is known of the engine behind a comparison."""
+"""What a person sees of an engine: what was built, whether it is what was planned, and where its
+error comes from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
+from qdebug.engine_info.audit import Audit, AuditedLayer, AuditVerdict
+from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH
 from qdebug.measure.engine import EngineExecution, EngineReport
 from qdebug.measure.observation import CaptureCheck
-from qdebug.report.audit import print_audit
-from qdebug.report.tables import name_table, print_table
-from qdebug.report.view import counted, decibel, printable
+from qdebug.report.blocks import Block, Column, Facts, Line, table_of
+from qdebug.report.words import counted, decibel, printable, some
 
 _MOST_WARNINGS = 3
 _SLOWEST = 3
+_QUIET = (AuditVerdict.SAME, AuditVerdict.GONE, AuditVerdict.FUSED)
+_MOST_REASONS = 2
+_MOST_GONE = 3
 
 
-def print_engine(console: Console, engine: EngineReport, top: int) -> None:
-    """What was built, whether it ran, and whether it is what was planned."""
-    console.print(Text(_title(engine), style="bold"), soft_wrap=not console.is_terminal)
+def engine_blocks(engine: EngineReport, top: int) -> Iterator[Block]:
+    """What was built, whether it ran, and the first `top` layers that are not as planned."""
+    yield Line(_title(engine), "title")
     if engine.not_executed_because:
-        console.print(
-            Text(
-                f"It was not executed ({engine.not_executed_because}): every error above is that "
-                "of the simulation on ONNX Runtime, the structure below that of the engine."
-            )
+        yield Line(
+            f"It was not executed ({engine.not_executed_because}): every error above is that of "
+            "the simulation on ONNX Runtime, the structure below that of the engine."
         )
     if engine.execution is not None:
-        _print_execution(console, engine.execution, top)
+        yield from _execution(engine.execution, top)
     if engine.audit is not None:
-        print_audit(console, engine.audit, "the plan", top)
+        yield from audit_blocks(engine.audit, "the plan", top)
     for warning in engine.warnings[:_MOST_WARNINGS]:
-        console.print(Text(f"Builder: {printable(warning.text)}", style="yellow"))
-    if len(engine.warnings) > _MOST_WARNINGS:
-        more = len(engine.warnings) - _MOST_WARNINGS
-        console.print(Text(f"{more} more warnings of the builder (--json).", style="dim"))
+        yield Line(f"Builder: {printable(warning.text)}", "note")
+    more = len(engine.warnings) - _MOST_WARNINGS
+    if more > 0:
+        yield Line(f"{counted(more, 'more warning')} of the builder in the JSON.", "muted")
 
 
-def _print_execution(console: Console, done: EngineExecution, top: int) -> None:
+def audit_blocks(audit: Audit, plan: str, top: int | None) -> Iterator[Block]:
+    """How many layers were built as `plan` requests, and those that were not.
+
+    Args:
+        plan: what requested the precisions, for people.
+        top: at most so many layers; None lists them all, those as planned too.
+    """
+    counts = Counter(row.verdict.value for row in audit.layers)
+    told = ", ".join(f"{n} {v}" for v, n in counts.most_common())
+    yield Line(f"Requested vs. built precision ({printable(plan)}): {told}", "title")
+    gone = [row.name for row in audit.layers if row.verdict is AuditVerdict.GONE]
+    if gone and top is not None:  # else they are in the table
+        yield Line(f"gone: {some(gone, _MOST_GONE)}", "muted", 2)
+    rows = [row for row in audit.layers if top is None or row.verdict not in _QUIET]
+    if rows:
+        columns = [
+            (Column("layer", "name"), lambda r: r.name),
+            (Column("op", "op"), lambda r: r.op_type),
+            (Column("requested"), lambda r: str(r.requested)),
+            (Column("built"), lambda r: r.built or "–"),
+            (Column("verdict"), lambda r: str(r.verdict)),
+        ]
+        if any(map(_why, rows)):
+            columns.append((Column("why", drop=1), _why))
+        yield table_of(
+            rows[:top],
+            columns,
+            lambda r: "worst" if r.verdict is AuditVerdict.MISMATCH else "",
+        )
+    if top is not None and len(rows) > top:
+        yield Line(f"{len(rows) - top} more in the JSON.", "muted")
+    for row in [r for r in audit.mismatched if r.note][:_MOST_REASONS]:
+        yield Line(printable(row.name), indent=2)
+        yield Line(f"Built in {row.built}: {printable(row.note)}.", indent=4)
+        if row.advice:
+            yield Line(printable(row.advice), "fine", 4)
+
+
+def _why(row: AuditedLayer) -> str:
+    """The note of a row; that of a mismatch stands below the table."""
+    return "" if row.verdict is AuditVerdict.MISMATCH else row.note
+
+
+def _title(engine: EngineReport) -> str:
+    how = "built earlier in" if engine.cached else "built in"
+    facts = [f"{engine.layers} layers"] if engine.layers else []
+    facts += [f"{engine.size_bytes / 1e6:.1f} MB"] if engine.size_bytes else []
+    facts += [f"{how} {engine.build_s:.1f} s"]
+    return f"Engine of {engine.library} for {engine.built_for}: {', '.join(facts)}"
+
+
+def _execution(done: EngineExecution, top: int) -> Iterator[Block]:
     """Where the engine's error comes from, and whether looking inside changed it."""
-    agreement = done.agreement
-    facts = [("latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}")]
+    yield Facts(tuple(_facts(done)))
+    for name in done.preflight.reference_mismatch:
+        text = f"'{printable(name)}' is wrong in the FP32 engine already: not by quantization."
+        yield Line(text, "worst")
+    yield Line("Where the engine's error comes from (SQNR in dB)", "title")
+    if reservation := _reservation(done):
+        yield Line(reservation, "note")
+    outputs = {t.tensor for t in done.outputs}
+    inner = [t for t in done.tensors if t.tensor not in outputs]
+    ranked = sorted(inner, key=lambda t: -t.kernel_share)
+    yield table_of(
+        [*done.outputs, *ranked[:top]],
+        [
+            (Column("tensor", "name"), lambda t: t.tensor),
+            (Column("quantization", "number"), lambda t: decibel(t.quantization_db)),
+            (Column("kernels", "number"), lambda t: decibel(t.kernel_db)),
+            (Column("together", "number"), lambda t: decibel(t.total_db)),
+            (Column("mostly"), lambda t: t.label or "–"),
+        ],
+        lambda t: "worst" if t.label in (KERNEL, REFERENCE_MISMATCH) else "",
+    )
+
+
+def _facts(done: EngineExecution) -> Iterator[tuple[str, str]]:
+    yield "latency", f"{done.latency_ms:.3f} ms for {counted(done.latency_samples, 'sample')}"
     if slowest := sorted(done.kernels, key=lambda k: -k.ms)[:_SLOWEST]:
         named = ", ".join(f"{printable(k.name)} {k.ms:.3f}" for k in slowest)
         total = sum(k.ms for k in done.kernels)
-        facts.append(("slowest layers", f"{named} ms, of {total:.3f} ms measured one by one"))
+        yield "slowest layers", f"{named} ms, of {total:.3f} ms measured one by one"
     for name, db in done.preflight.fp32_db.items():
         again = _apart(done.preflight.repeat_db.get(name, math.inf))
         text = f"FP32 engine against FP32 on the CPU: {_apart(db)}; built twice: {again}"
-        facts.append((f"preflight {printable(name)}", text))
+        yield f"preflight {printable(name)}", text
     for check in done.checks:
-        facts.append((f"observed as {check.way}", check.hides or _undisturbed(check)))
+        yield f"observed as {check.way}", check.hides or _undisturbed(check)
     if done.skipped:
-        facts.append(("not observed", f"{counted(len(done.skipped), 'tensor')} (--json says why)"))
+        yield "not observed", f"{counted(len(done.skipped), 'tensor')} (the JSON says why)"
+    agreement = done.agreement
     if agreement.within is not None:
         rank = "" if agreement.spearman is None else f", rank correlation {agreement.spearman:.3f}"
         near = round(agreement.within * agreement.tensors)
-        text = f"{near} of {agreement.tensors} tensors within 1 dB{rank}"
-        facts.append(("simulation against engine", text))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in facts:
-        table.add_row(Text(name), Text(text))
-    print_table(console, table)
-    for name in done.preflight.reference_mismatch:
-        text = f"'{printable(name)}' is wrong in the engine of FP32 already: not by quantization."
-        console.print(Text(text, style="red"), soft_wrap=True)
-    console.print(Text("Where the engine's error comes from (SQNR in dB)", style="bold"))
-    if reservation := _reservation(done):
-        console.print(Text(reservation, style="yellow"))
-    known = {t.tensor for t in done.outputs}
-    inner = [t for t in done.tensors if t.tensor not in known]
-    ranked = sorted(inner, key=lambda t: -t.kernel_share)
-    print_table(console, _parts(console, [*done.outputs, *ranked[:top]]))
+        text = f"{near} of {counted(agreement.tensors, 'tensor')} within 1 dB{rank}"
+        yield "simulation against engine", text
 
 
 def _reservation(done: EngineExecution) -> str:
-    """What the reader must know of how tensors were observed; "" where all is as asked."""
+    """What the reader must know of how tensors were observed; "" where all is as requested."""
     used, others = done.checks[-1], done.checks[:-1]
     if not used.observed:
         return "Nothing inside the engine could be observed, in any way that was tried."
@@ -105,31 +163,3 @@ def _undisturbed(check: CaptureCheck) -> str:
 
 def _apart(db: float) -> str:
     return "equal" if db == math.inf else f"{decibel(db)} dB"
-
-
-def _parts(console: Console, tensors: Sequence[Attribution]) -> Table:
-    return name_table(
-        console,
-        ["tensor", "quantization", "kernels", "together", "mostly"],
-        [
-            (
-                t.tensor,
-                [
-                    decibel(t.quantization_db),
-                    decibel(t.kernel_db),
-                    decibel(t.total_db),
-                    t.label or "–",
-                ],
-                "red" if t.label in (KERNEL, REFERENCE_MISMATCH) else "",
-            )
-            for t in tensors
-        ],
-    )
-
-
-def _title(engine: EngineReport) -> str:
-    how = "built earlier in" if engine.cached else "built in"
-    facts = [f"{engine.layers} layers"] if engine.layers else []
-    facts += [f"{engine.size_bytes / 1e6:.1f} MB"] if engine.size_bytes else []
-    facts += [f"{how} {engine.build_s:.1f} s"]
-    return f"Engine of {engine.library} for {engine.built_for}: {', '.join(facts)}"

@@ -1,22 +1,28 @@
-"""Show what `inspect` found."""
+"""What a person sees of an inspected engine."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from qdebug.engine_info.diff import Change, Side
-from qdebug.engine_info.layers import EventKind, Source
-from qdebug.measure.inspection import InspectResult
-from qdebug.report.audit import print_audit
-from qdebug.report.inspect_layers import layers_table, node_name
-from qdebug.report.tables import name_table, print_table
-from qdebug.report.view import counted, number, printable, some
+from qdebug.engine_info.diff import Side
+from qdebug.engine_info.layers import (
+    QUANTIZED,
+    EngineLayer,
+    EngineTensor,
+    EventKind,
+    Role,
+    Source,
+)
+from qdebug.measure.inspection import EngineDiff, InspectResult
+from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
+from qdebug.report.engine import audit_blocks
+from qdebug.report.terminal import print_view
+from qdebug.report.words import counted, number, printable, some
+from qdebug.wording import option
 
 _SOURCES = {
     Source.ONNX: "ONNX model",
@@ -25,141 +31,220 @@ _SOURCES = {
     Source.PROFILE: "profile",
 }
 _FEW = 5
+_TOP = 20
+_MINOR = (EventKind.FUSION, EventKind.TACTIC)
 
 
 def print_inspection(console: Console, result: InspectResult, *, top: int, detailed: bool) -> None:
-    """Print an engine: its numbers, the first `top` layers, what stands out, the verdict last."""
+    """Print an engine: its numbers, the first `top` layers, what stands out, the verdict last;
+    `detailed` adds tactics, formats and all events."""
+    print_view(console, view(result, top=top, detailed=detailed))
+
+
+def view(result: InspectResult, *, top: int = _TOP, detailed: bool = False) -> list[Block]:
+    """See `print_inspection`."""
     info = result.info
-    name = printable(Path(result.file).name)
     by = f" of TensorRT {info.library}" if info.library else ""
-    console.print(Text(f"{name}: {_SOURCES[info.source]}{by}", style="bold"), soft_wrap=True)
-    print_table(console, _facts(result))
-    console.print()
-    layers_table(console, result, top=top, detailed=detailed)
-    for line in _findings(result, None if detailed else _FEW):
-        console.print(Text(line, style="yellow"))
-    _print_events(console, result, detailed)
+    name = printable(Path(result.file).name)
+    blocks: list[Block] = [
+        Line(f"{name}: {_SOURCES[info.source]}{by}", "title"),
+        Facts(tuple(_facts(result))),
+        Line(),
+        *_layers(result, top, detailed),
+        *(Line(line, "note") for line in _findings(result, None if detailed else _FEW)),
+        *_events(result, detailed),
+    ]
+    rows = None if detailed else top
     if result.audit is not None:
-        console.print()
-        print_audit(console, result.audit, Path(result.plan).name, None if detailed else top)
+        blocks += [Line(), *audit_blocks(result.audit, Path(result.plan).name, rows)]
     if result.diff is not None:
-        _print_diff(console, result, None if detailed else top)
-    for note in info.notes:
-        console.print(Text(f"Note: {note}", style="yellow"))
-    for check in result.conditions:
-        mark, style = ("holds", "green") if check.passed else ("FAILS", "bold red")
-        value = "not told by the file" if check.value is None else number(check.value)
-        console.print(Text.assemble((f"  {mark}  ", style), f"{check.expression}: {value}"))
+        blocks += _diff(result, result.diff, rows)
+    blocks += notes(info.notes)
+    blocks.append(conditions(result.conditions, "not in the file"))
     if result.judged:
-        style = "bold green" if result.passed else "bold red"
         unknown = len(result.audit.unknown) if result.audit else 0
         doubt = f", {counted(unknown, 'layer')} unknown" if unknown else ""
-        console.print(Text(("PASSED" if result.passed else "FAILED") + doubt, style=style))
+        verdict, style = ("PASSED", _GOOD) if result.passed else ("FAILED", _BAD)
+        blocks.append(Line(verdict + doubt, style))
+    return blocks
 
 
-def percent(value: float) -> str:
+_GOOD: Style = "good"
+_BAD: Style = "bad"
+
+
+def _percent(value: float) -> str:
     """A share; "<1 %" and ">99 %" for what is nearly none and nearly all."""
     if 0.995 <= value < 1:
         return ">99 %"
     return f"{100 * value:.0f} %" if value >= 0.01 or value == 0 else "<1 %"
 
 
-def _facts(result: InspectResult) -> Table:
+def _facts(result: InspectResult) -> Iterator[tuple[str, str]]:
     summary = result.summary
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
     total = sum(s.products for s in summary.shares)
     if summary.shares:
         parts = [f"{s.products} {s.precision or 'unknown'}" for s in summary.shares]
-        table.add_row("products", f"{total}: {', '.join(parts)}")
+        yield "products", f"{total}: {', '.join(parts)}"
         macs = sum(s.macs or 0 for s in summary.shares)
         if macs:
-            parts = [f"{percent((s.macs or 0) / macs)} {s.precision}" for s in summary.shares]
-            table.add_row("", f"{_si(macs)} MACs per sample: {', '.join(parts)}")
+            parts = [f"{_percent((s.macs or 0) / macs)} {s.precision}" for s in summary.shares]
+            yield "", f"{_si(macs)} MACs per sample: {', '.join(parts)}"
     if summary.others:
-        table.add_row("others", ", ".join(f"{n} {p}" for p, n in summary.others.items()))
+        yield "others", ", ".join(f"{n} {p}" for p, n in summary.others.items())
     layers = counted(summary.layers, "layer")
     if summary.nodes:
         shared = f"; {summary.fused_nodes} share one" if summary.fused_nodes else ""
-        table.add_row("fusion", f"{counted(summary.nodes, 'ONNX node')} in {layers}{shared}")
+        yield "fusion", f"{counted(summary.nodes, 'ONNX node')} in {layers}{shared}"
     else:
-        table.add_row("layers", layers)
+        yield "layers", layers
     if result.info.detailed:
-        table.add_row("reformats", str(len(summary.reformats)))
+        yield "reformats", str(len(summary.reformats))
     if summary.sparse is not None:
-        table.add_row("sparse", f"{summary.sparse} of {counted(total, 'product')}")
+        yield "sparse", f"{summary.sparse} of {counted(total, 'product')}"
     if summary.ms is not None:
         parts = [f"{number(s.ms, 3)} in {s.precision} products" for s in summary.shares if s.ms]
-        table.add_row("time", ", ".join([f"{number(summary.ms, 3)} ms", *parts]))
-    return table
+        yield "time", ", ".join([f"{number(summary.ms, 3)} ms", *parts])
 
 
-def _findings(result: InspectResult, most: int | None) -> list[str]:
+def _layers(result: InspectResult, top: int, detailed: bool) -> Iterator[Block]:
+    """The first `top` layers: the slowest where times are known, else in execution order."""
+    layers = list(result.info.working)
+    order = "in execution order"
+    if result.info.measured:
+        layers.sort(key=lambda layer: -(layer.time_ms or 0.0))
+        order = "slowest first"
+    shown = layers[:top]
+    hidden = len(layers) - len(shown)
+    more = f"; {hidden} more ({option('top', str(len(layers)))}, or the JSON)" if hidden else ""
+    yield Line(f"{counted(len(layers), 'layer')}, {order}{more}", "title")
+    if not shown:
+        return
+    number_of = {id(layer): i for i, layer in enumerate(result.info.layers, 1)}
+    left = set(map(id, result.summary.left_high))
+    columns: list[tuple[Column, Callable[[EngineLayer], str]]] = [
+        (Column("ONNX nodes", "name"), lambda x: _node_name(result, x)),
+        (Column("#", "number"), lambda x: str(number_of[id(x)])),
+        (Column("type", "op"), lambda x: x.layer_type),
+        (Column("prec."), lambda x: x.precision or "–"),
+        (Column("in → out"), _types),
+    ]
+    if result.info.measured:
+        ms = Column("ms", "number")
+        columns.append((ms, lambda x: "–" if x.time_ms is None else number(x.time_ms, 3)))
+    yield table_of(shown, columns, lambda x: "worst" if id(x) in left else _style(x))
+    if detailed:
+        for layer in shown:
+            yield Line(printable(layer.name), "title")
+            yield from (Line(line, indent=2) for line in _details(layer))
+
+
+def _style(layer: EngineLayer) -> Style:
+    if layer.role is Role.MATRIX:
+        return "fine" if layer.precision in QUANTIZED else ""
+    return "muted"
+
+
+def _node_name(result: InspectResult, layer: EngineLayer) -> str:
+    """What a layer computes, by the first ONNX node whose work it does; else its own name."""
+    info = result.info
+    own = [n for n in layer.onnx_nodes if info.layer_of(n) is layer]
+    plain = [n for n in own if not info.op_types.get(n, "").lower().endswith("quantizelinear")]
+    main = next(iter([*plain, *own]), None)
+    if main is None:
+        return layer.name
+    others = len(plain or own) - 1
+    return main + (f" +{others}" if others else "")
+
+
+def _types(layer: EngineLayer) -> str:
+    reads = _kinds(layer.inputs) or _kinds(layer.constants)
+    writes = _kinds(layer.outputs)
+    return f"{reads} → {writes}" if reads or writes else "–"
+
+
+def _kinds(tensors: Sequence[EngineTensor]) -> str:
+    return ",".join(dict.fromkeys(t.dtype for t in tensors if t.dtype))
+
+
+def _details(layer: EngineLayer) -> Iterator[str]:
+    if layer.onnx_nodes:
+        yield f"nodes   {', '.join(map(printable, layer.onnx_nodes))}"
+    if layer.tactic:
+        yield f"tactic  {printable(layer.tactic)}"
+    for word, tensors in (
+        ("reads", layer.inputs),
+        ("holds", layer.constants),
+        ("writes", layer.outputs),
+    ):
+        yield from (f"{word:<7} {_tensor(t)}" for t in tensors)
+    if layer.sparse:
+        yield "sparse  2:4 weights"
+
+
+def _tensor(tensor: EngineTensor) -> str:
+    dims = "" if tensor.dims is None else f" [{', '.join(map(str, tensor.dims))}]"
+    return f"{printable(tensor.name)} {tensor.dtype}{dims} {printable(tensor.format)}".rstrip()
+
+
+def _findings(result: InspectResult, most: int | None) -> Iterator[str]:
     summary, info = result.summary, result.info
-    lines = []
     for layer in summary.left_high[:most]:
-        lines.append(
-            f"{node_name(result, layer)} runs in {layer.precision} between quantized products."
-        )
+        name = printable(_node_name(result, layer))
+        yield f"{name} runs in {layer.precision} between quantized products."
     if summary.changes:
         pairs = Counter((e.writer.precision, e.reader.precision) for e in summary.changes)
         told = ", ".join(f"{n} × {a} → {b}" for (a, b), n in pairs.items())
-        lines.append(f"The precision changes between products: {told}.")
+        yield f"The precision changes between products: {told}."
     if summary.unread:
-        lines.append(
-            f"{counted(len(summary.unread), 'Q/DQ pair')} that no quantized kernel reads: "
-            f"{some(list(summary.unread), most)}."
-        )
-    missing = Counter(n.op_type for n in info.nodes if n.name not in info.of_node)
+        pairs_left = counted(len(summary.unread), "Q/DQ pair")
+        yield f"{pairs_left} that no quantized kernel reads: {some(list(summary.unread), most)}."
+    missing = Counter(node.op_type for node in info.unmapped_nodes)
     missing.pop("Constant", None)
     if missing:
         told = ", ".join(f"{n} {op}" for op, n in missing.most_common())
         nodes = counted(missing.total(), "node")
-        lines.append(f"{nodes} folded, or merged into others, without a layer: {told}.")
-    return lines
+        yield f"{nodes} folded, or merged into others, without a layer: {told}."
 
 
-def _print_events(console: Console, result: InspectResult, detailed: bool) -> None:
+def _events(result: InspectResult, detailed: bool) -> Iterator[Line]:
     events = result.info.events
     fused = sum(e.kind is EventKind.FUSION for e in events)
-    shown = [e for e in events if detailed or e.kind not in (EventKind.FUSION, EventKind.TACTIC)]
+    shown = [e for e in events if detailed or e.kind not in _MINOR]
     if fused and not detailed:
-        console.print(Text(f"{counted(fused, 'fusion')} logged (-v shows them).", style="dim"))
+        yield Line(f"{counted(fused, 'fusion')} logged ({option('verbose')} shows them).", "muted")
     most = len(shown) if detailed else _FEW
     for event in shown[:most]:
-        style = "dim" if event.kind in (EventKind.FUSION, EventKind.TACTIC) else "yellow"
-        console.print(Text(f"{event.kind}: {printable(event.text)}", style=style))
+        style: Style = "muted" if event.kind in _MINOR else "note"
+        yield Line(f"{event.kind}: {printable(event.text)}", style)
     if len(shown) > most:
-        console.print(Text(f"{len(shown) - most} more (-v shows them).", style="dim"))
+        yield Line(f"{len(shown) - most} more ({option('verbose')} shows them).", "muted")
 
 
-def _print_diff(console: Console, result: InspectResult, top: int | None) -> None:
-    other = result.diff
-    assert other is not None
-    console.print()
+def _diff(result: InspectResult, other: EngineDiff, top: int | None) -> Iterator[Block]:
     changes = other.diff.changes
-    title = (
+    yield Line()
+    yield Line(
         f"Against {printable(Path(other.other).name)}: {len(changes)} of "
-        f"{counted(other.diff.compared_nodes, 'node')} differ"
+        f"{counted(other.diff.compared_nodes, 'node')} differ",
+        "title",
     )
-    console.print(Text(title, style="bold"), soft_wrap=True)
     for name, value in result.values.items():
         after = other.values[name]
         if value is not None and after is not None and value != after:
-            console.print(f"  {name:<18} {number(value, 3):>8} → {number(after, 3)}")
+            yield Line(f"{name:<18} {number(value, 3):>8} → {number(after, 3)}", indent=2)
     if changes:
-        print_table(console, _diff_table(console, changes[:top]))
+        yield table_of(
+            changes[:top],
+            [
+                (Column("node", "name"), lambda c: c.node),
+                (Column("before"), lambda c: _side(c.before)),
+                (Column("after"), lambda c: _side(c.after)),
+                (Column("differs in"), lambda c: ", ".join(c.changed)),
+            ],
+        )
     if top is not None and len(changes) > top:
-        console.print(Text(f"{len(changes) - top} more (-v or --json).", style="dim"))
-
-
-def _diff_table(console: Console, changes: Sequence[Change]) -> Table:
-    return name_table(
-        console,
-        ["node", "before", "after", "differs in"],
-        [(c.node, [_side(c.before), _side(c.after), ", ".join(c.changed)], "") for c in changes],
-    )
+        yield Line(f"{len(changes) - top} more in the JSON.", "muted")
 
 
 def _side(side: Side | None) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
 from qdebug.report.names import shorten_names, tail
-from qdebug.report.view import counted, number, printable, share
+from qdebug.report.words import counted, number, printable, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

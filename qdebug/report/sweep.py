@@ -1,24 +1,24 @@
-"""Show what a sweep found: one table, then what it does not tell."""
+"""What a person sees of a sweep: one table, then what it does not tell; and the table as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from qdebug.measure.conditions import Checked
-from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult
-from qdebug.report.names import shorten, shorten_names
-from qdebug.report.tables import print_indented, print_table
-from qdebug.report.view import counted, decibel, number, printable, widest
+from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
+from qdebug.report.blocks import Block, Column, Line, Style, Table, notes, table_of
+from qdebug.report.names import shorten
+from qdebug.report.terminal import print_view
+from qdebug.report.words import counted, decibel, number, printable
+from qdebug.wording import option
 
-AXES = {
+_AXES = {
     "precision": "precision",
     "weights": "weights",
     "compute_capability": "for",
@@ -46,63 +46,57 @@ _TITLES = {
 }
 _USUAL = {"typing": "strong", "refit": "off", "version_compatible": "off"}
 """What goes without saying."""
-_LONGEST_VALUE = 24
 _MOST_LISTED = 3
 _GENERAL = "-vv shows"
 """Begins a hint that is of no use here."""
-
-
-@dataclass(frozen=True)
-class _Column:
-    """`rank` says which columns go first where a terminal has no room: the highest."""
-
-    head: str
-    cells: Sequence[str]
-    rank: int = 0
-
-    @property
-    def width(self) -> int:
-        return 1 + widest(self.cells, cell_len(self.head))
+_LONGEST_METRIC = 12
 
 
 def print_sweep(console: Console, result: SweepResult, *, detailed: bool) -> None:
     """Print a sweep; `detailed` lists all layers that are not as planned, and what the library said
     of what it could not build."""
-    for line, style in _title(result):
-        console.print(Text(line, style=style))
-    columns, hidden = _fitting(list(_columns(result, console)), console)
-    print_table(console, _table(columns, result))
-    if hidden:
-        console.print(Text(f"No room for {', '.join(hidden)} (--json, -o).", style="dim"))
-    for heading, lines in _findings(result, detailed):
-        console.print(Text(heading, style="yellow"), soft_wrap=not console.is_terminal)
-        for line in lines:
-            print_indented(console, line, 4)
-    for note in result.notes:
-        console.print(Text(f"Note: {printable(note)}", style="yellow"))
-    _print_verdict(console, result)
+    print_view(console, view(result, detailed=detailed))
 
 
 def print_engines(console: Console, folder: str) -> None:
-    """Say what was written to the folder of --save-engines."""
-    text = f"Wrote {folder}: N.engine and N.log are those of row #N."
-    console.print(Text(text), soft_wrap=True)
+    """Say which engines were written to a folder."""
+    print_view(console, [Line(f"Wrote {folder}: N.engine and N.log are those of row #N.")])
 
 
-def varying(result: SweepResult) -> list[str]:
+def sweep_to_csv(result: SweepResult) -> str:
+    """One line per combination, all figures of engines in columns; empty where there is none."""
+    text = io.StringIO()
+    rows = result.rows()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def view(result: SweepResult, *, detailed: bool = False) -> list[Block]:
+    """See `print_sweep`."""
+    blocks: list[Block] = [Line(line, style) for line, style in _title(result)]
+    blocks.append(_table(result))
+    for heading, lines in _findings(result, detailed):
+        blocks.append(Line(heading, "note"))
+        blocks += [Line(line, indent=4) for line in lines]
+    return [*blocks, *notes(result.notes), *_verdict(result)]
+
+
+def _varying(result: SweepResult) -> list[str]:
     """The axes of which there is more than one value, in order; having none is not one."""
     rows = [row.combination.values for row in result.combinations]
-    return [axis for axis in AXES if len({row[axis] for row in rows if row[axis]}) > 1]
+    return [axis for axis in _AXES if len({row[axis] for row in rows if row[axis]}) > 1]
 
 
-def _title(result: SweepResult) -> Iterator[tuple[str, str]]:
+def _title(result: SweepResult) -> Iterator[tuple[str, Style]]:
     name = printable(result.model.name)
     combinations = counted(len(result.combinations), "combination")
     samples = counted(result.samples, "sample")
-    yield f"{name}: {combinations}, {result.library}, {samples}", "bold"
-    axes = varying(result)
+    yield f"{name}: {combinations}, {result.library}, {samples}", "title"
+    axes = _varying(result)
     rows = [row.combination.values for row in result.combinations]
-    same = {a: next((r[a] for r in rows if r[a]), "") for a in AXES if a not in axes}
+    same = {a: next((r[a] for r in rows if r[a]), "") for a in _AXES if a not in axes}
     same = {axis: value for axis, value in same.items() if value != _USUAL.get(axis)}
     told = [_TITLES[axis].format(_value(value)) for axis, value in same.items() if value]
     if told:
@@ -121,68 +115,56 @@ def _title(result: SweepResult) -> Iterator[tuple[str, str]]:
         yield f"{printable(result.metric.name)} in FP32: {result.metric.reference:.4f}", ""
 
 
-def _columns(result: SweepResult, console: Console) -> Iterator[_Column]:
-    rows = result.combinations
-    marks = ["*" if row.number == result.best else "" for row in rows]
-    yield _Column("#", [f"{mark}{k}" for k, mark in enumerate(marks, start=1)])
-    for axis in varying(result):
-        values = [_value(row.combination.values[axis]) or "–" for row in rows]
-        if console.is_terminal:
-            values = shorten_names(values, _LONGEST_VALUE)
-        yield _Column(AXES[axis], values)
+def _table(result: SweepResult) -> Table:
+    def marked(row: SweepRow) -> str:
+        return f"{'*' if row.number == result.best else ''}{row.number}"
 
-    def engine(show: Callable[[EngineFacts], str]) -> list[str]:
-        return ["–" if row.engine is None else show(row.engine) for row in rows]
+    def value_of(axis: str) -> Callable[[SweepRow], str]:
+        return lambda row: _value(row.combination.values[axis]) or "–"
 
-    def errors(show: Callable[[OutputErrors], str]) -> list[str]:
-        return ["failed" if row.errors.failure else show(row.errors) for row in rows]
-
-    yield _Column("build s", engine(lambda e: f"{e.build_s:.1f}"), 2)
-    yield _Column("MB", engine(lambda e: f"{e.size_bytes / 1e6:.1f}"), 1)
-    yield _Column("layers", engine(lambda e: str(e.layers)), 3)
-    yield _Column("INT8", engine(lambda e: _percent(e, "int8_share")))
-    yield _Column("fused", engine(lambda e: _percent(e, "fused_share")), 5)
-    yield _Column("reform.", engine(lambda e: number(e.values["reformat_count"] or 0)), 4)
-    yield _Column("audit", ["failed" if r.engine is None else _audited(r.engine) for r in rows])
-    yield _Column("SQNR dB", errors(lambda e: decibel(e.sqnr_db)))
-    yield _Column("cosine", errors(_cosine), 6)
+    columns: list[tuple[Column, Callable[[SweepRow], str]]] = [
+        (Column("#", "number"), marked),
+        *((Column(_AXES[axis], "value"), value_of(axis)) for axis in _varying(result)),
+        (Column("build s", "number", 2), _of_engine(lambda e: f"{e.build_s:.1f}")),
+        (Column("MB", "number", 1), _of_engine(lambda e: f"{e.size_bytes / 1e6:.1f}")),
+        (Column("layers", "number", 3), _of_engine(lambda e: str(e.layers))),
+        (Column("INT8", "number"), _of_engine(lambda e: _percent(e, "int8_share"))),
+        (Column("fused", "number", 5), _of_engine(lambda e: _percent(e, "fused_share"))),
+        (
+            Column("reform.", "number", 4),
+            _of_engine(lambda e: number(e.values.get("reformat_count") or 0)),
+        ),
+        (Column("audit"), lambda row: "failed" if row.engine is None else _audited(row.engine)),
+        (Column("SQNR dB", "number"), _of_errors(lambda e: decibel(e.sqnr_db))),
+        (Column("cosine", "number", 6), _of_errors(_cosine)),
+    ]
     if result.metric:
-        yield _Column(shorten(result.metric.name, 12), errors(_task))
-    if any(row.latency_ms is not None for row in rows):
-        yield _Column("ms", ["–" if r.latency_ms is None else number(r.latency_ms) for r in rows])
-    if result.gated:
-        yield _Column("gate", ["holds" if row.passed else "FAILS" for row in rows])
-
-
-def _fitting(columns: list[_Column], console: Console) -> tuple[list[_Column], list[str]]:
-    """The columns that a terminal has room for, and the heads of the others."""
-    hidden: list[str] = []
-    while console.is_terminal and sum(c.width for c in columns) > console.width + 1:
-        last = max(columns, key=lambda c: c.rank)
-        if not last.rank:
-            break
-        columns.remove(last)
-        hidden.insert(0, last.head)
-    return columns, hidden
-
-
-def _table(columns: Sequence[_Column], result: SweepResult) -> Table:
-    table = Table(box=None, header_style="underline", padding=(0, 1, 0, 0))
-    left = {*AXES.values(), "audit", "gate"}
-    for column in columns:
-        table.add_column(
-            Text(column.head), justify="left" if column.head in left else "right", no_wrap=True
+        head = shorten(printable(result.metric.name), _LONGEST_METRIC)
+        columns.append((Column(head, "number"), _of_errors(_metric)))
+    if any(row.latency_ms is not None for row in result.combinations):
+        columns.append(
+            (
+                Column("ms", "number"),
+                lambda row: "–" if row.latency_ms is None else number(row.latency_ms),
+            )
         )
-    for k, cells in enumerate(zip(*(c.cells for c in columns), strict=True)):
-        table.add_row(*map(Text, cells), style=_style(result, k))
-    return table
+    if result.gated:
+        columns.append((Column("gate"), lambda row: "holds" if row.passed else "FAILS"))
+    return table_of(result.combinations, columns, lambda row: _style(result, row))
 
 
-def _style(result: SweepResult, k: int) -> str:
-    row = result.combinations[k]
+def _of_engine(show: Callable[[EngineFacts], str]) -> Callable[[SweepRow], str]:
+    return lambda row: "–" if row.engine is None else show(row.engine)
+
+
+def _of_errors(show: Callable[[OutputErrors], str]) -> Callable[[SweepRow], str]:
+    return lambda row: "failed" if row.errors.failure else show(row.errors)
+
+
+def _style(result: SweepResult, row: SweepRow) -> Style:
     if row.number == result.best:
-        return "bold green"
-    return "red" if row.engine is None or row.engine.mismatches else ""
+        return "good"
+    return "worst" if row.engine is None or row.engine.mismatches else ""
 
 
 def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[str]]]:
@@ -218,30 +200,31 @@ def _misbuilt(engine: EngineFacts, detailed: bool) -> Iterator[str]:
     for each in shown:
         yield f"{each.layer}: requested {each.requested}, built {each.built}"
     if len(engine.mismatches) > len(shown):
-        yield f"and {len(engine.mismatches) - len(shown)} more (-v or --json)"
+        yield f"and {len(engine.mismatches) - len(shown)} more (the JSON has all)"
 
 
-def _print_verdict(console: Console, result: SweepResult) -> None:
+def _verdict(result: SweepResult) -> Iterator[Line]:
     total = len(result.combinations)
     if result.kept:
-        told = f"{result.kept} of {total} were built earlier (--no-cache builds anew)."
-        console.print(Text(told, style="dim"))
+        anew = option("no_cache")
+        yield Line(
+            f"{result.kept} of {total} were built earlier ({anew} builds them again).", "muted"
+        )
     for checks in zip(*(row.conditions for row in result.combinations), strict=True):
         held = sum(c.passed for c in checks)
-        text = f"  {checks[0].expression}: holds in {held} of {total}"
+        text = f"{checks[0].expression}: holds in {held} of {total}"
         if not held:
             text += _closest(checks)
-        console.print(Text(printable(text), style="green" if held else "bold red"))
+        yield Line(printable(text), "fine" if held else "bad", 2)
     if not result.built:
-        console.print(Text("FAILED: no combination gave an engine.", style="bold red"))
+        yield Line("FAILED: no combination could be built.", "bad")
     elif result.gated:
         passed = sum(row.passed for row in result.combinations)
-        verdict, style = ("PASSED", "bold green") if passed else ("FAILED", "bold red")
         what = f"as planned and within every condition: {passed} of {total} combinations."
-        console.print(Text(f"{verdict}: {what}", style=style))
+        yield Line(f"PASSED: {what}", "good") if passed else Line(f"FAILED: {what}", "bad")
     if result.best is not None:
-        rule = "that pass" if result.gated else "built as planned (no --fail-on was given)"
-        console.print(Text(f"Best: #{result.best}, the fastest of those {rule}.", style="bold"))
+        rule = "that pass" if result.gated else f"built as planned (no {option('fail_on')} given)"
+        yield Line(f"Best: #{result.best}, the fastest of those {rule}.", "strong")
 
 
 def _closest(checks: Sequence[Checked]) -> str:
@@ -276,5 +259,5 @@ def _cosine(errors: OutputErrors) -> str:
     return "–" if errors.cosine is None else f"{errors.cosine:.5f}"
 
 
-def _task(errors: OutputErrors) -> str:
+def _metric(errors: OutputErrors) -> str:
     return "–" if errors.metric is None else f"{errors.metric:.4f}"

@@ -1,120 +1,174 @@
-"""Render views for a terminal, or as plain text where the output is not one."""
+"""Render a view for a terminal, as wide as that is; elsewhere as plain text without a cut."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
+from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
+from rich.measure import measure_renderables
+from rich.padding import Padding
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from qdebug.report.engine import print_engine
+from qdebug.report.blocks import Block, Checks, Column, Facts, Line, Table
 from qdebug.report.names import shorten_names
-from qdebug.report.tables import print_indented, print_table
-from qdebug.report.view import FIGURES, CompareView, widest
+from qdebug.report.words import widest
 
-_SHORTEST_NAME = 20
-_LONGEST_OP = 12
-_LONGEST_FACT = 24
-_OUTPUT = "output "
-MOST_MISMATCHES = 10
-"""Layers of an engine to list that were not built as planned."""
+_STYLES = {
+    "": "",
+    "title": "bold",
+    "strong": "bold",
+    "good": "bold green",
+    "fine": "green",
+    "bad": "bold red",
+    "worst": "red",
+    "note": "yellow",
+    "muted": "dim",
+}
+_LONGEST = {"op": 12, "value": 24}
+"""Where there is little room, cells of these kinds of columns are cut to so many characters."""
+_SHORTEST_NAME = 18
+_SHORTEST_REST = 24
+_LONGEST_FACT = 31
 
 
-def print_compare(console: Console, view: CompareView, run_file: Path | None) -> None:
-    """Print a comparison: facts, the worst layers, notes, the verdict last."""
-    console.print(Text(view.title, style="bold"))
-    print_table(console, _facts(view, console))
-    console.print()
-    console.print(Text(_layers_title(view), style="bold"), soft_wrap=True)
-    print_table(console, _layers(view, console))
-    _print_reasons(console, view)
-    if view.engine is not None:
-        print_engine(console, view.engine, MOST_MISMATCHES)
-    for note in view.notes:
-        console.print(Text(f"Note: {note}", style="yellow"))
-    for passed, text in view.conditions:
-        mark, style = ("holds", "green") if passed else ("FAILS", "bold red")
-        console.print(Text.assemble((f"  {mark}  ", style), text))
-    style = {True: "bold green", False: "bold red", None: ""}[view.passed]
-    console.print(Text(view.verdict, style=style))
-    if run_file is not None:
-        console.print(Text(f"Run file: {run_file}"), soft_wrap=True)
+def print_view(console: Console, view: Iterable[Block]) -> None:
+    """Print the blocks of a view."""
+    for block in view:
+        match block:
+            case Line():
+                _print_line(console, block)
+            case Facts():
+                _print_facts(console, block)
+            case Checks():
+                for passed, text in block.rows:
+                    mark, style = ("holds", "green") if passed else ("FAILS", "bold red")
+                    console.print(Text.assemble((f"  {mark}  ", style), text))
+            case Table():
+                _print_table(console, block)
+
+
+def print_written(console: Console, *paths: str | None) -> None:
+    """Say which files were written; None stands for one that was not asked for."""
+    for path in paths:
+        if path:
+            console.print(Text(f"Wrote {path}"), soft_wrap=True)
+
+
+def _print_line(console: Console, line: Line) -> None:
+    style = _STYLES[line.style]
+    if console.is_terminal:
+        text = Text(line.text, style=style)
+        console.print(Padding(text, (0, 0, 0, line.indent), expand=False) if line.text else "")
     else:
-        console.print(Text("No run file was written (-o run.h5 keeps the evidence).", style="dim"))
+        console.print(Text(" " * line.indent + line.text), soft_wrap=True)
 
 
-def _print_reasons(console: Console, view: CompareView) -> None:
-    console.print()
-    if not view.reasons:
-        return
-    console.print(Text("Why", style="bold"))
-    for layer, why, remedy in view.reasons:
-        console.print(Text(f"  {layer}"), soft_wrap=True)
-        for text, style in ((why, ""), (remedy, "green")):
-            if text:
-                print_indented(console, text, 4, style)
-    console.print()
-
-
-def _facts(view: CompareView, console: Console) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+def _print_facts(console: Console, facts: Facts) -> None:
+    table = RichTable(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    names = [name for name, _ in view.facts]
+    names = [name for name, _ in facts.rows]
     if console.is_terminal:
-        ends = shorten_names([name.removeprefix(_OUTPUT) for name in names], _LONGEST_FACT)
-        names = [
-            f"{_OUTPUT}{end}" if name.startswith(_OUTPUT) else end
-            for name, end in zip(names, ends, strict=True)
-        ]
-    for name, (_, text) in zip(names, view.facts, strict=True):
+        names = _fact_names(names)
+    for name, (_, text) in zip(names, facts.rows, strict=True):
         table.add_row(Text(name), Text(text))
-    return table
+    _print_rich(console, table)
 
 
-def _layers_title(view: CompareView) -> str:
-    executed = view.engine is not None and not view.engine.not_executed_because
-    title = f"Worst layers by local error{' in the simulation' if executed else ''}"
-    if view.local_samples:
-        title += f", on {view.local_samples} samples"
-    if view.hidden:
-        title += f" ({view.hidden} more in --json)"
-    return title
+def _fact_names(names: Sequence[str]) -> list[str]:
+    """Names that are too long, shortened behind their first word, such as "output"."""
+    starts = [f"{n.partition(' ')[0]} " if " " in n else "" for n in names]
+    rests = [n[len(start) :] for n, start in zip(names, starts, strict=True)]
+    short = shorten_names(rests, _LONGEST_FACT - 7)
+    return [
+        name if cell_len(name) <= _LONGEST_FACT else start + rest
+        for name, start, rest in zip(names, starts, short, strict=True)
+    ]
 
 
-def _layers(view: CompareView, console: Console) -> Table:
-    table = Table(
-        box=None,
-        header_style="underline",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    op_width = widest([r.op_type for r in view.layers], 2)
-    width = widest([r.layer for r in view.layers], 5)
-    numbers = {
-        metric.column: [row.figures[k] for row in view.layers] for k, metric in enumerate(FIGURES)
-    }
-    if console.is_terminal:  # elsewhere nothing is cut
-        op_width = min(_LONGEST_OP, op_width)
-        taken = 1 + sum(1 + widest(cells, len(head)) for head, cells in numbers.items())
-        taken += len("10 prec. ") + op_width
-        width = min(max(_SHORTEST_NAME, console.width - taken), width)
-    table.add_column("#", justify="right", min_width=2)
-    table.add_column("layer", width=width, no_wrap=True)
-    table.add_column("op", width=op_width, no_wrap=True)
-    table.add_column("prec.", no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
-    rows = view.layers
-    names = shorten_names([r.layer for r in rows], width, [r.op_type for r in rows])
-    for name, row in zip(names, rows, strict=True):
-        table.add_row(
-            row.rank,
-            Text(name),
-            Text(row.op_type),
-            row.precision,
-            *row.figures,
-            style="red" if row.worst else "",
+def _print_table(console: Console, table: Table) -> None:
+    columns = [(column, [row[k] for row in table.rows]) for k, column in enumerate(table.columns)]
+    hidden: list[str] = []
+    if console.is_terminal:
+        columns, hidden = _fitted(columns, console.width)
+    rich = RichTable(box=None, header_style="underline", padding=(0, 1, 0, 0), pad_edge=False)
+    for column, _ in columns:
+        rich.add_column(
+            Text(column.head),
+            justify="right" if column.kind == "number" else "left",
+            no_wrap=column.kind != "rest",
+            overflow="fold" if column.kind == "rest" else "ellipsis",
         )
-    return table
+    for k, row in enumerate(zip(*(cells for _, cells in columns), strict=True)):
+        rich.add_row(*map(Text, row), style=_STYLES[table.style(k)])
+    _print_rich(console, rich)
+    if hidden:
+        text = f"No room for {', '.join(hidden)}: a wider terminal or the JSON shows them."
+        console.print(Text(text, style="dim"))
+
+
+def _fitted(
+    columns: list[tuple[Column, list[str]]], width: int
+) -> tuple[list[tuple[Column, list[str]]], list[str]]:
+    """The columns that `width` has room for, their cells cut to it, and the heads of the others."""
+    columns = [(column, _cut(column, cells)) for column, cells in columns]
+    hidden: list[str] = []
+    while _needed(columns) > width + 1:  # nothing stands behind the last
+        last = max((column for column, _ in columns), key=lambda column: column.drop)
+        if not last.drop:
+            break
+        columns = [entry for entry in columns if entry[0] is not last]
+        hidden.insert(0, last.head)
+    room = width + 1 - sum(_width(*entry) for entry in columns if entry[0].kind != "name")
+    names = sum(column.kind == "name" for column, _ in columns)
+    endings = next((cells for column, cells in columns if column.kind == "op"), ())
+    return [
+        (column, shorten_names(cells, max(_SHORTEST_NAME, room // names - 1), endings))
+        if column.kind == "name"
+        else (column, cells)
+        for column, cells in columns
+    ], hidden
+
+
+def _cut(column: Column, cells: list[str]) -> list[str]:
+    longest = _LONGEST.get(column.kind)
+    if longest is None:
+        return cells
+    if column.kind == "value":
+        return shorten_names(cells, longest)
+    return [
+        c if cell_len(c) <= longest else set_cell_size(c, longest - 1).rstrip() + "…" for c in cells
+    ]
+
+
+def _width(column: Column, cells: Sequence[str]) -> int:
+    if column.kind == "rest":
+        return _SHORTEST_REST
+    return 1 + widest(cells, cell_len(column.head))
+
+
+def _needed(columns: Sequence[tuple[Column, list[str]]]) -> int:
+    """The least width: names may be cut."""
+    return sum(
+        min(_width(c, cells), _SHORTEST_NAME + 1) if c.kind == "name" else _width(c, cells)
+        for c, cells in columns
+    )
+
+
+def _print_rich(console: Console, table: RichTable) -> None:
+    """Off a terminal without the spaces that fill its lines up, and as wide as it wants to be."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    unbounded = console.options.update(max_width=1_000_000)
+    wide = max(console.width, measure_renderables(console, unbounded, [table]).maximum)
+    page = Console(file=io.StringIO(), width=wide, color_system=None)
+    with page.capture() as captured:
+        page.print(table)
+    text = "\n".join(line.rstrip() for line in captured.get().splitlines())
+    if not console.encoding.lower().startswith("utf"):
+        text = text.replace("█", "#")
+    console.print(Text(text), soft_wrap=True)

@@ -42,14 +42,14 @@ def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, an
     assert answer["selected_point"] is None
     assert sorted(read_plan("p.yaml").layers) == point["pinned"]
     text = Path("p.yaml").read_text("utf-8")
-    assert f"taken by hand: {point['value']:.6g} holds" in text
+    assert f"selected point: {point['value']:.6g} holds" in text
     assert "search's answer" in text
 
 
 def test_a_point_below_the_target_is_written_and_says_so(desk: Any, answer: Any) -> None:
     done = desk.run(*SEARCH, "--select-point", "1", "-o", "p.yaml")
     assert done.code == 1
-    assert "TARGET NOT MET: point 1 of" in done.out and "taken by hand" in done.out
+    assert "TARGET NOT MET: the selected point 1 of" in done.out
     assert read_plan("p.yaml").layers == {}
 
 

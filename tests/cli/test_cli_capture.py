@@ -53,7 +53,7 @@ def test_where_no_way_shows_anything_the_outputs_are_what_is_known(
     done = desk.run(*FLAGS)
     assert done.code == 0, done.err
     assert "Nothing inside the engine could be observed" in done.out
-    assert "not observed" in done.out and "(--json says why)" in done.out
+    assert "not observed" in done.out and "(the JSON says why)" in done.out
 
 
 @pytest.mark.parametrize("keep", ["all", "worst:2"])

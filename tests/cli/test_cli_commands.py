@@ -95,7 +95,7 @@ def test_configuration_with_a_flag_on_top(desk: Any) -> None:
 
 def test_top_limits_the_table(desk: Any) -> None:
     out = desk.compare("--top", "2").out
-    assert "3 more in --json" in out and "\n 2 " in out and "\n 3 " not in out
+    assert "3 more in the JSON" in out and "\n2 " in out and "\n3 " not in out
 
 
 def test_odd_names_are_shown_as_they_are(desk: Any, cnn: Any) -> None:

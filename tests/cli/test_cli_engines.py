@@ -234,7 +234,7 @@ def test_an_engine_that_is_wrong_in_fp32_already(
     execute_with_fake(monkeypatch, spoilt)
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
     done = desk.run(*flags)
-    assert "'out' is wrong in the engine of FP32 already" in done.out
+    assert "'out' is wrong in the FP32 engine already" in done.out
     found = desk.run(*flags, "--json", "-").json
     execution = found["engine"]["execution"]
     assert execution["preflight"]["reference_mismatch"] == ["out"]

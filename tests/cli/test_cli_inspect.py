@@ -89,7 +89,7 @@ def test_a_build_log_is_audited_against_its_plan_as_a_program(real: Any) -> None
     done = real.spawn("inspect", "build.log", "--expect", "plan.yaml", "--fail-on", "int8_share>=1")
     assert (done.code, done.err) == (0, "")
     assert "products   3: 3 int8" in done.out
-    assert "Requested (plan.yaml) vs. built precision: 4 as-planned, 1 gone" in done.out
+    assert "Requested vs. built precision (plan.yaml): 4 as-planned, 1 gone" in done.out
     assert "  gone: flatten\n" in done.out
     assert done.out.splitlines()[-1] == "PASSED"
 

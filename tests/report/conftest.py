@@ -20,8 +20,7 @@ from qdebug.measure.result import (
     TaskResult,
     TensorResult,
 )
-from qdebug.report.terminal import print_compare
-from qdebug.report.view import compare_view
+from qdebug.report.compare import print_compare
 from qdebug.results import ModelRef
 from qdebug.types import Precision, Skipped
 
@@ -72,7 +71,7 @@ def show(found: CompareResult, *, width: int | None, run_file: Path | None = Non
         highlight=False,
         color_system="truecolor" if width else None,
     )
-    print_compare(console, compare_view(found), run_file)
+    print_compare(console, found, run_file=run_file)
     return file.getvalue()
 
 

@@ -125,7 +125,7 @@ def test_coverage(many: RangesResult) -> None:
     assert "held-out" not in show(many, None)
     one = dynamics("t", np.ones((16, 4)))
     text = show(result([one], [Excess("t", 1.5, 0.25)]), None)
-    assert "1 of 1 tensors, most in t (1.5 times, 25% of the samples)" in text
+    assert "1 of 1 tensor, most in t (1.5 times, 25% of the samples)" in text
     assert "stay within" in show(result([one], [Excess("t", 1.0, 0.0)]), None)
     assert "the first sample gives every tensor most of its range" in text
     late = dynamics("t", np.append(np.ones((15, 4)), np.full((1, 4), 9.0), axis=0))

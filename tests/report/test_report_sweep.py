@@ -23,8 +23,7 @@ from qdebug.measure.sweep import (
     SweepResult,
     SweepRow,
 )
-from qdebug.report.sweep import print_sweep
-from qdebug.report.sweep_json import sweep_to_csv
+from qdebug.report.sweep import print_sweep, sweep_to_csv
 from qdebug.results import ModelRef
 
 VALUES = {"int8_share": 1.0, "fused_share": 0.5, "reformat_count": 12.0}
@@ -89,7 +88,7 @@ def test_it_fits_a_terminal(gpu: bool) -> None:
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert "per-channel weights, compute capability 8.6+8.9" in text  # the same in all
-    assert "No room for" in text and "(--json, -o)" in text
+    assert "No room for" in text and "the JSON" in text
     assert "#3 failed: no kernel for [bold]x[/] Build for another." in text
     assert "#4 not built as planned: layer0: requested int8, built fp32" in text
     assert "and 2 more" in text and "much" not in text

@@ -19,13 +19,14 @@ from qdebug.pipeline.bisect.engines import (
     with_kernel_causes,
 )
 from qdebug.pipeline.bisect.rounds import SearchOptions, answered, with_selected_point
-from qdebug.pipeline.bisect.setup import prepare, untimed_notes
+from qdebug.pipeline.bisect.setup import Setup, prepare, untimed_notes
 from qdebug.pipeline.bisect.target import direction_notes
 from qdebug.pipeline.engine.build import capture_note, save_engine
 from qdebug.results import ModelRef
+from qdebug.search.find import SearchResult
 from qdebug.search.outcome import BisectResult
 from qdebug.search.pareto import check_select_point
-from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.types import Precision, ProgressCallback, ignore_progress
 
 
 def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progress) -> BisectResult:
@@ -70,6 +71,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     return BisectResult(
         model=ModelRef(settings.model, setup.model.file.sha256),
         precision=setup.planned.bound.plan.precision,
+        fp16_kernels=setup.context.fp16_kernels if _uses_fp16(setup, search) else None,
         target=searched.condition.expression,
         bound=searched.condition.bound,
         figure=searched.condition.figure,
@@ -100,3 +102,9 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         selected_point=answer.taken,
         pinned_by_plan=pinned_by_plan(setup),
     )
+
+
+def _uses_fp16(setup: Setup, search: SearchResult) -> bool:
+    """Whether any candidate that was run has a layer in FP16."""
+    pinned = (precision for e in search.history for _, precision in e.pins)
+    return Precision.FP16 in {*setup.pair.precisions.values(), *pinned}

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from qdebug.results import Result
 
 if TYPE_CHECKING:
     from qdebug.plan.export.source import Rendered, Source
@@ -39,6 +41,27 @@ class ExportTarget:
         module, function = self.renderer.split(":")
         rendered: Rendered = getattr(import_module(f"{__name__}.{module}"), function)(source, path)
         return rendered
+
+
+@dataclass(frozen=True, repr=False)
+class ExportResult(Result):
+    """What was written for another tool, and what its user must know."""
+
+    SCHEMA: ClassVar[str] = "qdebug.export/1"
+    ROWS: ClassVar[str] = "written"
+
+    target: str
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def written(self) -> list[dict[str, str]]:
+        """The files as rows of a table."""
+        return [{"file": str(file)} for file in self.files]
+
+    def headline(self) -> str:
+        """What was written, and for what."""
+        return f"{', '.join(map(str, self.files))} for {self.target}"
 
 
 EXPORT_TARGETS: Mapping[str, ExportTarget] = {

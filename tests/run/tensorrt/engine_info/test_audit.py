@@ -1,4 +1,4 @@
-"""Asked against built, on real builds and on layers written by hand."""
+"""Requested vs. built precision, on real builds and on layers written by hand."""
 
 from __future__ import annotations
 

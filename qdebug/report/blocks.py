@@ -1,0 +1,104 @@
+"""What a report consists of: lines, facts, tables and checks, as data.
+
+The view of each command is a sequence of these blocks, in the order in which they are read; the
+terminal and HTML render any such sequence. Texts are as a person should read them, with names in
+full: what has no room for a name shortens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from qdebug.measure.conditions import Checked
+from qdebug.report.words import number, printable
+
+T = TypeVar("T")
+Style = Literal["", "title", "strong", "good", "fine", "bad", "worst", "note", "muted"]
+Kind = Literal["text", "number", "name", "op", "value", "rest"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of text; what has no room goes on below, `indent` spaces in."""
+
+    text: str = ""
+    style: Style = ""
+    indent: int = 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and what there is to say of each."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        kind: "name" takes the room that is left, and its cells stay distinguishable; "op" and
+            "value" are cut where there is little room; "number" is set to the right; "rest", the
+            last column, goes on in further lines.
+        drop: columns with the highest are left out first where there is no room; 0 never.
+    """
+
+    head: str
+    kind: Kind = "text"
+    drop: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns; `styles` has one for each row, or none."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    styles: tuple[Style, ...] = ()
+
+    def style(self, row: int) -> Style:
+        """That of a row, by its index."""
+        return self.styles[row] if self.styles else ""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What was to hold, and whether it does."""
+
+    rows: tuple[tuple[bool, str], ...]
+
+
+Block = Line | Facts | Table | Checks
+View = Sequence[Block]
+
+
+def table_of(
+    items: Iterable[T],
+    columns: Sequence[tuple[Column, Callable[[T], str]]],
+    style: Callable[[T], Style] = lambda _: "",
+) -> Table:
+    """A table with a row for each item; each column says how its cells are made."""
+    listed = list(items)
+    return Table(
+        tuple(column for column, _ in columns),
+        tuple(tuple(printable(cell(item)) for _, cell in columns) for item in listed),
+        tuple(style(item) for item in listed),
+    )
+
+
+def conditions(checked: Iterable[Checked], unknown: str = "no value") -> Checks:
+    """The conditions of a gate, each with the worst value found; `unknown` stands for none."""
+    return Checks(
+        tuple(
+            (c.passed, f"{c.expression}: {unknown if c.value is None else number(c.value)}")
+            for c in checked
+        )
+    )
+
+
+def notes(texts: Iterable[str]) -> list[Block]:
+    """What the reader must know."""
+    return [Line(f"Note: {printable(text)}", "note") for text in texts]

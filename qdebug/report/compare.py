@@ -1,0 +1,196 @@
+"""What a person sees of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from qdebug.measure.engine_causes import ENGINE_LABELS
+from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
+from qdebug.measure.result import CompareResult, LayerResult
+from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
+from qdebug.report.engine import engine_blocks
+from qdebug.report.terminal import print_view
+from qdebug.report.words import counted, decibel, in_decibels, number, printable, share
+from qdebug.types import Fp16Kernels
+from qdebug.wording import option
+
+FP16_KERNELS = {
+    Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",
+    Fp16Kernels.EXACT: "simulated with exact sums; TensorRT's kernels sum in FP16",
+}
+_FIGURES = tuple(metric for metric in LAYER_METRICS if metric.column)
+"""The metrics that the table of layers shows."""
+_MOST_REASONS = 3
+_MOST_OUTPUTS = 4
+_MOST_MISMATCHES = 10
+
+
+def print_compare(
+    console: Console, result: CompareResult, *, top: int = 10, run_file: Path | None = None
+) -> None:
+    """Print a comparison: facts, the `top` worst layers, the reasons, notes, the verdict; last, the
+    run file that was written."""
+    print_view(console, view(result, top=top))
+    written = Line(f"Run file: {run_file}")
+    missing = f"No run file was written ({option('output', 'run.h5')} keeps the evidence)."
+    print_view(console, [written if run_file else Line(missing, "muted")])
+
+
+def view(result: CompareResult, *, top: int = 10) -> list[Block]:
+    """The view of a comparison with at most `top` layers."""
+    shown = result.layers[:top]
+    blocks: list[Block] = [
+        Line(_title(result), "title"),
+        Facts(tuple(_facts(result))),
+        Line(),
+        Line(_layers_title(result, len(shown)), "title"),
+        table_of(
+            shown,
+            [
+                (Column("#", "number"), lambda x: str(x.rank)),
+                (Column("layer", "name"), lambda x: x.name),
+                (Column("op", "op"), lambda x: x.op_type),
+                (Column("prec."), lambda x: str(x.precision)),
+                *((Column(m.column, "number"), _figure(m)) for m in _FIGURES),
+            ],
+            _style,
+        ),
+        Line(),
+    ]
+    reasons = [*_engine_reasons(result), *_reasons(shown)]
+    if reasons:
+        blocks += [Line("Why", "title"), *reasons, Line()]
+    if result.engine is not None:
+        blocks += engine_blocks(result.engine, _MOST_MISMATCHES)
+    blocks += notes(result.notes)
+    blocks.append(conditions(result.conditions))
+    blocks.append(_verdict(result))
+    return blocks
+
+
+def _title(result: CompareResult) -> str:
+    simulated = result.engine.not_executed_because if result.engine else True
+    how = "simulated on ONNX Runtime" if simulated else f"on {result.backend}"
+    return (
+        f"{printable(result.model.name)}: {_precision(result)} {how} against FP32, "
+        f"{counted(result.samples, 'sample')}"
+    )
+
+
+def _precision(result: CompareResult) -> str:
+    """The precisions that layers run in, the plan's own first."""
+    used = {str(layer.precision) for layer in result.layers}
+    others = sorted(used - {result.precision, "fp32"})
+    return " + ".join(p.upper() for p in [result.precision, *others])
+
+
+def _facts(result: CompareResult) -> Iterator[tuple[str, str]]:
+    if result.metric:
+        metric = result.metric
+        change = metric.candidate - metric.reference
+        text = f"{metric.reference:.4f} in FP32, {metric.candidate:.4f} now ({change:+.4f})"
+        yield printable(metric.name), text
+    for output in result.outputs[:_MOST_OUTPUTS]:
+        yield f"output {printable(output.name)}", _metrics_text(output.metrics)
+    if result.first_divergence:
+        first = result.first_divergence
+        where = printable(first.layer or first.tensor)
+        yield f"first under {first.threshold_db:g} dB", f"{where} ({in_decibels(first.sqnr_db)})"
+    harmless = {x.tensor for x in result.layers if x.harmless}
+    broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
+    if broken:
+        text = f"{counted(len(broken), 'tensor')}, first in {printable(broken[0].name)}"
+        yield "NaN or Inf", text
+    if result.fp16_kernels is not None:
+        yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
+    text = f"{counted(len(result.tensors), 'tensor')} of {counted(len(result.layers), 'layer')}"
+    skipped = sum(1 for s in result.skipped if s.reason != "not floating point")
+    yield "compared", text + (f"; {skipped} skipped (the JSON says why)" if skipped else "")
+
+
+def _metrics_text(metrics: Metrics) -> str:
+    if not metrics.is_finite:
+        return f"{metrics.nan_count} NaN, {metrics.inf_count} Inf"
+    return (
+        f"SQNR {in_decibels(metrics.sqnr_db)}, cosine {metrics.cosine:.5f}, "
+        f"largest error {number(metrics.max_abs_err, 3)} of {number(metrics.ref_amax, 3)}, "
+        f"worst sample {metrics.worst_sample} ({in_decibels(metrics.worst_sample_sqnr_db)})"
+    )
+
+
+def _layers_title(result: CompareResult, shown: int) -> str:
+    executed = result.engine is not None and result.engine.executed
+    title = f"Worst layers by local error{' in the simulation' if executed else ''}"
+    if result.local_samples:
+        title += f", on {counted(result.local_samples, 'sample')}"
+    hidden = len(result.layers) - shown
+    return title + (f" ({hidden} more in the JSON)" if hidden else "")
+
+
+def _figure(metric: Metric) -> Callable[[LayerResult], str]:
+    """What makes the cells of a metric."""
+
+    def cell(layer: LayerResult) -> str:
+        if metric.name == "local_sqnr_db" and layer.harmless:
+            return "harmless"
+        value = layer.figure(metric.name)
+        if metric.unit == "dB":
+            return decibel(value)
+        if metric.unit == "share":
+            return share(value)
+        return "–" if value is None else number(value, 3)
+
+    return cell
+
+
+def _style(layer: LayerResult) -> Style:
+    wrong = layer.rank == 1 and layer.local_sqnr_db is not None and not layer.harmless
+    return "worst" if wrong else ""
+
+
+def _reasons(layers: Sequence[LayerResult]) -> Iterator[Line]:
+    """The main cause of each of the worst layers; the same remedy for the same cause only once."""
+    said: set[str] = set()
+    own = [
+        (layer, [c for c in layer.causes if c.label not in ENGINE_LABELS])
+        for layer in layers
+        if not layer.harmless
+    ]
+    for layer, causes in [entry for entry in own if entry[1]][:_MOST_REASONS]:
+        cause = causes[0]
+        yield Line(printable(layer.name), indent=2)
+        yield Line(f"{cause}: {printable(cause.evidence)}.", indent=4)
+        if cause.remedy not in said:
+            yield Line(cause.remedy, "fine", 4)
+        said.add(cause.remedy)
+
+
+def _engine_reasons(result: CompareResult) -> Iterator[Line]:
+    """For each cause that only an engine shows, the first layer in execution order."""
+    order = {t.name: k for k, t in enumerate(result.tensors)}
+    layers = sorted(result.layers, key=lambda x: order.get(x.tensor, 0))
+    for label in ENGINE_LABELS:
+        found = [(x, c) for x in layers for c in x.causes if c.label == label]
+        if found:
+            layer, cause = found[0]
+            more = f", and in {counted(len(found) - 1, 'more layer')}" if len(found) > 1 else ""
+            yield Line(printable(layer.name), indent=2)
+            yield Line(f"{cause}: {printable(cause.evidence)}{more}.", indent=4)
+            yield Line(printable(cause.remedy), "fine", 4)
+
+
+def _verdict(result: CompareResult) -> Line:
+    """An engine that is as planned is not a gate by itself."""
+    checked = result.conditions
+    if result.engine is not None and not result.engine.passed and result.engine.audit:
+        count = counted(len(result.engine.audit.mismatches), "layer")
+        return Line(f"FAILED: {count} of the engine not built as planned.", "bad")
+    if not checked:
+        return Line(f"No gate was set ({option('fail_on')}).")
+    failed = sum(not c.passed for c in checked)
+    if failed:
+        return Line(f"FAILED: {failed} of {counted(len(checked), 'condition')} failed.", "bad")
+    return Line(f"PASSED: {counted(len(checked), 'condition')} passed.", "good")

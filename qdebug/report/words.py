@@ -1,0 +1,65 @@
+"""How numbers and names are worded, wherever they are shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with `digits` significant digits; words for what is not finite."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return f"{value:.{digits}g}"
+
+
+def decibel(value: float | None) -> str:
+    """An SQNR in dB with one decimal; "exact" where there is no error at all."""
+    if value is None:
+        return "–"
+    if math.isinf(value) and value > 0:
+        return "exact"
+    return number(value) if not math.isfinite(value) else f"{value:.1f}"
+
+
+def in_decibels(value: float | None) -> str:
+    """As `decibel`, with its unit where it is a number."""
+    text = decibel(value)
+    return text if text in ("exact", "–") else f"{text} dB"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage that shows small ones too."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    if value < 1e-4:
+        return "<0.01%"
+    return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.0f}%"
+
+
+def printable(name: str) -> str:
+    """A user's name with what would move the cursor or end the line written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def counted(count: int, what: str) -> str:
+    """Such as "1 tensor" and "3 tensors"."""
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def some(names: Sequence[str], most: int | None) -> str:
+    """The first `most` names, and how many more there are; None lists them all."""
+    shown = [printable(n) for n in names[:most]]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + more
+
+
+def widest(texts: Sequence[str], least: int) -> int:
+    """The width in cells of the widest text, at least `least`."""
+    return max([least, *(cell_len(t) for t in texts)])
