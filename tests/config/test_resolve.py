@@ -82,6 +82,8 @@ def test_sizes(text: str, size: int, tmp_path: Path) -> None:
         (CompareSettings, "fallback_precision", "int8", "CHOICE"),
         (CompareSettings, "backend", "x", "BACKEND-UNKNOWN"),
         (CompareSettings, "keep_dtype", "x", "CHOICE"),
+        (CompareSettings, "weights", "per-row", "CHOICE"),
+        (CompareSettings, "batch_size", "0", "VALUE"),
         (CompareSettings, "samples", "0", "VALUE"),
         (CompareSettings, "samples", "many", "VALUE"),
         (CompareSettings, "optimization_level", "6", "VALUE"),
