@@ -25,11 +25,7 @@ CLASSES = {
 }
 FAMILIES = {cls.family: name for name, cls in CLASSES.items() if name != "QdebugError"}
 # Errors raised here still take the general code of their class. Remove a line when all have one.
-WITHOUT_CODES = (
-    "engine_info/",
-    "report/",
-    "run/tensorrt/",
-)
+WITHOUT_CODES = ("report/",)
 
 
 def _name(file: Path) -> str:

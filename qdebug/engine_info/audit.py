@@ -111,7 +111,9 @@ def audit(asked: Mapping[str, Precision], info: EngineInfo) -> Audit:
     """
     if not info.detailed:
         raise UsageError(
-            "the engine's layers carry no precision, so nothing can be audited", NAMES_ONLY
+            "the engine's layers carry no precision, so nothing can be audited",
+            NAMES_ONLY,
+            code="QD-USAGE-AUDIT-NAMES-ONLY",
         )
     nodes = {node.name: node for node in info.nodes}
     _check_same_model(asked, nodes, info)
@@ -131,6 +133,7 @@ def _check_same_model(
             f"{len(absent)} of the {len(asked)} layers asked for are not in the engine, for "
             f"example '{absent[0]}'",
             "Give the engine that was built from this model.",
+            code="QD-USAGE-AUDIT-OTHER-MODEL",
         )
 
 

@@ -75,10 +75,14 @@ def read_build_log(text: str, name: str) -> EngineInfo:
             f"{name} is no build log that lists the engine's layers",
             "Build with a verbose logger (trtexec --verbose, trt.Logger.VERBOSE) and "
             "--profilingVerbosity=detailed.",
+            code="QD-USAGE-ENGINE-FILE",
         )
     layers, unread = _layers(lines[starts[-1] :], stripped[starts[-1] :])
     if not layers:
-        raise UsageError(f"{name}: the list of the engine's layers in line {starts[-1] + 1} is cut")
+        raise UsageError(
+            f"{name}: the list of the engine's layers in line {starts[-1] + 1} is cut",
+            code="QD-USAGE-ENGINE-FILE-DAMAGED",
+        )
     before = starts[-2] + 1 if len(starts) > 1 else 0
     names_only = all(not layer.inputs and not layer.outputs for layer in layers)
     notes = [NAMES_ONLY] if names_only else []

@@ -9,6 +9,7 @@ from typing import Annotated
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import UsageError
 from qdebug.results import Json, MaybeText
+from qdebug.wording import option
 
 _HELPERS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
 _TIME_CHANGE = 0.1
@@ -67,8 +68,9 @@ def diff(before: EngineInfo, after: EngineInfo) -> Diff:
     fewer = min(len(first), len(second))
     if not common or len(common) < fewer / 2:
         raise UsageError(
-            f"--diff: only {len(common)} of {fewer} ONNX nodes are in both files",
+            f"{option('diff')}: only {len(common)} of {fewer} ONNX nodes are in both files",
             "Give two engines of the same model, with --profilingVerbosity=detailed.",
+            code="QD-USAGE-DIFF-OTHER-MODEL",
         )
     changes = []
     for node in [*first, *(n for n in second if n not in first)]:

@@ -52,6 +52,7 @@ def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
         raise UsageError(
             f"{name} is no layer information of an engine",
             "trtexec --exportLayerInfo=FILE --profilingVerbosity=detailed writes it.",
+            code="QD-USAGE-ENGINE-FILE",
         )
     entries = document.get("Layers", [document])
     layers = tuple(_layer(entry, f"{name}, layer {i}") for i, entry in enumerate(entries))
@@ -102,7 +103,10 @@ def tensor_of(fields: Mapping[str, Any], where: str) -> EngineTensor:
     dtype = _text(fields, "Datatype", where) or _text(fields, "DataType", where) or both
     dims = fields.get("Dimensions")
     if dims is not None and not (isinstance(dims, list) and all(isinstance(d, int) for d in dims)):
-        raise UsageError(f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers")
+        raise UsageError(
+            f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers",
+            code="QD-USAGE-ENGINE-FILE-DAMAGED",
+        )
     return EngineTensor(
         name=_text(fields, "Name", where),
         dtype=canonical_dtype(dtype) or dtype.lower(),
@@ -116,7 +120,9 @@ def _layer(entry: object, where: str) -> EngineLayer:
     if isinstance(entry, str):
         return EngineLayer(entry, onnx_nodes=nodes_in_name(entry), named_only=True)
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{where} is {type(entry).__name__}, not an object")
+        raise UsageError(
+            f"{where} is {type(entry).__name__}, not an object", code="QD-USAGE-ENGINE-FILE-DAMAGED"
+        )
     name = _text(entry, "Name", where)
     told = "Metadata" in entry
     metadata = _text(entry, "Metadata", where)
@@ -145,7 +151,9 @@ def _weights(entry: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
 def _tensors(entry: Mapping[str, Any], key: str, where: str) -> tuple[EngineTensor, ...]:
     found = entry.get(key, [])
     if not isinstance(found, list) or not all(isinstance(x, Mapping) for x in found):
-        raise UsageError(f"{where}: '{key}' is not a list of tensors")
+        raise UsageError(
+            f"{where}: '{key}' is not a list of tensors", code="QD-USAGE-ENGINE-FILE-DAMAGED"
+        )
     return tuple(tensor_of(fields, where) for fields in found)
 
 
@@ -158,7 +166,10 @@ def _io(document: Mapping[str, Any], name: str) -> tuple[EngineTensor, ...]:
         elif isinstance(entry, Mapping):
             tensors.append(tensor_of(entry, f"{name}, I/O tensors"))
         else:
-            raise UsageError(f"{name}: an input or output is {type(entry).__name__}, not an object")
+            raise UsageError(
+                f"{name}: an input or output is {type(entry).__name__}, not an object",
+                code="QD-USAGE-ENGINE-FILE-DAMAGED",
+            )
     return tuple(tensors)
 
 
@@ -167,5 +178,7 @@ def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise UsageError(f"{where}: '{key}' is {value!r}, not text")
+        raise UsageError(
+            f"{where}: '{key}' is {value!r}, not text", code="QD-USAGE-ENGINE-FILE-DAMAGED"
+        )
     return value

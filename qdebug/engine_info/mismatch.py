@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from qdebug.engine_info.layers import FLOATS, EngineInfo, EngineLayer, OnnxNode
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.types import Precision
+from qdebug.wording import option
 
 MOVING_OPS = frozenset(
     {"Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements"}
@@ -44,7 +45,7 @@ def explain_mismatch(
     note = f"the library folded the casts around it: it reads and writes {built}{shared}"
     feeder = _feeder(node, info)
     pin = f"Pin '{feeder}', which feeds it, to {want} too, or use" if feeder else "Use"
-    return note, f"{pin} --fallback-precision {want}: then no cast can be folded."
+    return note, f"{pin} {option('fallback_precision', want)}: then no cast can be folded."
 
 
 def summed_in_fp32(

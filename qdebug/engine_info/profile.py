@@ -11,6 +11,7 @@ from typing import Any
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, Source
 from qdebug.engine_info.metadata import nodes_in_name
 from qdebug.errors import UsageError
+from qdebug.wording import option
 
 TIMES_ONLY = (
     "A profile holds names and times only: give the layer information of the same engine too "
@@ -50,6 +51,7 @@ def read_profile(document: Sequence[Any], name: str) -> tuple[LayerTime, ...]:
         raise UsageError(
             f"{name} is no profile of an engine's layers",
             "trtexec --exportProfile=FILE --dumpProfile --separateProfileRun writes it.",
+            code="QD-USAGE-ENGINE-FILE",
         )
     counted = _is_count(document[0])
     runs = document[0]["count"] if counted else 1
@@ -59,10 +61,15 @@ def read_profile(document: Sequence[Any], name: str) -> tuple[LayerTime, ...]:
         average = entry.get("averageMs")
         value = average if average is not None or total is None else total / max(runs, 1)
         if not _is_number(value):
-            raise UsageError(f"{name}: layer '{entry['name']}' has no time (averageMs or timeMs)")
+            raise UsageError(
+                f"{name}: layer '{entry['name']}' has no time (averageMs or timeMs)",
+                code="QD-USAGE-ENGINE-FILE-DAMAGED",
+            )
         times.append(LayerTime(str(entry["name"]), float(value)))
     if not times:
-        raise UsageError(f"{name}: the profile holds no layers")
+        raise UsageError(
+            f"{name}: the profile holds no layers", code="QD-USAGE-ENGINE-FILE-DAMAGED"
+        )
     return tuple(times)
 
 
@@ -82,9 +89,10 @@ def with_times(info: EngineInfo, times: Sequence[LayerTime], name: str) -> Engin
     left = sum(map(len, waiting.values()))
     if left == len(times):
         raise UsageError(
-            f"--profile: {name} names none of the engine's {len(layers)} layers, but for example "
-            f"'{times[0].name}'",
+            f"{option('profile')}: {name} names none of the engine's {len(layers)} layers, but "
+            f"for example '{times[0].name}'",
             "Export profile and layer information from one engine.",
+            code="QD-USAGE-PROFILE-OTHER-ENGINE",
         )
     notes = list(info.notes)
     if left:

@@ -275,7 +275,7 @@ def test_a_run_on_the_gpu_tells_bisect_what_layers_cost(
         (["--optimization-level", "9"], ["9"]),
         (["--typing", "implicit"], ["--typing", "Use --backend tensorrt,"]),
         (["--timing-cache", "t.bin"], ["--timing-cache", "Use --backend tensorrt,"]),
-        (["--plugin", "."], ["--plugin .: a directory"]),
+        (["--plugin", "."], ["--plugin: .: a directory", "[QD-USAGE-PLUGIN]"]),
         (["--typing", "weak"], ["--typing", "'weak'", "strong, implicit, implicit-cache"]),
     ],
 )

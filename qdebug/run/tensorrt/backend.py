@@ -13,11 +13,11 @@ from qdebug.engine_info.build_log import read_build_log
 from qdebug.run.base import Session
 from qdebug.run.engine import BuiltEngine, CaptureWay, Shape
 from qdebug.run.tensorrt.build.build import BuildJob, build_engine, check_parse, engine_key
-from qdebug.run.tensorrt.build.builder_config import check_settings
 from qdebug.run.tensorrt.build.cache import EngineCache, library_file
-from qdebug.run.tensorrt.build.constrain import check_implicit
+from qdebug.run.tensorrt.build.implicit import check_implicit
 from qdebug.run.tensorrt.build.settings import (
     BuildSettings,
+    check_settings,
     parse_compute_capability,
     profile_for,
 )

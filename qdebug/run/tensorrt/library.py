@@ -100,13 +100,18 @@ def load_library(kind: LibraryKind | str) -> Library:
         kind = LibraryKind(kind)
     except ValueError:
         known = " or ".join(LibraryKind)
-        raise UsageError(f"no TensorRT library is called '{kind}'", f"Use {known}.") from None
+        raise UsageError(
+            f"no TensorRT library is called '{kind}'",
+            f"Use {known}.",
+            code="QD-USAGE-BACKEND-UNKNOWN",
+        ) from None
     with _loading:
         other = next((k for k in _loaded if k is not kind), None)
         if other is not None:
             raise UsageError(
                 f"this process uses {_loaded[other].name} already, and cannot load {kind} too",
                 "Use one process for each of the two libraries.",
+                code="QD-USAGE-TENSORRT-BOTH",
             )
         if kind not in _loaded:
             _loaded[kind] = _load(kind)
@@ -121,6 +126,7 @@ def _load(kind: LibraryKind) -> Library:
         raise BackendError(
             f"{kind} {module.__version__} is older than {oldest}, the oldest that qdebug drives",
             NEXT_STEP[kind],
+            code="QD-BACKEND-TOO-OLD",
         )
     _check_versions(kind, version)
     logs = LogCollector()
@@ -142,7 +148,11 @@ def parse_version(text: str) -> tuple[int, ...]:
 def _import(kind: LibraryKind) -> ModuleType:
     name = MODULES[kind]
     if name not in sys.modules and importlib.util.find_spec(name) is None:
-        raise UsageError(f"{kind}: the Python package is not installed", NEXT_STEP[kind])
+        raise UsageError(
+            f"{kind}: the Python package is not installed",
+            NEXT_STEP[kind],
+            code="QD-USAGE-BACKEND-NOT-INSTALLED",
+        )
     try:
         return importlib.import_module(name)
     except (ImportError, OSError, AttributeError) as error:
@@ -150,6 +160,7 @@ def _import(kind: LibraryKind) -> ModuleType:
             f"{kind} is installed but cannot be loaded: {error}",
             "A shared object is missing: install the libs package of the same version as the "
             f"bindings. {NEXT_STEP[kind]}",
+            code="QD-BACKEND-NOT-LOADABLE",
         ) from error
 
 
@@ -160,6 +171,7 @@ def _check_versions(kind: LibraryKind, version: tuple[int, ...]) -> None:
             f"{kind}: the Python bindings are {_dotted(version)}, the shared object is "
             f"{_dotted(found)}",
             f"Install both in one version: {NEXT_STEP[kind]}",
+            code="QD-BACKEND-VERSIONS-DIFFER",
         )
 
 

@@ -41,17 +41,21 @@ def open_engine_file(path: Path) -> EngineInfo:
     if is_engine(data):
         return read_engine(data, str(path))
     if data.startswith(_HDF5_MAGIC):
-        raise UsageError(f"{path} is a run file of qdebug, not an engine", _TAKES)
+        raise UsageError(
+            f"{path} is a run file of qdebug, not an engine", _TAKES, code="QD-USAGE-ENGINE-FILE"
+        )
     text = _text(data)
     if text is None:
         return info_of_graph(prepare_model(read_model(path)).graph)
     if not text.strip():
-        raise UsageError(f"{path} is empty", _TAKES)
+        raise UsageError(f"{path} is empty", _TAKES, code="QD-USAGE-ENGINE-FILE")
     if text.lstrip()[0] in "{[" and not is_build_log(text):
         return _from_json(text, path)
     if is_build_log(text):
         return read_build_log(text, str(path))
-    raise UsageError(f"{path} is text, but no build log of TensorRT", _TAKES)
+    raise UsageError(
+        f"{path} is text, but no build log of TensorRT", _TAKES, code="QD-USAGE-ENGINE-FILE"
+    )
 
 
 def open_profile(path: Path) -> tuple[LayerTime, ...]:
@@ -71,7 +75,11 @@ def _from_json(text: str, path: Path) -> EngineInfo:
         return info_of_profile(read_profile(document, str(path)))  # type: ignore[arg-type]
     if is_layer_info(document):
         return read_layer_info(document, str(path))  # type: ignore[arg-type]
-    raise UsageError(f"{path} is JSON, but neither layer information nor a profile", _TAKES)
+    raise UsageError(
+        f"{path} is JSON, but neither layer information nor a profile",
+        _TAKES,
+        code="QD-USAGE-ENGINE-FILE",
+    )
 
 
 def _parsed(text: str, path: Path) -> object:
@@ -81,16 +89,21 @@ def _parsed(text: str, path: Path) -> object:
         raise UsageError(
             f"{path}:{error.lineno}: not valid JSON: {error.msg}",
             "Was the file written to its end? trtexec writes it when it has finished.",
+            code="QD-USAGE-ENGINE-FILE-DAMAGED",
         ) from error
     except RecursionError as error:
-        raise UsageError(f"{path}: JSON that is nested too deep") from error
+        raise UsageError(
+            f"{path}: JSON that is nested too deep", code="QD-USAGE-ENGINE-FILE-DAMAGED"
+        ) from error
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror or error}", code="QD-USAGE-FILE-UNREADABLE"
+        ) from error
 
 
 def _text(data: bytes) -> str | None:

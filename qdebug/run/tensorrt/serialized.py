@@ -8,8 +8,7 @@ from qdebug.engine_info.layer_info import read_layer_info
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.errors import QdebugError, UsageError
 from qdebug.run.tensorrt.execute.device import find_device
-from qdebug.run.tensorrt.execute.engine_header import engine_header
-from qdebug.run.tensorrt.execute.runtime import load_engine
+from qdebug.run.tensorrt.execute.runtime import engine_header, load_engine
 from qdebug.run.tensorrt.library import LibraryKind, load_library
 
 _MAGICS = {
@@ -45,6 +44,7 @@ def read_engine(data: bytes, name: str) -> EngineInfo:
         raise UsageError(
             f"{name} is a serialized engine of {header.builder}, and is cut off or spoilt",
             f"Compare its size with the original. {_INSTEAD}",
+            code="QD-USAGE-ENGINE-FILE-DAMAGED",
         )
     device = find_device()
     if isinstance(device, str):
@@ -53,13 +53,16 @@ def read_engine(data: bytes, name: str) -> EngineInfo:
             f"{name} is a serialized engine: only {who}, on the GPU it was built for, can read "
             f"it ({device})",
             _INSTEAD,
+            code="QD-USAGE-ENGINE-FILE-FOREIGN",
         )
     try:
         library = load_library(_MAGICS[data[:4]])
         engine = load_engine(library, data)
     except QdebugError as error:
         raise UsageError(
-            f"{name} is a serialized engine that cannot be read here: {error.message}", _INSTEAD
+            f"{name} is a serialized engine that cannot be read here: {error.message}",
+            _INSTEAD,
+            code="QD-USAGE-ENGINE-FILE-FOREIGN",
         ) from error
     trt = library.module
     with engine.cuda.current():

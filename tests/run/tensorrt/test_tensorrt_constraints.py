@@ -20,8 +20,7 @@ from qdebug.plan.constraints import (
 from qdebug.plan.parsed_network import nodes_of, ranges_in
 from qdebug.plan.plan import BoundPlan, Granularity, TensorRange
 from qdebug.run.simulation import SimulationBackend
-from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key
-from qdebug.run.tensorrt.build.network import tensors_of
+from qdebug.run.tensorrt.build.build import BuildJob, build_engine, engine_key, tensors_of
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.library import Library
 from qdebug.types import Precision

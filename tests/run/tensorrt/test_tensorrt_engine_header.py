@@ -9,8 +9,7 @@ import pytest
 
 from qdebug.errors import BackendError, UsageError
 from qdebug.run.engine import BuiltEngine
-from qdebug.run.tensorrt.execute.engine_header import EngineHeader, engine_header
-from qdebug.run.tensorrt.execute.runtime import load_engine
+from qdebug.run.tensorrt.execute.runtime import EngineHeader, engine_header, load_engine
 from qdebug.run.tensorrt.library import Library
 from qdebug.run.tensorrt.opening import open_engine_file
 from qdebug.testing.cuda import FakeCuda

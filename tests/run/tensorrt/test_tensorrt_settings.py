@@ -13,12 +13,12 @@ import onnx
 import pytest
 
 from qdebug.errors import UsageError
-from qdebug.run.tensorrt.build import builder_config
+from qdebug.run.tensorrt.build import settings as settings_module
 from qdebug.run.tensorrt.build.build import build_engine
-from qdebug.run.tensorrt.build.builder_config import check_settings
 from qdebug.run.tensorrt.build.settings import (
     BuildSettings,
     ShapeRange,
+    check_settings,
     parse_compute_capability,
     profile_for,
 )
@@ -36,7 +36,7 @@ def test_compute_capability(text: str, found: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "8", "sm89", "8.9.1", "-8.9", "8.90", "a.b"])
 def test_no_compute_capability(text: str) -> None:
-    with pytest.raises(UsageError, match="no compute capability"):
+    with pytest.raises(UsageError, match="QD-USAGE-COMPUTE-CAPABILITY"):
         parse_compute_capability(text)
 
 
@@ -73,7 +73,7 @@ def test_a_profile_needs_shapes() -> None:
         (BuildSettings(compute_capabilities=((9, 0),)), "compute capability 9.0\n.*8.9, 12.0.*1.6"),
         (BuildSettings(compute_capabilities=((8, 9), (3, 5))), "compute capability 3.5"),
         (replace(PLAIN, tactic_sources=("CUDNN",)), "no tactic source 'CUDNN'\n.*JIT_CONV"),
-        (replace(PLAIN, plugins=(Path("no.so"),)), "--plugin no.so: no such file"),
+        (replace(PLAIN, plugins=(Path("no.so"),)), "plugin: no.so: no such file"),
     ],
 )
 def test_what_tensorrt_for_rtx_does_not_have(
@@ -85,10 +85,10 @@ def test_what_tensorrt_for_rtx_does_not_have(
 
 
 def test_no_gpu_to_build_for(rtx: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder_config, "find_device", lambda: "no CUDA driver")
+    monkeypatch.setattr(settings_module, "find_device", lambda: "no CUDA driver")
     with pytest.raises(UsageError, match="no GPU to build for"):
         check_settings(rtx, BuildSettings())
-    monkeypatch.setattr(builder_config, "find_device", lambda: Device("a GPU", (8, 9), 1))
+    monkeypatch.setattr(settings_module, "find_device", lambda: Device("a GPU", (8, 9), 1))
     check_settings(rtx, BuildSettings())
 
 

@@ -23,24 +23,32 @@ from qdebug.errors import BackendError, QdebugError, UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.constraints import constraints_in
 from qdebug.run.engine import BuiltEngine
-from qdebug.run.tensorrt.build.builder_config import check_profile, check_settings, config_loader
 from qdebug.run.tensorrt.build.cache import EngineCache
-from qdebug.run.tensorrt.build.constrain import (
+from qdebug.run.tensorrt.build.implicit import (
     EXPECTED_WARNINGS,
     apply_constraints,
     check_implicit,
     constrain_config,
 )
 from qdebug.run.tensorrt.build.logger import LogMessage, log_text
-from qdebug.run.tensorrt.build.messages import build_failure, no_device_for_refit, warnings_of
-from qdebug.run.tensorrt.build.network import observe
-from qdebug.run.tensorrt.build.parse_messages import parse_failure
+from qdebug.run.tensorrt.build.messages import (
+    build_failure,
+    no_device_for_refit,
+    parse_failure,
+    warnings_of,
+)
 from qdebug.run.tensorrt.build.progress import BuildProgress, interruptible, make_monitor
-from qdebug.run.tensorrt.build.settings import BuildSettings
+from qdebug.run.tensorrt.build.settings import (
+    BuildSettings,
+    check_profile,
+    check_settings,
+    config_loader,
+)
 from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.execute.tf32 import tf32_allowed
 from qdebug.run.tensorrt.library import Library
-from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.types import ProgressCallback, Skipped, ignore_progress
+from qdebug.wording import option
 
 
 @dataclass(frozen=True)
@@ -183,6 +191,7 @@ def _serialized(library: Library, proto: onnx.ModelProto) -> bytes:
         raise BackendError(
             f"the model cannot be handed to {library.name}: {error}",
             "A model must be smaller than 2 GiB.",
+            code="QD-BACKEND-MODEL-TOO-LARGE",
         ) from error
 
 
@@ -270,8 +279,9 @@ class _Build:
                 LoadPlugins([str(path.resolve())])()  # a bare name is not looked for here
             except OSError as error:
                 raise UsageError(
-                    f"--plugin {path} cannot be loaded: {error}",
+                    f"{option('plugin')}: {path} cannot be loaded: {error}",
                     f"Give a shared object built for {self.library.name} on this platform.",
+                    code="QD-USAGE-PLUGIN",
                 ) from error
 
     def _raise(self, failure: QdebugError, cause: Exception) -> NoReturn:
@@ -287,5 +297,54 @@ class _Build:
 def _cache_refused(library: Library) -> BackendError:
     return BackendError(
         f"{library.name} did not accept the calibration cache made from the plan",
-        "Use --typing implicit, which gives the ranges one by one.",
+        f"Use {option('typing', 'implicit')}, which gives the ranges one by one.",
+        code="QD-BACKEND-CACHE-REFUSED",
     )
+
+
+def tensors_of(network: Any) -> dict[str, Any]:
+    """Every `trt.ITensor` that a layer of the network computes, by name."""
+    found = {}
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        for slot in range(layer.num_outputs):
+            tensor = layer.get_output(slot)
+            if tensor is not None:
+                found[tensor.name] = tensor
+    return found
+
+
+def observe(network: Any, outputs: Sequence[str], debug: Sequence[str]) -> tuple[Skipped, ...]:
+    """Mark tensors as outputs and as debug tensors, by their exact names.
+
+    (Polygraphy's ModifyNetworkOutputs takes names as wildcard patterns, and a tensor may be called
+    `a[0]`; it also replaces the outputs instead of adding to them.)
+
+    Returns:
+        Those that cannot be marked, with the reason.
+    """
+    tensors = tensors_of(network) if outputs or debug else {}
+    skipped = []
+    for names, mark in ((outputs, _mark_output), (debug, _mark_debug)):
+        for name in dict.fromkeys(names):
+            tensor = tensors.get(name)
+            if tensor is None:
+                reason = "no layer of the parsed network computes it"
+            else:
+                reason = mark(network, tensor)
+            if reason:
+                skipped.append(Skipped(name, reason))
+    return tuple(skipped)
+
+
+def _mark_output(network: Any, tensor: Any) -> str:
+    if tensor.is_network_output:
+        return ""
+    if tensor.is_shape_tensor:
+        return "a shape tensor: it lives on the host and decides shapes"
+    network.mark_output(tensor)
+    return ""
+
+
+def _mark_debug(network: Any, tensor: Any) -> str:
+    return "" if network.mark_debug(tensor) else "TensorRT does not let it be a debug tensor"

@@ -1,16 +1,20 @@
-"""What TensorRT's builder says, in the user's terms: which layer, what to do."""
+"""What TensorRT's ONNX parser and builder say, in the user's terms: which node or layer, why, and
+what to do."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import onnx
 
-from qdebug.errors import BackendError, QdebugError
+from qdebug.errors import BackendError, ModelError, QdebugError
 from qdebug.run.engine import BuildWarning
 from qdebug.run.tensorrt.build.logger import LogMessage
 from qdebug.run.tensorrt.library import Library
+from qdebug.wording import option
 
 GENERAL_HINT = "-vv shows all that TensorRT said about it."
 
@@ -71,7 +75,11 @@ def build_failure(
     shown = tidy(cause_in(errors[0])) if errors else tidy(str(error))
     named = nodes_in(text, names)
     at = f" at layer '{named[0]}'" if named else ""
-    return BackendError(f"{library.name} cannot build the engine{at}: {shown}", GENERAL_HINT)
+    return BackendError(
+        f"{library.name} cannot build the engine{at}: {shown}",
+        GENERAL_HINT,
+        code="QD-BACKEND-BUILD",
+    )
 
 
 def _out_of_memory(library: Library, match: re.Match[str]) -> QdebugError:
@@ -80,6 +88,7 @@ def _out_of_memory(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
         f"{library.name} ran out of memory while building{asked}",
         "Use smaller input shapes, observe fewer tensors, or limit the workspace.",
+        code="QD-BACKEND-MEMORY",
     )
 
 
@@ -87,11 +96,14 @@ def _no_gpu(library: Library, match: re.Match[str]) -> QdebugError:
     if library.rtx:
         return BackendError(
             f"{library.name} finds no GPU that it can use here",
-            "Name the GPU to build for: --compute-capability 8.9.",
+            f"Name the GPU to build for: {option('compute_capability', '8.9')}.",
+            code="QD-BACKEND-NO-GPU",
         )
     return BackendError(
         f"{library.name} finds no GPU that it can use here, and builds only where there is one",
-        "Use --backend tensorrt-rtx --compute-capability 8.9 on a machine without a GPU.",
+        f"On a machine without a GPU use {option('backend', 'tensorrt-rtx')} with "
+        f"{option('compute_capability', '8.9')}.",
+        code="QD-BACKEND-NO-GPU",
     )
 
 
@@ -100,10 +112,12 @@ def _int8_convolution(library: Library, match: re.Match[str]) -> QdebugError:
         return BackendError(
             f"{library.name} cannot build INT8 convolutions",
             "1.7 can (but does not run on compute capability 9.0); or keep Conv layers in FP16.",
+            code="QD-BACKEND-NO-KERNEL",
         )
     return BackendError(
         f"{library.name} has no kernel for a layer in this precision: {tidy(match[0])}",
         "Keep the layer in a higher precision.",
+        code="QD-BACKEND-NO-KERNEL",
     )
 
 
@@ -114,6 +128,7 @@ def _wrong_gpu(library: Library, match: re.Match[str]) -> QdebugError:
         "convolutions."
         if library.rtx
         else "Install a TensorRT that still supports this GPU.",
+        code="QD-BACKEND-GPU-UNSUPPORTED",
     )
 
 
@@ -121,23 +136,28 @@ def _not_for(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
         f"{library.name} cannot build layer '{match[1]}' for {match[2]}: {match[3]}",
         "Build for a later compute capability, or give the layer another precision.",
+        code="QD-BACKEND-NO-KERNEL",
     )
 
 
 def _workspace(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
         f"{library.name} has no kernel for a layer within the limit of the workspace",
-        "Raise --workspace, or drop it: the builder then takes what the GPU has.",
+        f"Raise {option('workspace')}, or drop it: the builder then takes what the GPU has.",
+        code="QD-BACKEND-WORKSPACE",
     )
 
 
 def _missing_object(library: Library, match: re.Match[str]) -> QdebugError:
     hint = "Install the complete library."
     if "lean" in match[1]:
-        hint = "--version-compatible needs the lean runtime: install it, or drop the flag."
+        hint = f"{option('version_compatible')} needs the lean runtime: install it, or drop it."
         if library.rtx:
-            hint = "Drop --version-compatible: its packages hold no lean runtime, which it needs."
-    return BackendError(f"{library.name} cannot load {match[1]}", hint)
+            hint = f"Drop {option('version_compatible')}: it needs the lean runtime, which "
+            hint += "its packages do not hold."
+    return BackendError(
+        f"{library.name} cannot load {match[1]}", hint, code="QD-BACKEND-NOT-LOADABLE"
+    )
 
 
 def no_device_for_refit(library: Library) -> BackendError:
@@ -146,7 +166,8 @@ def no_device_for_refit(library: Library) -> BackendError:
     return BackendError(
         f"{library.name} compiles the kernels of a refittable engine on a GPU, and can use none "
         "here",
-        "Build where there is one, or drop --refit.",
+        f"Build where there is one, or drop {option('refit')}.",
+        code="QD-BACKEND-REFIT-NEEDS-GPU",
     )
 
 
@@ -159,13 +180,16 @@ def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:
         f"{library.name} gives no builder: {tidy(match.string.splitlines()[0])}",
         "The Python bindings and the shared objects must be of one version, and the GPU driver "
         "new enough for it; `qdebug doctor` shows them.",
+        code="QD-BACKEND-VERSIONS-DIFFER",
     )
 
 
 def _no_kernel(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
         f"{library.name} has no kernel for '{match[1]}' in the precision and types asked for",
-        "Keep it in a higher precision in the plan (layers:); with --typing implicit, try strong.",
+        "Keep it in a higher precision in the plan (layers:); where the typing is "
+        "implicit, try strong.",
+        code="QD-BACKEND-NO-KERNEL",
     )
 
 
@@ -189,3 +213,109 @@ _KNOWN = (
 def tidy(text: str) -> str:
     """One line without source positions."""
     return " ".join(_POSITION.sub("", text.strip()).split())[:400]
+
+
+_NODE = re.compile(r'While parsing node number (\d+) \[(.*?) -> "(.*)"\]')
+_NODE_NAME = re.compile(r'^(?:Node name: (.*)|name: "(.*)")$', re.MULTILINE)
+_REASON = re.compile(r"ERROR: .*?In function \w+:\s*\[\d+\] (.*)", re.DOTALL)
+
+
+def parse_failure(
+    library: Library, messages: Sequence[LogMessage], proto: onnx.ModelProto, error: Exception
+) -> QdebugError:
+    """The error for a model that the parser refused."""
+    failed = _failed_nodes(messages)
+    if not failed:
+        return _without_node(library, messages, error)
+    message, hint = _node_failure(library, failed[0], proto)
+    others = [f"'{f.name or f.output}' ({f.op_type})" for f in failed[1:6]]
+    if others:
+        message += f"; nor {', '.join(others)}" + (" and others" if len(failed) > 6 else "")
+    return ModelError(message, hint, code="QD-MODEL-REFUSED")
+
+
+@dataclass(frozen=True)
+class _FailedNode:
+    index: int
+    op_type: str
+    output: str
+    name: str
+    reason: str
+
+
+def _failed_nodes(messages: Sequence[LogMessage]) -> list[_FailedNode]:
+    """The parser logs for each: where, the node between two marks, why."""
+    texts = [m.text for m in messages if m.severity in ("ERROR", "INTERNAL_ERROR")]
+    starts = [i for i, text in enumerate(texts) if _NODE.search(text)]
+    failed = []
+    for start, end in pairwise([*starts, len(texts)]):
+        where = _NODE.search(texts[start])
+        assert where is not None  # by the choice of starts
+        rest = "\n".join(texts[start + 1 : end])
+        name, reason = _NODE_NAME.search(rest), _REASON.search(rest)
+        failed.append(
+            _FailedNode(
+                int(where[1]),
+                where[2],
+                where[3],
+                (name[1] or name[2] or "") if name else "",
+                reason[1] if reason else "",
+            )
+        )
+    return failed
+
+
+def _node_failure(library: Library, failed: _FailedNode, proto: onnx.ModelProto) -> tuple[str, str]:
+    node = _find(failed, proto)
+    opsets = {o.domain: o.version for o in proto.opset_import}
+    domain = node.domain if node is not None else ""
+    opset = opsets.get(domain, opsets.get("ai.onnx", 0) if not domain else 0)
+    called = f"node '{failed.name or failed.output}' ({failed.op_type}, "
+    called += f"domain '{domain}'" if domain not in ("", "ai.onnx") else f"opset {opset}"
+    called += ")"
+    if "Plugin not found" in failed.reason:
+        return (
+            f"{library.name} has no operator and no plugin for {called}",
+            f"Give the shared object that holds its plugin ({option('plugin', 'FILE')}), or "
+            "run it elsewhere: cut the model at this node.",
+        )
+    if failed.reason.split("\n")[0].strip() == "false" or "UNSUPPORTED" in failed.reason:
+        return (
+            f"{library.name} cannot parse {called}: it does not support the operator",
+            "Express it with other operators, or cut the model at this node.",
+        )
+    if "shiftIsAllZeros" in failed.reason:
+        return (
+            f"{library.name} cannot parse {called}: its zero point is not 0",
+            "TensorRT quantizes symmetrically: quantize to INT8 with zero point 0.",
+        )
+    return f"{library.name} cannot parse {called}: {tidy(cause_in(failed.reason))}", GENERAL_HINT
+
+
+def _find(failed: _FailedNode, proto: onnx.ModelProto) -> onnx.NodeProto | None:
+    nodes = proto.graph.node
+    if failed.name:
+        return next((n for n in nodes if n.name == failed.name), None)
+    at = failed.index  # counts within a subgraph, too: only trusted if it fits
+    if at < len(nodes) and nodes[at].op_type == failed.op_type:
+        return nodes[at]
+    return None
+
+
+def _without_node(
+    library: Library, messages: Sequence[LogMessage], error: Exception
+) -> QdebugError:
+    text = "\n".join(m.text for m in messages if m.severity in ("ERROR", "INTERNAL_ERROR"))
+    text = text or str(error)
+    if "convertDtype" in text or "Failed to convert ONNX date type" in text:
+        return ModelError(
+            f"{library.name} does not take the element type of a model input or constant",
+            "Change it to float32, float16, int32, int64 or bool in the model.",
+            code="QD-MODEL-ELEMENT-TYPE",
+        )
+    general = build_failure(library, messages, error, ())
+    return (
+        ModelError(general.message, general.hint, code="QD-MODEL-REFUSED")
+        if _REASON.search(text)
+        else general
+    )

@@ -1,13 +1,21 @@
-"""How an engine is built. Data only; nothing here needs TensorRT."""
+"""How an engine is built: the settings as data, whether a library has them, and the builder's
+configuration, through Polygraphy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import glob
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import onnx
 
 from qdebug.errors import UsageError
+from qdebug.run.tensorrt.execute.device import Device, find_device
+from qdebug.run.tensorrt.library import Library
 from qdebug.types import TensorSpec
+from qdebug.wording import option
 
 Shape = tuple[int, ...]
 
@@ -60,12 +68,15 @@ class BuildSettings:
         level = self.optimization_level
         if level is not None and not 0 <= level <= 5:
             raise UsageError(
-                f"--optimization-level: {level} is not within 0 to 5",
+                f"{option('optimization_level')}: {level} is not within 0 to 5",
                 "The higher, the longer the builder searches; its default is 3.",
+                code="QD-USAGE-OPTIMIZATION-LEVEL",
             )
         if self.workspace_bytes is not None and self.workspace_bytes <= 0:
             raise UsageError(
-                f"--workspace: {self.workspace_bytes} bytes are none", "Write for example 4G."
+                f"{option('workspace')}: invalid size {self.workspace_bytes}",
+                "Write for example 4G.",
+                code="QD-USAGE-WORKSPACE",
             )
 
 
@@ -78,8 +89,9 @@ def parse_compute_capability(text: str) -> tuple[int, int]:
     major, dot, minor = text.strip().partition(".")
     if not (dot and major.isdigit() and minor.isdigit() and len(minor) == 1):
         raise UsageError(
-            f"--compute-capability: '{text}' is no compute capability",
+            f"{option('compute_capability')}: '{text}' is not a compute capability",
             "Give one like 8.9; several with commas.",
+            code="QD-USAGE-COMPUTE-CAPABILITY",
         )
     return int(major), int(minor)
 
@@ -105,12 +117,156 @@ def profile_for(
         if not found:
             raise UsageError(
                 f"input '{spec.name}' has dynamic axes, and no shape is known for it",
-                "Give samples (--inputs): the engine is built for their shapes.",
+                f"Give samples ({option('inputs')}): the engine is built for their shapes.",
+                code="QD-USAGE-NO-SHAPES",
             )
         if any(len(shape) != len(spec.shape) for shape in found):
-            raise UsageError(f"input '{spec.name}' takes {len(spec.shape)} axes, samples differ")
+            raise UsageError(
+                f"input '{spec.name}' takes {len(spec.shape)} axes, samples differ",
+                code="QD-USAGE-SHAPES-DIFFER",
+            )
         columns = list(zip(*found, strict=True))
         profile[spec.name] = ShapeRange(
             tuple(map(min, columns)), found[0], tuple(map(max, columns))
         )
     return profile
+
+
+def check_settings(library: Library, settings: BuildSettings) -> None:
+    """Refuse what the library cannot do, before anything is parsed.
+
+    Raises:
+        UsageError: an unknown or unsupported compute capability or tactic source, a plugin that
+            is not there, or no GPU to build for.
+    """
+    known = library.compute_capabilities
+    for wanted in settings.compute_capabilities:
+        if not library.rtx:
+            raise UsageError(
+                f"{library.name} builds for the GPU that is present, not for a compute capability",
+                f"Drop {option('compute_capability')}, or use {option('backend', 'tensorrt-rtx')}.",
+                code="QD-USAGE-COMPUTE-CAPABILITY",
+            )
+        if wanted not in known:
+            raise UsageError(
+                f"{library.name} does not build for compute capability {_cc(wanted)}",
+                f"It builds for {', '.join(map(_cc, known))}.{_ELSEWHERE.get(wanted, '')}",
+                code="QD-USAGE-COMPUTE-CAPABILITY",
+            )
+    if not settings.compute_capabilities and not isinstance(find_device(), Device):
+        hint = f"Name the GPU to build for: {option('compute_capability', '8.9')}."
+        if not library.rtx:
+            hint = f"Use {option('backend', 'tensorrt-rtx')}. {hint}"
+        raise UsageError(
+            f"{library.name}: this machine has no GPU to build for", hint, code="QD-USAGE-NO-GPU"
+        )
+    for path in settings.plugins:
+        if not path.is_file():
+            what = "a directory" if path.is_dir() else "no such file"
+            raise UsageError(
+                f"{option('plugin')}: {path}: {what}",
+                "Give the shared object with the plugin.",
+                code="QD-USAGE-PLUGIN",
+            )
+    sources = library.module.TacticSource.__members__
+    for source in settings.tactic_sources or ():
+        if source not in sources:
+            raise UsageError(
+                f"{library.name} has no tactic source '{source}'",
+                f"It has {', '.join(sources)}.",
+                code="QD-USAGE-TACTIC-SOURCE",
+            )
+
+
+def check_profile(proto: onnx.ModelProto, profile: Mapping[str, ShapeRange]) -> None:
+    """Refuse a profile that does not fit the inputs of a model.
+
+    Raises:
+        UsageError: an input with dynamic axes has no entry, an entry is no input or has another
+            number of axes.
+    """
+    constants = {i.name for i in proto.graph.initializer}
+    inputs = {i.name: i.type.tensor_type for i in proto.graph.input if i.name not in constants}
+    for name, shapes in profile.items():
+        if name not in inputs:
+            raise UsageError(
+                f"the profile has shapes for '{name}', which is no input of the model",
+                f"Its inputs are {', '.join(inputs)}.",
+                code="QD-USAGE-SHAPES-DIFFER",
+            )
+        rank = len(inputs[name].shape.dim)
+        if any(len(shape) != rank for shape in (shapes.min, shapes.opt, shapes.max)):
+            raise UsageError(
+                f"the profile's shapes of input '{name}' do not have {rank} axes",
+                code="QD-USAGE-SHAPES-DIFFER",
+            )
+    for name, kind in inputs.items():
+        if name not in profile and any(not d.HasField("dim_value") for d in kind.shape.dim):
+            raise UsageError(
+                f"input '{name}' has dynamic axes, and the profile has no shapes for it",
+                f"Give samples ({option('inputs')}): the engine is built for their shapes.",
+                code="QD-USAGE-NO-SHAPES",
+            )
+
+
+_ELSEWHERE = {
+    (9, 0): (
+        " On a machine with such a GPU (H100, H200), 1.6 and 1.5 build for it without "
+        "a named compute capability, but no INT8 convolutions."
+    )
+}
+
+
+def _cc(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def config_loader(
+    library: Library, settings: BuildSettings, monitor: Any, finish: Callable[[Any], None]
+) -> Any:
+    """Polygraphy's loader of a `trt.IBuilderConfig`.
+
+    Args:
+        library: what builds.
+        settings: checked by `check_settings`.
+        monitor: a `trt.IProgressMonitor`.
+        finish: told the configuration when all settings are in it.
+    """
+    from polygraphy.backend.trt import CreateConfig, PostprocessConfig, Profile
+
+    trt = library.module
+    profile = Profile()
+    for name, shapes in (settings.profile or {}).items():
+        # Polygraphy takes the name as a wildcard pattern.
+        profile.add(glob.escape(name), shapes.min, shapes.opt, shapes.max)
+    common: dict[str, Any] = {
+        "profiles": [profile],
+        "sparse_weights": settings.sparsity,
+        "refittable": settings.refit,
+        "version_compatible": settings.version_compatible,
+        "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
+        "builder_optimization_level": settings.optimization_level,
+        "progress_monitor": monitor,
+    }
+    if settings.workspace_bytes is not None:
+        common["memory_pool_limits"] = {trt.MemoryPoolType.WORKSPACE: settings.workspace_bytes}
+    if settings.tactic_sources is not None:
+        sources = trt.TacticSource.__members__
+        common["tactic_sources"] = [sources[name] for name in settings.tactic_sources]
+    if library.rtx:
+        from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
+
+        wanted = list(settings.compute_capabilities)
+        config = CreateConfigRTX(use_gpu=not wanted, compute_capabilities=wanted or None, **common)
+    else:
+        cache = settings.timing_cache
+        loaded = str(cache) if cache is not None and cache.exists() else None
+        config = CreateConfig(load_timing_cache=loaded, **common)
+
+    def complete(builder: Any, network: Any, config: Any) -> None:
+        # Polygraphy leaves TF32 on for RTX.
+        change = config.set_flag if settings.tf32 else config.clear_flag
+        change(trt.BuilderFlag.TF32)
+        finish(config)
+
+    return PostprocessConfig(config, complete)

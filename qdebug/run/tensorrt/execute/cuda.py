@@ -219,12 +219,14 @@ def _mapped_errors(driver: Any) -> Iterator[None]:
     try:
         yield
     except driver.MemoryError as error:
-        raise DeviceMemoryError("the GPU has no memory left", MEMORY_HINT) from error
+        raise DeviceMemoryError(
+            "the GPU has no memory left", MEMORY_HINT, code="QD-BACKEND-MEMORY"
+        ) from error
     except driver.Error as error:
-        raise BackendError(f"CUDA failed: {error}") from error
+        raise BackendError(f"CUDA failed: {error}", code="QD-BACKEND-EXECUTE") from error
 
 
-MEMORY_HINT = "Use a smaller --batch-size, or capture fewer tensors."
+MEMORY_HINT = "Run fewer samples at once (the batch size), or capture fewer tensors."
 
 _opened: list[PyCuda] = []
 _opening = threading.Lock()
@@ -250,6 +252,7 @@ def _open() -> PyCuda:
             f"an engine cannot be executed here: {device}",
             "Without a GPU engines are built and audited only; "
             f"{option('backend', 'simulation')} simulates them.",
+            code="QD-BACKEND-NO-GPU",
         )
     try:
         import pycuda.driver as driver
@@ -257,9 +260,12 @@ def _open() -> PyCuda:
         raise UsageError(
             f"pycuda, with which engines are executed, cannot be loaded: {error}",
             "pip install pycuda (it is compiled: the CUDA toolkit must be installed).",
+            code="QD-USAGE-PYCUDA",
         ) from error
     try:
         driver.init()
         return PyCuda(driver)
     except driver.Error as error:
-        raise BackendError(f"the GPU ({device.name}) does not answer: {error}") from error
+        raise BackendError(
+            f"the GPU ({device.name}) does not answer: {error}", code="QD-BACKEND-NO-GPU"
+        ) from error

@@ -1,4 +1,9 @@
-"""A serialized engine made ready to execute, and what it reads and writes."""
+"""A serialized engine made ready to execute, and what it reads and writes.
+
+The header of an engine of TensorRT for RTX is not documented; seen, alike, in engines of 1.6.1 and
+1.7.1: the letters "vtrt", at 16 the size of the whole as a 64-bit number, at 24 the version, a byte
+for each of its four numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,41 @@ import numpy as np
 
 from qdebug.errors import BackendError
 from qdebug.run.tensorrt.build.logger import LogMessage
-from qdebug.run.tensorrt.execute.cuda import Cuda, DeviceMemoryError, open_cuda
-from qdebug.run.tensorrt.execute.engine_header import EngineHeader, engine_header
+from qdebug.run.tensorrt.execute.cuda import MEMORY_HINT, Cuda, DeviceMemoryError, open_cuda
 from qdebug.run.tensorrt.execute.runtime_cache import runtime_cache, save_runtime_cache
 from qdebug.run.tensorrt.execute.tf32 import settle_tf32
 from qdebug.run.tensorrt.library import Library
 from qdebug.types import Skipped
+
+_MAGIC = b"vtrt"
+_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class EngineHeader:
+    """What the header tells.
+
+    Attributes:
+        version: of the library that built it, such as (1, 7, 1, 116).
+        whole: nothing is cut off.
+    """
+
+    version: tuple[int, ...]
+    whole: bool
+
+    @property
+    def builder(self) -> str:
+        """The library that built it, for people."""
+        return f"TensorRT for RTX {'.'.join(map(str, self.version))}"
+
+
+def engine_header(data: bytes) -> EngineHeader | None:
+    """The header of an engine; None for an engine of another library, or anything else."""
+    if data[:4] != _MAGIC or len(data) < _LENGTH:
+        return None
+    size = int.from_bytes(data[16:24], "little")
+    return EngineHeader(tuple(data[24:28]), whole=size == len(data))
+
 
 Shape = tuple[int, ...]
 
@@ -186,9 +220,13 @@ def failure(library: Library, action: str, messages: Sequence[LogMessage]) -> Ba
     if "out of memory" in text.lower() or "outofmemory" in text.lower():
         return DeviceMemoryError(
             f"{library.name} could not {action}: the GPU has no memory left",
-            "Use a smaller --batch-size, or capture fewer tensors.",
+            MEMORY_HINT,
+            code="QD-BACKEND-MEMORY",
         )
-    return BackendError(f"{library.name} could not {action}: {text or 'it did not say why'}")
+    return BackendError(
+        f"{library.name} could not {action}: {text or 'it did not say why'}",
+        code="QD-BACKEND-EXECUTE",
+    )
 
 
 _REFUSALS: Mapping[str, tuple[str, str]] = {
@@ -204,11 +242,11 @@ _REFUSALS: Mapping[str, tuple[str, str]] = {
     "header.size == blobSize": ("was given an engine that is cut off", "Build it again."),
     "different GPU": (
         "cannot execute an engine that was built for another GPU",
-        "Build it on this one, or name its --compute-capability.",
+        "Build it on this one, or name its compute capability.",
     ),
     "incompatible device": (
         "cannot execute an engine that was built for another GPU",
-        "Build it on this one, or name its --compute-capability.",
+        "Build it on this one, or name its compute capability.",
     ),
 }
 
@@ -221,12 +259,15 @@ def _refused(
         error = BackendError(
             f"{library.name} cannot execute an engine that {header.builder} built",
             "Build it again with this version, or run it with that one.",
+            code="QD-BACKEND-ENGINE-REFUSED",
         )
         error.add_note(text)
         return error
     for part, (problem, hint) in _REFUSALS.items():
         if part in text:
-            error = BackendError(f"{library.name} {problem}", hint)
+            error = BackendError(
+                f"{library.name} {problem}", hint, code="QD-BACKEND-ENGINE-REFUSED"
+            )
             error.add_note(text)
             return error
     return failure(library, "load the engine", messages)

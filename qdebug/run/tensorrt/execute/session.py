@@ -8,16 +8,52 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from qdebug.engine_info.profile import LayerTime
 from qdebug.errors import BackendError
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError
-from qdebug.run.tensorrt.execute.profiling import LayerProfiler
 from qdebug.run.tensorrt.execute.runtime import Contexts, Engine, skipped_outputs
 from qdebug.run.tensorrt.execute.slot import Listener, RunTimes, Slot
 from qdebug.types import Array, Feeds, Skipped, Tensors
+
+
+class LayerProfiler:
+    """Hears the times of a context's layers. Must live as long as the context executes."""
+
+    def __init__(self, trt: Any, context: Any) -> None:
+        self._reports: list[list[tuple[str, float]]] = [[]]
+        reports = self._reports
+
+        class Profiler(trt.IProfiler):  # type: ignore[misc]
+            def __init__(self) -> None:
+                trt.IProfiler.__init__(self)
+
+            def report_layer_time(self, layer_name: str, ms: float) -> None:
+                reports[-1].append((layer_name, ms))
+
+        self._profiler = Profiler()
+        context.profiler = self._profiler
+
+    def medians(self, run: Callable[[], object], rounds: int) -> tuple[LayerTime, ...]:
+        """The median over `rounds` executions, after one that is not counted.
+
+        Args:
+            run: executes the context once and waits for it.
+        """
+        run()
+        self._reports.clear()
+        for _ in range(rounds):
+            self._reports.append([])
+            run()
+        first = self._reports[0]
+        # By position: names of layers may repeat.
+        columns = zip(*[[ms for _, ms in report] for report in self._reports], strict=True)
+        medians = (statistics.median(column) for column in columns)
+        return tuple(LayerTime(n, m) for (n, _), m in zip(first, medians, strict=True))
+
 
 SLOTS = 2
 """Executions in flight. While the GPU copies and computes one, the caller takes the other."""
@@ -100,7 +136,9 @@ class EngineSession:
             found = {**self._heard.translate(found, feeds), **outputs}
         absent = [name for name in self.dtypes if name not in found]
         if absent:
-            raise BackendError(f"the engine ran without reporting '{absent[0]}'")
+            raise BackendError(
+                f"the engine ran without reporting '{absent[0]}'", code="QD-BACKEND-NOT-OBSERVABLE"
+            )
         return {name: found[name] for name in self.dtypes}
 
     def latency_ms(self, feeds: Feeds, rounds: int = 50) -> float:
@@ -117,7 +155,7 @@ class EngineSession:
         with self._changed:
             engine, contexts = self._engine, self._contexts
         if engine is None or contexts is None:
-            raise BackendError("the session is closed")
+            raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
         # A place of its own: a context that was once profiled stays slower.
         slot = Slot(engine, contexts)
         try:
@@ -186,7 +224,7 @@ class EngineSession:
         with self._changed:
             while True:
                 if self._engine is None or self._contexts is None:
-                    raise BackendError("the session is closed")
+                    raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
                 if self._free:
                     return self._free.pop()
                 if len(self._slots) < self._limit:

@@ -161,11 +161,12 @@ class Slot:
     def _check(self, feeds: Feeds) -> None:
         for port in self._engine.inputs:
             if port.name not in feeds:
-                raise BackendError(f"no feed for input '{port.name}'")
+                raise BackendError(f"no feed for input '{port.name}'", code="QD-BACKEND-FEED")
             fed = np.asarray(feeds[port.name])
             if fed.dtype != port.dtype:
                 raise BackendError(
-                    f"input '{port.name}' takes {port.dtype or port.type_name}, not {fed.dtype}"
+                    f"input '{port.name}' takes {port.dtype or port.type_name}, not {fed.dtype}",
+                    code="QD-BACKEND-FEED",
                 )
             assert port.range is not None
             low, high = port.range
@@ -176,7 +177,8 @@ class Slot:
                 wanted = f"{list(low)}" if low == high else f"{list(low)} to {list(high)}"
                 raise BackendError(
                     f"input '{port.name}' has shape {list(fed.shape)}; the engine was built for "
-                    f"{wanted}"
+                    f"{wanted}",
+                    code="QD-BACKEND-FEED",
                 )
 
     def _set_inputs(self, feeds: Feeds) -> None:
@@ -192,13 +194,16 @@ class Slot:
     def _output_shapes(self) -> dict[str, Shape]:
         lacking = self.context.infer_shapes()
         if lacking:
-            raise BackendError(f"the engine was not given {', '.join(map(repr, lacking))}")
+            raise BackendError(
+                f"the engine was not given {', '.join(map(repr, lacking))}", code="QD-BACKEND-FEED"
+            )
         shapes = {p.name: tuple(self.context.get_tensor_shape(p.name)) for p in self._readable()}
         unknown = [name for name, shape in shapes.items() if min(shape, default=0) < 0]
         if unknown:
             raise BackendError(
                 f"the shape of '{unknown[0]}' is known only after execution: "
-                "qdebug cannot read such an output of an engine"
+                "qdebug cannot read such an output of an engine",
+                code="QD-BACKEND-OUTPUT-SHAPE",
             )
         return shapes
 

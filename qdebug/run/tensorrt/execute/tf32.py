@@ -58,6 +58,7 @@ def settle_tf32(library: Library, allowed: bool) -> None:
                 f"this process executes engines {now} TF32 already, and {library.name} cannot "
                 f"execute others {asked} it",
                 "Use one process for each.",
+                code="QD-BACKEND-TF32-MIXED",
             )
         _set(allowed)
 

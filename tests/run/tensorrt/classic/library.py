@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from recording import Fake, Memory, Recorder
 
-from qdebug.run.tensorrt.build import build, builder_config
+from qdebug.run.tensorrt.build import build, settings
 from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.library import Library, load_library
 
@@ -36,7 +36,7 @@ def recorded_library() -> tuple[Library, Recorder]:
     network = recorder.fake("INetworkDefinition", num_layers=0, get_flag=lambda flag: False)
     trt.Builder = lambda logger: _builder(recorder, network, logger)
     trt.OnnxParser = lambda network, logger: _parser(recorder, network, logger)
-    for module in (build, builder_config):
+    for module in (build, settings):
         vars(module)["find_device"] = lambda: Device("a GPU", (8, 9), 1)
     return library, recorder
 

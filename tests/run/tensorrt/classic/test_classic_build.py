@@ -30,7 +30,7 @@ from qdebug.model.prepare import prepare_model
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.cache import EngineCache
-from qdebug.run.tensorrt.build.calibrator import make_calibrator
+from qdebug.run.tensorrt.build.implicit import make_calibrator
 from qdebug.plan.constraints import constrained_graph, constraints_in
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.types import Precision
@@ -256,12 +256,12 @@ def test_a_library_that_gives_no_builder(classic: Run) -> None:
     """What happens with an old driver: the entry point returns null."""
     code = """
 from qdebug.run.tensorrt.library import load_library
-from qdebug.run.tensorrt.build import build, builder_config
+from qdebug.run.tensorrt.build import build, settings
 from qdebug.run.tensorrt.execute.device import Device
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.errors import QdebugError
 import onnx
-builder_config.find_device = lambda: Device("a GPU", (8, 9), 1)
+settings.find_device = lambda: Device("a GPU", (8, 9), 1)
 try:
     build.build_engine(load_library("tensorrt"), onnx.ModelProto(), BuildSettings())
 except QdebugError as error:

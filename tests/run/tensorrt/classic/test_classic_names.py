@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from qdebug.plan import parsed_network
-from qdebug.run.tensorrt.build import calibrator
+from qdebug.run.tensorrt.build import implicit
 from qdebug.run.tensorrt.library import Library
 
-PACKAGE = Path(calibrator.__file__).parent
+PACKAGE = Path(implicit.__file__).parent
 MODULE = re.compile(r"(?:[\w.]*\.)?(?:_?trt|(?:_?library|self)\.module)\.(.+)")
 """How our code writes the module: `trt`, `self._trt`, `self.library.module` and the like."""
 
@@ -67,7 +67,7 @@ def test_names_exist_in_the_bindings(
 ) -> None:
     names = used_names()
     if not without:
-        names |= set(calibrator._CLASSES.values())
+        names |= set(implicit._CLASSES.values())
     lacks = json.loads(classic(version, CODE.format(names=sorted(names))))
     assert set(lacks) == {n for n in names if n.startswith(ONLY_RTX) or n in without}
 

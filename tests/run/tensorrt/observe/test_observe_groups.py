@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdebug.errors import BackendError
-from qdebug.run.tensorrt.execute.observe.groups import build_groups, groups_within
+from qdebug.run.tensorrt.execute.observe.outputs import build_groups, groups_within
 
 
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(1, 60))
