@@ -69,8 +69,8 @@ def read_target(settings: BisectSettings) -> AccuracyTarget:
     values = {name: getattr(settings, name) for name in ("target", "max_drop", "max_rise")}
     given = [name for name, value in values.items() if value is not None]
     if len(given) != 1:
-        example = option("target", '"output.cosine>=0.999"')
-        drop = f"{option('metric', 'top1')} {option('max_drop', '0.01')}"
+        example = option("target", "output.cosine>=0.999")
+        drop = f"{option('metric', 'top1')} with {option('max_drop', '0.01')}"
         raise UsageError(
             f"{' and '.join(map(option, given))} are given"
             if given
