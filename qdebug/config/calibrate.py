@@ -11,9 +11,11 @@ from qdebug.config.candidate import (
     CACHE,
     DATA,
     FORCE,
+    FP16_KERNELS,
     METRIC,
     SAMPLES,
     FallbackName,
+    Fp16KernelsName,
     WeightsName,
 )
 from qdebug.config.option import (
@@ -73,6 +75,7 @@ class CalibrateSettings:
     fallback_precision: Annotated[
         FallbackName, Option("Precision of layers without an INT8 form.", WHAT)
     ] = "fp32"
+    fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     weight_method: Annotated[
         Literal["max", "mse"],
         Option("Ranges of weights: the largest magnitude, or least squared error.", WHAT),

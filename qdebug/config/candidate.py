@@ -43,6 +43,11 @@ CACHE = Option(
     WHAT,
     off="Run the model to calibrate even if an earlier pass over the same data was kept.",
 )
+FP16_KERNELS = Option(
+    "How FP16 layers are simulated: as TensorRT's kernels compute them, which sum in FP16, or with "
+    "exact sums.",
+    WHAT,
+)
 FORCE = Option("Replace existing files.", WRITE)
 MODEL_OR_PLAN = Option(
     "The ONNX model; without, the one that the plan names.",
@@ -91,12 +96,5 @@ class CandidateSettings(EngineSettings):
     calib_samples: Annotated[Positive | None, CALIB_SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     metric: Annotated[MetricLike | None, METRIC] = None
-    fp16_kernels: Annotated[
-        Fp16KernelsName,
-        Option(
-            "How FP16 layers are simulated: as TensorRT's kernels compute them, which sum in FP16, "
-            "or with exact sums.",
-            WHAT,
-        ),
-    ] = "tensorrt"
+    fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     cache: Annotated[bool, CACHE] = True

@@ -12,11 +12,13 @@ from qdebug.config.candidate import (
     CALIB_SAMPLES,
     CALIBRATION,
     FORCE,
+    FP16_KERNELS,
     INPUTS,
     METHOD,
     METRIC,
     MODEL_OR_PLAN,
     SAMPLES,
+    Fp16KernelsName,
     WeightsName,
 )
 from qdebug.config.engine import (
@@ -155,6 +157,7 @@ class SweepSettings:
         ),
     ] = ()
     metric: Annotated[MetricLike | None, METRIC] = None
+    fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     save_engines: Annotated[
         str | None,
         Option(

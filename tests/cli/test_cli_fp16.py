@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+BUNDLED = Path(__file__).parents[2] / "calib_data"
 TERMS = 1536
 
 
@@ -90,3 +92,16 @@ def test_a_model_that_is_in_fp16_itself(desk: Any, make: Any) -> None:
     search = ("bisect", *flags[1:4], "--target", "output.cosine>=1.1", "--precision", "fp16")
     why = desk.run(*search, "--json", "-").json["explanation"]
     assert "still run in fp16" in why and "FP32 then" not in why
+
+
+def test_calibrators_are_judged_with_the_kernels_asked_for(desk: Any) -> None:
+    """The normalizations of the encoder run in FP16 beside its INT8 layers."""
+    flags = ["calibrate", BUNDLED / "digits_encoder.onnx", "--method", "minmax", "--no-cache",
+             "--calib-data", BUNDLED / "digits_calib.npz", "--fallback-precision", "fp16",
+             "--json", "-"]  # fmt: skip
+
+    def sqnr_db(*more: str) -> float:
+        found = desk.run(*flags, *more).json["methods"]["minmax"]["outputs"]["logits"]
+        return float(found["sqnr_db"])
+
+    assert sqnr_db() == sqnr_db("--fp16-kernels", "tensorrt") != sqnr_db("--fp16-kernels", "exact")

@@ -36,7 +36,7 @@ from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.results import ModelRef
 from qdebug.run.sizing import parallelism
-from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.types import Fp16Kernels, ProgressCallback, ignore_progress
 
 _TAKEN = (*METHODS, "mix", "given")
 """What a user's function may be called, but not be known by."""
@@ -60,7 +60,8 @@ def calibrate(
     calibration, held_out = _portions(settings, pair.model)
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     parallel = parallelism()
-    context = simulation_context(parallel, progress, settings.batch_size)
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    context = simulation_context(parallel, progress, settings.batch_size, kernels)
     graph = pair.model.graph
     needed, cached = pair.needed, settings.cache
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None

@@ -40,7 +40,7 @@ from qdebug.report.files import make_folder, write_bytes, write_text
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
-from qdebug.types import Progress, ProgressCallback, ignore_progress
+from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
 
 
 def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress) -> SweepResult:
@@ -68,7 +68,8 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     runs = "" in not_run
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
-    context = simulation_context(parallel, progress, batch_size)
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    context = simulation_context(parallel, progress, batch_size, kernels)
     total = len(variants) * len(fit)
     if settings.save_engines:
         names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]
