@@ -1,6 +1,6 @@
 """Where the error of an engine comes from: from quantization, or from its kernels.
 
-Three runs of the same samples: FP32, the simulation (the lowered model, executed literally), and
+Three runs of the same samples: FP32, the simulation (the lowered model, executed as it is), and
 the engine built from that same lowered model. FP32 against the simulation is pure quantization
 error; the simulation against the engine is pure kernel and fusion error. In FP16 the simulation
 rounds inside a layer as TensorRT's kernels are known to, so that counts as quantization, unless it

@@ -13,7 +13,7 @@ LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
 _HALF_MAX, _HALF_TINY = 65504.0, 2.0**-14
 _FEWEST_TINY = 0.01
-"""Underflow is told of where more than this fraction of the non-zero values is tiny."""
+"""Underflow is reported where more than this fraction of the non-zero values is tiny."""
 _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
 
@@ -91,7 +91,7 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
             Cause(
                 "fp16-overflow",
                 1.0,
-                f"values reach {largest:.3g}, FP16 ends at {_HALF_MAX:.0f}",
+                f"values reach {largest:.3g}, FP16's maximum is {_HALF_MAX:.0f}",
                 "Keep the layer in FP32, or scale what it reads down.",
             ),
         )
@@ -111,7 +111,7 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
             Cause(
                 "fp16-sums",
                 sums,
-                f"its kernel also rounds inside, where it sums; with exact sums {sums_db:.1f} dB",
+                f"its kernel rounds partial sums; with exact sums it would be {sums_db:.1f} dB",
                 "Keep the layer in FP32: TensorRT then sums in FP32 too.",
             )
         )
@@ -119,7 +119,7 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
 
 
 def harmless_cause(largest: float, readers_db: float) -> Cause:
-    """Why a layer overflows that does no harm, as one that makes a mask of -Inf.
+    """Why a layer overflows harmlessly, as one that makes a mask of -Inf does.
 
     Args:
         largest: magnitude that it writes in FP32.
@@ -128,9 +128,9 @@ def harmless_cause(largest: float, readers_db: float) -> Cause:
     return Cause(
         "fp16-overflow",
         1.0,
-        f"values reach {largest:.3g}, FP16 ends at {_HALF_MAX:.0f}; harmless: every layer that "
-        f"reads them is finite, at {readers_db:.1f} dB or better",
-        "Nothing needs to be done: it works as a mask of -Inf does.",
+        f"values reach {largest:.3g}, FP16's maximum is {_HALF_MAX:.0f}; harmless: every layer "
+        f"that reads them is finite, at {readers_db:.1f} dB or better",
+        "Nothing needs to be done: the overflow acts as a mask of -Inf.",
     )
 
 
@@ -138,8 +138,8 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
     """Why a layer's output is worse than its own error explains, None where it is not.
 
     Args:
-        local, inputs, output: Σerr²/Σref²: of the layer alone, of the worst tensor it reads, and of
-            its output.
+        local, inputs, output: Σerr²/Σref²: of the isolated layer, of the worst tensor it reads, and
+            of its output.
     """
     if not output > 10 * local:  # also False where one is NaN
         return None
@@ -152,7 +152,7 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
             share,
             f"the error relative to the signal grows {output / inputs:.3g} times from what it "
             "reads to what it writes",
-            "Pin the layers that feed it: it makes a small error large.",
+            "Pin the layers that feed it: it amplifies a small error.",
         )
     return Cause(
         "accumulation",
@@ -172,7 +172,7 @@ def _clipping(part: OperandPart, share: float) -> Cause:
             "unrepresentative-calibration",
             share,
             f"{evidence}; {part.method} took in all that the calibration samples held",
-            "Calibrate on samples that are like these.",
+            "Calibrate on more representative samples.",
         )
     return Cause(
         "clipping",
@@ -207,6 +207,6 @@ def _weight(weight: WeightPart, share: float) -> Cause:
     return Cause(
         "coarse-step",
         share,
-        f"the rounding of its weight ({scales}) makes it",
-        "Pin the layer, or train with quantization.",
+        f"caused by rounding its weight ({scales})",
+        "Pin the layer, or use quantization-aware training.",
     )

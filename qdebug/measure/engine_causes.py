@@ -63,14 +63,14 @@ def attributed_cause(
 def _remedy(label: str, half_product: bool) -> str:
     if label == REFERENCE_MISMATCH:
         return (
-            "Look for the reason in FP32: an operator that the library computes otherwise, TF32, "
+            "Look for the reason in FP32: an operator that the library computes differently, TF32, "
             "or an overflow."
         )
     if half_product:
         return "Pin it to fp32: TensorRT sums FP16 products in FP16, and those in FP32."
     return (
-        "Pin the layer, or try other builder settings (qdebug sweep): quantizing otherwise does "
-        "not help."
+        "Pin the layer, or try other builder settings (qdebug sweep): another calibration "
+        "does not help."
     )
 
 

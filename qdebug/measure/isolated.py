@@ -1,4 +1,4 @@
-"""What running a layer alone, with and without parts of its Q/DQ, tells about its error."""
+"""What running a layer isolated, with and without parts of its Q/DQ, says about its error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Values:
     def add(self, values: Array, amax: float | None) -> None:
         """Add an array; `amax` is where a Q/DQ pair clips it, None without one.
 
-        In float32, in one buffer: shares of an error need no more, and fresh memory is dear.
+        In float32, in one buffer: fractions of an error need no more, and new memory is expensive.
         """
         exact = values.astype(np.float32, copy=False).ravel()
         largest = _largest(exact)
@@ -81,7 +81,7 @@ def _largest(values: Array) -> float:
 
 @dataclass
 class IsolatedLayer:
-    """A layer that runs alone, and sums over the batches it was fed.
+    """A layer that runs isolated, and sums over the batches it was fed.
 
     Attributes:
         energies: Σerr² at its output, by variant.

@@ -1,4 +1,4 @@
-"""`qdebug inspect`: what a file tells of an engine, audited and gated."""
+"""`qdebug inspect`: what a file says about an engine, audited and gated."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> Audit:
     """Whether the engine runs each layer as the plan asks.
 
     Raises:
-        UsageError: the engine's source tells no precision, or is of another model.
+        UsageError: the engine's source does not say its precisions, or is of another model.
         PlanError: an INT8 layer reads a tensor without an amax.
     """
     return audit_plan(model, bound.layers, planned_pair(model, bound).precisions, info)

@@ -300,7 +300,7 @@ def range_notes(histograms: Mapping[str, TensorHistogram], used: Sequence[str]) 
     broken = [t for t in used if histograms[t].nan_count or histograms[t].inf_count]
     if broken:
         notes.append(
-            f"The FP32 model itself yields NaN or Inf while calibrating, first in '{broken[0]}'; "
+            f"The FP32 model itself gives NaN or Inf during calibration, first in '{broken[0]}'; "
             "they are left out of the ranges."
         )
     dead = [t for t in used if histograms[t].amax == 0]

@@ -49,8 +49,8 @@ def parallelism() -> Parallelism:
 def probe(session: Session, samples: Samples, chosen: int | None) -> Sizing:
     """Run the first sample, and choose the batch size where the model leaves it free.
 
-    A batch is used only where two samples together give what each gives alone: every tensor twice
-    as long, each half equal. Else every sample runs by itself.
+    A batch is used only where two samples together give what each gives by itself: every tensor
+    twice as long, each half equal. Otherwise every sample runs by itself.
     """
     first = next(iter(samples.batches()))
     alone = session.run(samples.feeds(first.start, first.count))

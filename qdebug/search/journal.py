@@ -85,7 +85,7 @@ class Journal:
         except OSError as error:
             raise StoreError(
                 f"{self.path}: cannot be written ({error.strerror}).",
-                "Make room and run the same command: it goes on from here.",
+                "Free some space and run the same command again: it continues from here.",
                 code="QD-STORE-DISK-FULL",
             ) from error
 

@@ -15,9 +15,10 @@ Mask = npt.NDArray[np.bool_]
 _STEPS = 30_000
 """Decisions that are tried; a limit that is the same on every machine, unlike one in seconds."""
 _GAP = 1e-3
-"""The share of its cost by which the set found may be dearer than the cheapest."""
+"""The share of its cost by which the set found may exceed the cheapest."""
 _EACH = 1e-6
-"""A small price for every layer, relative to the dearest: of two sets at one cost the smaller."""
+"""A small price for every layer, relative to the most expensive one: of two sets at equal cost the
+smaller is taken."""
 
 
 def cheapest(costs: Floats, noise: Floats, allowed: float, failed: Sequence[Mask]) -> Mask | None:

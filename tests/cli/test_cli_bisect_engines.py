@@ -36,7 +36,7 @@ def test_the_search_goes_on_where_the_engine_disagrees(
     execute_with_fake(monkeypatch, spoilt_in_int8(fake_build, "fourth"))
     found = desk.run(*flags)
     assert found.code == 0 and found.json["pinned"] == ["second", "fourth"]
-    assert any("done again on engines" in note for note in found.json["notes"])
+    assert any("repeated on engines" in note for note in found.json["notes"])
     assert found.json["checks"][-1]["passed"] and found.json["baseline"] < 15
     causes = {x["name"]: [c["label"] for c in x["causes"]] for x in found.json["layers"]}
     assert causes["fourth"][0] == "kernel" and "kernel" not in causes["second"]

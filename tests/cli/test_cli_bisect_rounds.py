@@ -28,7 +28,7 @@ def test_a_set_that_fails_on_held_out_samples_is_searched_on_with_them(desk: Any
     result = done.json
     assert result["passed"] and result["minimal"]
     assert 0 < len(result["pinned"]) < result["candidates"] / 2
-    assert any("took part" in note for note in result["notes"])
+    assert any("used in the search" in note for note in result["notes"])
     assert result["verified_on"]["used_in_search"]
     held_out = result["verified_on"]["value"]
     assert 10 <= result["achieved"] <= held_out  # the worse of the two
@@ -46,7 +46,7 @@ def test_a_named_journal_survives_a_second_search(desk: Any) -> None:
     first, second = desk.run("bisect", *flags), desk.run("bisect", *flags)
     assert first.code == second.code == 0, first.err + second.err
     assert all(h["replayed"] for h in second.json["history"])
-    again = any("done again" in note for note in first.json["notes"])
+    again = any("repeated" in note for note in first.json["notes"])
     assert Path("j.literal").exists() == again
 
 

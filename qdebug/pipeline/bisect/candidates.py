@@ -239,14 +239,14 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         return self._context.simulation.open(_lowered(bound), self._capture)
 
     def _choose(self, literal: bool | None) -> tuple[bool, str]:
-        """Whether to run literally, and why."""
+        """Whether to run literal Q/DQ, and why."""
         if self._engines is not None:
             inner = ", with the tensors measured as outputs: less is fused" if self._capture else ""
             return True, f"Candidates run on engines of {self._engines.name}{inner}."
         if self._capture:
             return True, "Candidates run on literal Q/DQ: tensors inside them are measured."
         if Precision.INT8 not in self._bound.precisions.values():
-            return True, "No layer runs in INT8: there is nothing for INT8 kernels to do."
+            return True, "No layer runs in INT8: INT8 kernels are not needed."
         if self._sessions is None or not self._sessions.takes(self._bound.precisions):
             return True, "Candidates run on literal Q/DQ: this base plan has no INT8 kernels."
         if literal is not None:
@@ -309,7 +309,7 @@ class _Run:
             except MetricError as error:
                 if all(m.is_finite for m in outputs.values()):
                     raise
-                # No fault of the metric: this candidate overflows, and is no answer.
+                # Not the metric's fault: this candidate overflows, so it cannot be the answer.
                 failure = f"its outputs hold NaN or Inf, and {error.message}"
         return CandidateResult({}, None, math.nan, self.seconds, failure=failure)
 

@@ -105,7 +105,7 @@ def _cause(simulated: Measurement, engine: Measurement) -> Cause:
         KERNEL,
         None,
         f"without it the simulation passes ({_value(simulated)}) and the engine does not ({gives})",
-        "Its kernel is wrong, not its ranges: quantizing otherwise does not help.",
+        "The kernel causes the error, not the ranges: another calibration does not help.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Search, check the answer, and search again where a check fails, in a way that meets it."""
+"""Search, check the answer, and where a check fails, search again under that check."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from qdebug.wording import option
 _LOG = logging.getLogger(__name__)
 _ENGINE_DISAGREES = (
     "The engine does not meet the target with the set that the simulation found: the search was "
-    "done again on engines."
+    "repeated on engines."
 )
 _DISAGREE = (
     "ONNX Runtime's INT8 kernels and literal Q/DQ disagree about the set found: the search was "
-    "done again on literal Q/DQ."
+    "repeated on literal Q/DQ."
 )
 _MOST_TRIED = 8
 """Sets that passed before and are tried first when the held-out samples join."""
@@ -120,9 +120,10 @@ class _Round:
 
 
 def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> Answered:
-    """Search until the answer passes its checks: literally, on engines, on held-out samples.
+    """Search until the answer passes its checks: as literal Q/DQ, on engines, on held-out samples.
 
-    Where the cheapest set fails on these, the search goes on and asks that the target hold on both.
+    Where the cheapest set fails on the held-out samples, the search continues and requires the
+    target to hold on both.
 
     Raises:
         QdebugError: a runtime or a metric failed, or a journal cannot be used.
@@ -311,7 +312,7 @@ def _not_kept(setup: Setup, options: SearchOptions) -> list[str]:
     metric = setup.target.metric
     if metric is None or metric.key is not None:
         return []
-    reason = f"the metric '{metric.name}' uses objects whose content cannot be told"
+    reason = f"the metric '{metric.name}' uses objects whose content cannot be identified"
     if options.journal:
         raise UsageError(
             f"{option('journal')}: {reason}",
@@ -337,9 +338,9 @@ def _falls(search: SearchResult, check: Check) -> str:
     value = check.answer.value
     shown = "no value" if value is None else f"{value:.6g}"
     return (
-        f"The cheapest set ({len(search.pins)} layers, {search.evaluations} evaluations) falls to "
-        f"{shown} on the held-out samples. "
-        "The search went on and asked that the target hold there too: they took part in the choice."
+        f"The cheapest set ({len(search.pins)} layers, {search.evaluations} evaluations) reaches "
+        f"only {shown} on the held-out samples. The search continued and required the target to "
+        "hold there too, so these samples were used in the search."
     )
 
 

@@ -140,9 +140,11 @@ def untimed_notes(space: SearchSpace, profile: str | None, layers: str | None) -
     if space.costs.unit != "ms" or not free:
         return ()
     unexplained = profile and not layers and not is_run_file(Path(profile))
-    hint = f" {option('profile_layers')} tells what its kernels hold." if unexplained else ""
+    hint = (
+        f" {option('profile_layers')} says which layers its kernels contain." if unexplained else ""
+    )
     return (
-        f"The profile has no time of {len(free)} of the {len(items)} layers that may be pinned, "
+        f"The profile has no time for {len(free)} of the {len(items)} layers that may be pinned, "
         f"first '{free[0]}': they count as free.{hint}",
     )
 

@@ -116,8 +116,8 @@ def direction_notes(
     graph: Graph,
     subset: SampleSubset,
 ) -> tuple[str, ...]:
-    """A note where the metric is suspiciously good with nothing pinned, and it cannot be told
-    whether more of it is better.
+    """A note where the metric is suspiciously good with nothing pinned, and it is unknown
+    whether a higher value is better.
 
     Args:
         reference, baseline: the metric of FP32, and with nothing pinned; None if not known.

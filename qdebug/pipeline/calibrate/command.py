@@ -43,7 +43,7 @@ _TAKEN = (*METHODS, "mix", "given")
 _EXECUTIONS = 10
 """Samples that are split are run in so many batches at least."""
 _EXECUTIONS_FOR_MIX = 50
-"""How the error varies from one to the next tells whether a mix is better."""
+"""How the error varies between them shows whether a mix is better."""
 
 
 def calibrate(
@@ -165,7 +165,7 @@ def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
     """The method to take, and by what.
 
     Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
-    within one standard error of the best metric: closer ones cannot be told apart on so many
+    within one standard error of the best metric: closer ones cannot be distinguished on so many
     samples. (The error is that of a share, √(p(1 − p)/n); a metric beyond 0 to 1 has none.) A mix
     must beat the method that would be taken without it by more than noise.
     """

@@ -84,7 +84,7 @@ def compare(
         )
         built = build_pair(settings, context, plan, model, samples)
         pair = built.pair
-        # Before the simulation: what cannot be built is told at once.
+        # Before the simulation, so that a model that cannot be built fails at once.
         engine = None
         if runtime is not None:
             engine = engine_of(fitted(runtime, pair.candidate, samples), pair)

@@ -1,4 +1,4 @@
-"""Find out why the worst layers are wrong, by running them alone with parts of their Q/DQ."""
+"""Find out why the worst layers are wrong, by running them isolated, with parts of their Q/DQ."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def diagnosed(
 ) -> tuple[LayerResult, ...]:
     """`layers`, worst first, with the causes of their errors.
 
-    The `most` worst ones are run alone on a few samples, fed with reference activations, with and
-    without each Q/DQ pair.
+    The `most` worst ones are run isolated on a few samples, fed with reference activations, with
+    and without each Q/DQ pair.
     """
     wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
@@ -84,12 +84,12 @@ def _own_causes(
     if local is None:
         return {}
     pairs = pairs_of(local)
-    alone = {
+    isolated = {
         layer.name: IsolatedLayer(pair, layer, pairs[layer.name])
         for layer in wanted
         if layer.name in local.outputs
     }
-    captured = {*(a.layer.output for a in alone.values()), *local.inputs}
+    captured = {*(a.layer.output for a in isolated.values()), *local.inputs}
     captured &= set(pair.reference.producers)
     variants = _variants(local, pairs)
     models = [(context.simulation, proto, ()) for proto in variants.values()]
@@ -107,13 +107,13 @@ def _own_causes(
         for executed in executed_batches(SampleSubset(samples, tuple(batches)), runs, 1):
             truth = {**executed.feeds, **executed.reference}
             results = {name: executed.of(name) for name in names}
-            for name, layer in alone.items():
+            for name, layer in isolated.items():
                 layer.add(truth, results, local.outputs[name])
             seen += executed.batch.count
             values += sum(array.size for array in truth.values())
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
-    return {name: layer.causes() for name, layer in alone.items()}
+    return {name: layer.causes() for name, layer in isolated.items()}
 
 
 def _variants(

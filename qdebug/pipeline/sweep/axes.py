@@ -99,7 +99,7 @@ def _compared(settings: SweepSettings, **chosen: str | None) -> CompareSettings:
 
 
 def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[BuilderPoint]:
-    """The product of the builder's axes, every value of which the library has.
+    """The product of the builder's axes; the library supports every value.
 
     Raises:
         BackendError, UsageError: the library is not there, or has no such value.

@@ -102,7 +102,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
 
 
 def _note(text: str, variants: Sequence[str], total: int) -> str:
-    """Says of which variants it is true, where that is not all."""
+    """Names the variants that a note is about, unless it is about all of them."""
     return text if len(variants) == total else f"{', '.join(dict.fromkeys(variants))}: {text}"
 
 

@@ -162,7 +162,7 @@ def facts_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str) -> FoundE
 
 
 def built_of(runtime: EngineRuntime, pair: ModelPair, found: FoundEngine) -> BuiltEngine:
-    """The engine of which `found` tells; built again where it is kept no longer.
+    """The engine that was `found`; built again where it is no longer cached.
 
     Raises:
         QdebugError: it cannot be built any more.
