@@ -43,7 +43,9 @@ def test_sums_in_fp16_are_simulated_and_named(desk: Any, long_sums: list[str]) -
     assert layers["long"]["local_sqnr_db"] > 68 and layers["long"]["causes"] == []
     cause = worst["tensorrt"]["causes"][0]
     assert cause["label"] == "fp16-sums" and cause["share"] > 0.9
-    told = re.search(r"with exact sums it would be ([\d.]+) dB", cause["evidence"])  # on a few samples
+    told = re.search(
+        r"with exact sums it would be ([\d.]+) dB", cause["evidence"]
+    )  # on a few samples
     assert told and float(told[1]) == pytest.approx(layers["long"]["local_sqnr_db"], abs=1)
     assert "FP32" in cause["remedy"]
 
