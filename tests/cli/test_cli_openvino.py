@@ -96,3 +96,19 @@ def test_what_it_does_not_have(
     desk: Any, cnn_flags: list[str], flags: list[str], code: str
 ) -> None:
     desk.refused("compare", *cnn_flags, *ENGINE, *flags, says=[code])
+
+
+def test_what_onnx_runtime_makes_of_convolutions(desk: Any, cnn_flags: list[str]) -> None:
+    """It has INT8 kernels only where the output of a convolution is quantized at once."""
+    done = desk.run("compare", *cnn_flags, "--backend", "onnxruntime", "--json", "-")
+    assert done.code == 1, done.err
+    engine = done.json["engine"]
+    rows = [r for r in engine["audit"]["layers"] if r["op_type"] in ("Conv", "Gemm")]
+    assert len(rows) == 14
+    assert {(r["requested"], r["built"], r["verdict"]) for r in rows} == {
+        ("int8", "fp32", "mismatch")
+    }
+    preflight = engine["execution"]["preflight"]
+    assert preflight["fp32_db"]["non_finite"] == {"logits": "inf"}  # equal, bit for bit
+    labels = {c["label"] for layer in done.json["layers"] for c in layer["causes"]}
+    assert "not-as-planned" in labels
