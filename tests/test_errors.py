@@ -25,7 +25,7 @@ CLASSES = {
 }
 FAMILIES = {cls.family: name for name, cls in CLASSES.items() if name != "QdebugError"}
 # Errors raised here still take the general code of their class. Remove a line when all have one.
-WITHOUT_CODES = ("report/",)
+WITHOUT_CODES: tuple[str, ...] = ()
 
 
 def _name(file: Path) -> str:

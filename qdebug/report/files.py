@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qdebug.errors import StoreError, UsageError
+from qdebug.wording import option
 
 
 def check_writable(path: str, flag: str) -> None:
@@ -19,7 +20,11 @@ def check_writable(path: str, flag: str) -> None:
         StoreError: it is a directory, or its directory is missing or takes no files.
     """
     if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises on a name that is too long)
-        raise StoreError(f"{flag}: {path} is a directory", "Give the path of a file.")
+        raise StoreError(
+            f"{flag}: {path} is a directory",
+            "Give the path of a file.",
+            code="QD-STORE-OUTPUT-PATH",
+        )
     if _is_special(path):
         return
     target = Path(os.path.realpath(path))
@@ -31,6 +36,7 @@ def check_writable(path: str, flag: str) -> None:
         raise StoreError(
             f"{flag}: {path} cannot be written: there is no directory {directory}",
             f"Run 'mkdir -p {directory}', or give another path.",
+            code="QD-STORE-OUTPUT-PATH",
         ) from None
     except OSError as error:
         raise _refused(path, flag, error) from error
@@ -44,7 +50,16 @@ def check_new(path: str, flag: str, *, force: bool) -> None:
     """
     check_writable(path, flag)
     if os.path.isfile(path) and not force:  # noqa: PTH113 (as above)
-        raise StoreError(f"{flag}: {path} exists", "Give --force to replace it.")
+        raise output_exists(path, flag)
+
+
+def output_exists(path: str, flag: str) -> StoreError:
+    """A file that is not to be replaced unasked."""
+    return StoreError(
+        f"{flag}: {path} exists",
+        f"Give {option('force')} to replace it.",
+        code="QD-STORE-OUTPUT-EXISTS",
+    )
 
 
 def make_folder(path: str, names: Iterable[str], flag: str, *, force: bool) -> None:
@@ -56,7 +71,7 @@ def make_folder(path: str, names: Iterable[str], flag: str, *, force: bool) -> N
     folder = Path(path)
     for name in names:
         if not force and (folder / name).exists():
-            raise StoreError(f"{flag}: {folder / name} exists", "Give --force to replace it.")
+            raise output_exists(str(folder / name), flag)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -103,7 +118,11 @@ def check_distinct(outputs: Mapping[str, str | None], inputs: Mapping[str, str |
             continue
         other = taken.setdefault(os.path.realpath(path), flag)
         if other != flag:
-            raise UsageError(f"{flag}: {path} is also {other}", f"Give another path for {flag}.")
+            raise UsageError(
+                f"{flag}: {path} is also {other}",
+                f"Give another path for {flag}.",
+                code="QD-USAGE-SAME-FILE",
+            )
 
 
 def _is_special(path: str) -> bool:
@@ -112,5 +131,7 @@ def _is_special(path: str) -> bool:
 
 def _refused(path: str, flag: str, error: OSError) -> StoreError:
     return StoreError(
-        f"{flag}: {path} cannot be written: {error.strerror or error}", "Give another path."
+        f"{flag}: {path} cannot be written: {error.strerror or error}",
+        "Give another path.",
+        code="QD-STORE-OUTPUT-PATH",
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics
 from qdebug.report import plots
-from qdebug.report.files import check_writable
+from qdebug.report.files import check_writable, output_exists
+from qdebug.wording import option
 
 _SUFFIXES = (".svg", ".png")
 _OVERVIEW = "overview.png"
@@ -42,19 +43,26 @@ class PlotFiles:
         if self.is_folder:
             self._check_new(target / _OVERVIEW)
             if not target.is_dir() and not target.absolute().parent.is_dir():
-                raise StoreError(f"--plot: {self.path}: no such folder", f"mkdir -p {self.path}")
+                raise StoreError(
+                    f"{option('plot')}: {self.path}: no such folder",
+                    f"Run 'mkdir -p {self.path}'.",
+                    code="QD-STORE-OUTPUT-PATH",
+                )
             return
         if target.suffix not in _SUFFIXES:
             raise UsageError(
-                f"--plot: {self.path}: figures are .svg or .png files",
+                f"{option('plot')}: {self.path}: figures are .svg or .png files",
                 "Give such a file, or a folder.",
+                code="QD-USAGE-PLOT",
             )
         if len(self.tensors) > 1:
             raise UsageError(
-                f"--plot: {self.path} is one file, but {len(self.tensors)} tensors are asked for",
-                "Give a folder, or one --tensor.",
+                f"{option('plot')}: {self.path} is one file, but {len(self.tensors)} tensors are "
+                "requested",
+                "Give a folder, or one tensor.",
+                code="QD-USAGE-PLOT",
             )
-        check_writable(self.path, "--plot")
+        check_writable(self.path, option("plot"))
         self._check_new(target)
 
     @property
@@ -82,7 +90,11 @@ class PlotFiles:
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise StoreError(f"--plot: {folder}: {error.strerror}", "Give another path.") from error
+            raise StoreError(
+                f"{option('plot')}: {folder}: {error.strerror}",
+                "Give another path.",
+                code="QD-STORE-OUTPUT-PATH",
+            ) from error
         written = [plots.save_figure(plots.overview_figure(result), folder / _OVERVIEW)]
         for path, tensor in files.items():
             written.append(plots.save_figure(plots.tensor_figure(tensor), path))
@@ -90,7 +102,7 @@ class PlotFiles:
 
     def _check_new(self, path: Path) -> None:
         if path.exists() and not self.force:
-            raise StoreError(f"--plot: {path} exists", "Give --force to replace it.")
+            raise output_exists(str(path), option("plot"))
 
 
 def drawn_files(path: str, tensors: tuple[str, ...], top: int, result: RangesResult) -> list[str]:

@@ -17,6 +17,7 @@ from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
 from qdebug.report.names import shorten_names, tail
 from qdebug.report.words import counted, number, printable, share
+from qdebug.wording import option
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,9 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UsageError(
-            "--plot needs matplotlib, which is not installed", "pip install 'qdebug[plots]'"
+            f"{option('plot')} needs matplotlib, which is not installed",
+            "Run: pip install 'qdebug[plots]'",
+            code="QD-USAGE-MATPLOTLIB",
         ) from None
 
 
@@ -151,7 +154,10 @@ def save_figure(figure: Figure, path: Path) -> str:
             figure.savefig(partial, format=kind, dpi=_DPI, metadata=metadata)
         partial.replace(path)
     except OSError as error:
-        raise StoreError(f"--plot: {path}: cannot be written: {error.strerror}") from error
+        raise StoreError(
+            f"{option('plot')}: {path}: cannot be written: {error.strerror}",
+            code="QD-STORE-OUTPUT-PATH",
+        ) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
