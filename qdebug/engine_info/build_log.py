@@ -72,7 +72,7 @@ def read_build_log(text: str, name: str) -> EngineInfo:
     starts = [i for i, line in enumerate(stripped) if _LAYERS.match(line)]
     if not starts:
         raise UsageError(
-            f"{name} is no build log that lists the engine's layers",
+            f"{name} is not a build log that lists the engine's layers",
             "Build with a verbose logger (trtexec --verbose, trt.Logger.VERBOSE) and "
             "--profilingVerbosity=detailed.",
             code="QD-USAGE-ENGINE-FILE",

@@ -46,11 +46,11 @@ def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
         name: of the file, for errors.
 
     Raises:
-        UsageError: the document is none, or a layer is malformed.
+        UsageError: the document is something else, or a layer is malformed.
     """
     if not is_layer_info(document):
         raise UsageError(
-            f"{name} is no layer information of an engine",
+            f"{name} is not the layer information of an engine",
             "trtexec --exportLayerInfo=FILE --profilingVerbosity=detailed writes it.",
             code="QD-USAGE-ENGINE-FILE",
         )

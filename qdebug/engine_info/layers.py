@@ -82,7 +82,7 @@ class EngineLayer:
         constants: weights and scales, as far as the file tells of them.
         tactic: the kernel's name, or its number where there is no name.
         onnx_nodes: names of the ONNX nodes it computes, in the order of the file.
-        named_only: the ONNX nodes were taken from the layer's name, for want of its metadata.
+        named_only: the ONNX nodes were taken from the layer's name, as it has no metadata.
         sparse: the weights are 2:4 sparse; None when the file does not say.
         origin: why TensorRT added it: "REFORMAT", "QDQ", "CAST" or "".
         time_ms: of one execution; None when it was not measured.

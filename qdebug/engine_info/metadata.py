@@ -1,4 +1,4 @@
-"""The ONNX nodes of an engine's layer, from its name, for want of metadata."""
+"""The ONNX nodes of an engine's layer, from its name, where the file has no metadata."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ def read_profile(document: Sequence[Any], name: str) -> tuple[LayerTime, ...]:
         name: of the file, for errors.
 
     Raises:
-        UsageError: the document is none, holds no layer, or a time is no number.
+        UsageError: the document is something else, holds no layer, or a time is not a number.
     """
     if not is_profile(document):
         raise UsageError(
-            f"{name} is no profile of an engine's layers",
+            f"{name} is not a profile of an engine's layers",
             "trtexec --exportProfile=FILE --dumpProfile --separateProfileRun writes it.",
             code="QD-USAGE-ENGINE-FILE",
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self, runtime_checkable
 
+import numpy as np
 import onnx
 
 from qdebug.engine_info.layers import EngineInfo
@@ -35,6 +36,24 @@ class CaptureWay(StrEnum):
     its kernels."""
     HARMLESS = "harmless"
     """Those tensors are outputs that can be without the engine computing something else."""
+
+
+def noise(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape] | None = None) -> Feeds:
+    """Normal noise for every input; integers are 0 or 1, which most models take: as a mask, a
+    token, an index.
+
+    Args:
+        shapes: by name, of inputs whose own shape is not fixed; an axis that is not known is 1.
+    """
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for spec in inputs:
+        axes = (shapes or {}).get(spec.name, spec.shape)
+        shape = tuple(axis if isinstance(axis, int) else 1 for axis in axes)
+        floating = np.issubdtype(spec.dtype, np.floating)
+        values = rng.normal(size=shape) if floating else rng.integers(0, 2, size=shape)
+        feeds[spec.name] = values.astype(spec.dtype)
+    return feeds
 
 
 @dataclass(frozen=True)

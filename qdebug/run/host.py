@@ -29,6 +29,7 @@ from qdebug.run.engine import (
     Profiled,
     Serialized,
     Shape,
+    noise,
 )
 from qdebug.run.registry import BackendSpec
 from qdebug.types import Feeds, Skipped, Tensors, TensorSpec
@@ -230,21 +231,6 @@ def culprits(tensors: Sequence[str], harms: Callable[[Sequence[str]], bool]) -> 
             middle = len(group) // 2
             pending += [group[middle:], group[:middle]]
     return found
-
-
-def noise(inputs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[object]]) -> Feeds:
-    """Normal noise for every input; integers are 0 or 1, which most models take: as a mask, a
-    token, an index."""
-    rng = np.random.default_rng(0)
-    feeds = {}
-    for spec in inputs:
-        shape = tuple(
-            axis if isinstance(axis, int) else 1 for axis in shapes.get(spec.name, spec.shape)
-        )
-        floating = np.issubdtype(spec.dtype, np.floating)
-        values = rng.normal(size=shape) if floating else rng.integers(0, 2, size=shape)
-        feeds[spec.name] = values.astype(spec.dtype)
-    return feeds
 
 
 def _alike(expected: Tensors, found: Tensors) -> bool:

@@ -180,7 +180,7 @@ def test_the_model_tells_the_work_that_layer_information_does_not(told: Any) -> 
         (["layers.json", "--fail-on", "int8_shar>1"], ["Did you mean 'int8_share'", "fused_share"]),
         (["layers.json", "--fail-on", "output.int8_share>1"], ["is not a condition"]),
         (["layers.json", "--fail-on", "int8_share>=most"], ["'most' is not a number"]),
-        (["layers.json", "--profile", "layers.json"], ["layers.json is no profile"]),
+        (["layers.json", "--profile", "layers.json"], ["layers.json is not a profile"]),
         (["layers.json", "--expect", "bare.yaml"], ["names no model", "--model"]),
         (["layers.json", "--expect", "bare.yaml", "--model", "data.npz"], ["data.npz"]),
         (["names.json", "--expect", "bare.yaml", "--model", "net.onnx"], ["profilingVerbosity"]),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from qdebug.run.host import culprits, median_ms, noise
+from qdebug.run.engine import noise
+from qdebug.run.host import culprits, median_ms
 from qdebug.types import TensorSpec
 
 TENSORS = [f"t{k}" for k in range(40)]

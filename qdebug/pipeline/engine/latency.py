@@ -36,7 +36,7 @@ def read_kernels(
         layers_file: layer information or build log of the engine that was profiled.
 
     Raises:
-        UsageError: a file that is none, a run that measured no engine or another model.
+        UsageError: a file of another kind, or a run without an engine or of another model.
         StoreError: a run file that cannot be read.
     """
     if is_run_file(profile):

@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from qdebug.run.base import check_imports
-from qdebug.run.engine import BuiltEngine
+from qdebug.run.engine import BuiltEngine, noise
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.cache import EngineCache
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import Cuda
 from qdebug.run.tensorrt.execute.runtime import Engine, load_engine
 from qdebug.run.tensorrt.library import Library
-from qdebug.types import Array, ProgressCallback, Skipped, ignore_progress
+from qdebug.types import Feeds, ProgressCallback, Skipped, TensorSpec, ignore_progress
 
 
 @dataclass(frozen=True)
@@ -92,15 +91,12 @@ class EngineFactory:
         )
 
 
-def probe_feeds(engine: Engine) -> dict[str, Array]:
-    """Noise for every input, in the largest shapes that the engine takes. Integers are 0 or 1,
-    which most models take: as a mask, a token, an index."""
-    rng = np.random.default_rng(0)
-    feeds: dict[str, Array] = {}
-    for port in engine.inputs:
-        if port.range is not None and port.dtype is not None:
-            floating = np.issubdtype(port.dtype, np.floating)
-            shape = port.range[1]
-            noise = rng.normal(size=shape) if floating else rng.integers(0, 2, size=shape)
-            feeds[port.name] = noise.astype(port.dtype)
-    return feeds
+def probe_feeds(engine: Engine) -> Feeds:
+    """Noise for every input, in the largest shapes that the engine takes."""
+    return noise(
+        [
+            TensorSpec(port.name, port.range[1], port.dtype)
+            for port in engine.inputs
+            if port.range is not None and port.dtype is not None
+        ]
+    )

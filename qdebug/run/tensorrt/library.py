@@ -136,7 +136,7 @@ def _load(kind: LibraryKind) -> Library:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """`1.7.1.116` -> (1, 7, 1, 116); stops at what is no number."""
+    """`1.7.1.116` -> (1, 7, 1, 116); stops at what is not a number."""
     numbers = []
     for part in text.split("."):
         if not part.isdigit():

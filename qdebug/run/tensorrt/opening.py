@@ -54,7 +54,7 @@ def open_engine_file(path: Path) -> EngineInfo:
     if is_build_log(text):
         return read_build_log(text, str(path))
     raise UsageError(
-        f"{path} is text, but no build log of TensorRT", _TAKES, code="QD-USAGE-ENGINE-FILE"
+        f"{path} is text, but not a build log of TensorRT", _TAKES, code="QD-USAGE-ENGINE-FILE"
     )
 
 
@@ -62,7 +62,7 @@ def open_profile(path: Path) -> tuple[LayerTime, ...]:
     """The times in a profile.
 
     Raises:
-        UsageError: the file cannot be read or is no profile.
+        UsageError: the file cannot be read or is not a profile.
     """
     text = _text(_read(path))
     document = _parsed(text, path) if text is not None else None

@@ -114,7 +114,7 @@ def test_a_profile_is_needed_for_dynamic_axes(rtx: Library, lowered: Net) -> Non
 
 
 def test_a_profile_for_another_model(rtx: Library, one_node: Node, ada: BuildSettings) -> None:
-    with pytest.raises(UsageError, match="'input', which is no input"):
+    with pytest.raises(UsageError, match="'input', which is not an input"):
         build_engine(rtx, one_node("Relu"), ada)
     flat = ShapeRange((2,), (2,), (2,))
     with pytest.raises(UsageError, match="'x' do not have 4 axes"):

@@ -60,7 +60,7 @@ class EngineCache:
         return replace(built, cached=True)
 
     def save(self, built: BuiltEngine) -> None:
-        """Keep an engine, whole or not at all; a disk that refuses is no error."""
+        """Keep an engine, whole or not at all; a disk that refuses is ignored."""
         partial = self._folder / f".{built.key}.{os.getpid()}.partial"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

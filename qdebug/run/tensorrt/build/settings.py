@@ -182,15 +182,15 @@ def check_profile(proto: onnx.ModelProto, profile: Mapping[str, ShapeRange]) -> 
     """Refuse a profile that does not fit the inputs of a model.
 
     Raises:
-        UsageError: an input with dynamic axes has no entry, an entry is no input or has another
-            number of axes.
+        UsageError: an input with dynamic axes has no entry, an entry is not an input, or has
+            another number of axes.
     """
     constants = {i.name for i in proto.graph.initializer}
     inputs = {i.name: i.type.tensor_type for i in proto.graph.input if i.name not in constants}
     for name, shapes in profile.items():
         if name not in inputs:
             raise UsageError(
-                f"the profile has shapes for '{name}', which is no input of the model",
+                f"the profile has shapes for '{name}', which is not an input of the model",
                 f"Its inputs are {', '.join(inputs)}.",
                 code="QD-USAGE-SHAPES-DIFFER",
             )

@@ -238,7 +238,7 @@ _REFUSALS: Mapping[str, tuple[str, str]] = {
         "cannot execute an engine that another version built",
         "Build it again with this version.",
     ),
-    "magicTag": ("was given something that is no engine of its own", "Build the engine again."),
+    "magicTag": ("was given something other than an engine of its own", "Build the engine again."),
     "header.size == blobSize": ("was given an engine that is cut off", "Build it again."),
     "different GPU": (
         "cannot execute an engine that was built for another GPU",

@@ -105,9 +105,9 @@ def test_one_layer_alone_is_an_engine_of_one_layer() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([], "no layer information"),
-        ({"Layers": 3}, "no layer information"),
-        ({"Layers": [{"LayerType": "x"}]}, "no layer information"),
+        ([], "not the layer information"),
+        ({"Layers": 3}, "not the layer information"),
+        ({"Layers": [{"LayerType": "x"}]}, "not the layer information"),
         ({"Layers": [{"Name": 3}]}, "layer 0: 'Name' is 3"),
         ({"Layers": [{"Name": "a", "Inputs": "x"}]}, "'Inputs' is not a list"),
         ({"Layers": [{"Name": "a", "Inputs": [{"Dimensions": [1.5]}]}]}, "whole numbers"),

@@ -82,7 +82,7 @@ def test_a_model_without_a_zero_byte_is_a_model(tmp_path: Path) -> None:
         (b"ptrt\0\0\0\0", "serialized engine", "--exportLayerInfo"),
         (b"\x89HDF\r\n\x1a\n\0", "run file", "What tells of an engine"),
         ("", "is empty", "What tells of an engine"),
-        ("hello\n", "no build log", "What tells of an engine"),
+        ("hello\n", "not a build log", "What tells of an engine"),
         ('{"a": 1}', "neither layer information nor a profile", "What tells of an engine"),
         ("[]", "neither layer information nor a profile", "What tells of an engine"),
         ('{"Layers": [\n"a",', "file:2: not valid JSON", "written to its end"),
@@ -121,7 +121,7 @@ def test_times_are_joined_by_name_and_split_by_precision(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"Layers": []}, "no profile"),
+        ({"Layers": []}, "not a profile"),
         ([{"count": 10}], "holds no layers"),
         ([{"count": 1}, {"name": "a"}], "layer 'a' has no time"),
         ([{"count": 1}, {"name": "other", "averageMs": 1}], "names none"),
