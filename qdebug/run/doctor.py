@@ -28,6 +28,7 @@ REQUIRED = (
     "pyyaml",
     "rich",
     "cyclopts",
+    "annotated-types",
 )
 OPTIONAL = (
     ("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),
