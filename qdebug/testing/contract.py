@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,8 +44,8 @@ def network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
-def quantized() -> onnx.ModelProto:
-    """x → Conv conv → Relu → GlobalAveragePool → Flatten → Gemm dense → y, the products in INT8."""
+def quantized(products: Sequence[str] = ("conv", "dense")) -> onnx.ModelProto:
+    """x → Conv conv → Relu → GlobalAveragePool → Flatten → Gemm dense → y, `products` in INT8."""
     rng = np.random.default_rng(2)
     constants: dict[str, np.ndarray[Any, Any]] = {
         "zero": np.zeros((), np.int8),
@@ -62,16 +63,17 @@ def quantized() -> onnx.ModelProto:
             helper.make_node("DequantizeLinear", [code, scale, "zero"], [out], f"{tensor}_DQ"),
         ]
 
+    x, f = (f"{t}_q" if p in products else t for t, p in (("x", "conv"), ("f", "dense")))
     nodes = [
-        *pair("x", "xs"),
+        *(pair("x", "xs") if "conv" in products else []),
         helper.make_node("DequantizeLinear", ["cw", "cs", "zero"], ["cw_q"], "cw_DQ"),
-        helper.make_node("Conv", ["x_q", "cw_q", "bias"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", [x, "cw_q", "bias"], ["c"], "conv", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c"], ["r"], "relu"),
         helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
         helper.make_node("Flatten", ["p"], ["f"], "flatten"),
-        *pair("f", "ps"),
+        *(pair("f", "ps") if "dense" in products else []),
         helper.make_node("DequantizeLinear", ["dw", "ds", "zero"], ["dw_q"], "dw_DQ"),
-        helper.make_node("Gemm", ["f_q", "dw_q"], ["y"], "dense"),
+        helper.make_node("Gemm", [f, "dw_q"], ["y"], "dense"),
     ]
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -109,11 +111,13 @@ class BackendContract:
             override `open_backend`.
         called: how its messages call it; by default its name.
         rtol, atol: tolerances of products, for `numpy.testing.assert_allclose`.
+        products: those of `quantized` that the backend takes in INT8.
     """
 
     backend_name = ""
     called = ""
     rtol, atol = 2e-3, 1e-3
+    products: tuple[str, ...] = ("conv", "dense")
 
     def __init_subclass__(cls) -> None:
         """A class that says no more than its name is called by it."""
@@ -274,7 +278,7 @@ class BackendContract:
         """In a network of INT8 products: it audits, profiles and writes what it claims to."""
         spec = self.registered()
         runtime = as_runtime(spec, backend).fitted((), ())
-        proto, x = quantized(), np.random.default_rng(3).normal(size=(1, 8, 9, 9))
+        proto, x = quantized(self.products), np.random.default_rng(3).normal(size=(1, 8, 9, 9))
         feeds = {"x": x.astype(np.float32)}
         if spec.builds:
             built = runtime.build(proto)
@@ -282,7 +286,7 @@ class BackendContract:
             assert bool(built.log) >= ("save_log" in spec.settings)
             assert (built.info is not None) == spec.audits
             if built.info is not None:
-                products = [built.info.layer_of(name) for name in ("conv", "dense")]
+                products = [built.info.layer_of(name) for name in self.products]
                 found = {p.precision for p in products if p is not None}
                 assert found and found <= {*spec.precisions, "tf32"}
         session = runtime.clean(proto)
@@ -298,23 +302,23 @@ class BackendContract:
         if not (spec.audits and spec.profiles and spec.builds):
             pytest.skip("it does not both audit and profile")
         runtime = as_runtime(spec, backend).fitted((), ())
-        proto = quantized()
+        proto = quantized(self.products)
         info = runtime.build(proto).info
         session = runtime.clean(proto)
         times = session.layer_times({"x": np.ones((1, 8, 9, 9), np.float32)})
         session.close()
         assert info is not None
         named = {layer.name for layer in info.layers}
-        conv = info.layer_of("conv")
-        assert conv is not None and conv.name in {t.name for t in times}
+        product = info.layer_of(self.products[0])
+        assert product is not None and product.name in {t.name for t in times}
         assert sum(t.name in named for t in times) >= len(times) / 2
 
     def test_it_computes_what_the_simulation_computes(self, backend: Backend) -> None:
         """But for the rounding of its kernels: 25 dB and more in a small network."""
         feeds = {"x": np.random.default_rng(4).normal(size=(1, 8, 9, 9)).astype(np.float32)}
-        expected = SimulationBackend(1).open(quantized(), []).run(feeds)["y"]
+        expected = SimulationBackend(1).open(quantized(self.products), []).run(feeds)["y"]
         fitted: Backend = backend.fitted((), ()) if hasattr(backend, "fitted") else backend
-        found = fitted.open(quantized(), []).run(feeds)["y"]
+        found = fitted.open(quantized(self.products), []).run(feeds)["y"]
         noise = float(np.square(expected - found, dtype=np.float64).sum())
         signal = float(np.square(expected, dtype=np.float64).sum())
         assert noise <= signal * 10**-2.5

@@ -55,10 +55,11 @@ class TestFakeEngine(BackendContract):
 
 
 class TestTensorRTForRTX(BackendContract):
-    """On a GPU that it executes on."""
+    """On a GPU that it executes on. Version 1.6 has no INT8 convolutions on an H100 or H200."""
 
     backend_name = "tensorrt-rtx"
     called = "TensorRT for RTX"
+    products = ("dense",)
 
     def open_backend(self) -> Backend:
         try:

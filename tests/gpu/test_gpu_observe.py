@@ -13,6 +13,7 @@ import pytest
 from qdebug.measure.attribution import RELEVANT_DB, agreement
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
 from qdebug.run.engine import CaptureWay
+from qdebug.run.tensorrt.backend import WAYS
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_the_simulation_foretells_the_engine(
     ("net", "kind"),
     [("digits_encoder", "int8"), ("digits_encoder", "fp16"), ("digits_cnn", "fp16")],
 )
-@pytest.mark.parametrize("way", list(CaptureWay))
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_is_checked_against_the_clean_engine(
     findings: Callable[..., EngineFindings],
     figures: dict[str, Any],

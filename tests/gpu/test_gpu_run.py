@@ -23,9 +23,8 @@ from qdebug.measure.attribution import RELEVANT_DB
 from qdebug.measure.observation import add_errors, sqnr
 from qdebug.measure.sums import ErrorSums
 from qdebug.pipeline.engine.observe import preflight
-from qdebug.run.engine import CaptureWay
 from qdebug.run.stream import map_in_order
-from qdebug.run.tensorrt.backend import TensorRTBackend
+from qdebug.run.tensorrt.backend import WAYS, TensorRTBackend
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, PyCuda
@@ -137,8 +136,9 @@ def test_dynamic_shapes(case: Callable[..., Any]) -> None:
 
 
 def test_an_engine_that_is_none(library: Library, cuda: PyCuda, case: Callable[..., Any]) -> None:
-    with pytest.raises(BackendError, match="no engine"):
+    with pytest.raises(BackendError) as refused:
         load_engine(library, b"nothing of the kind" * 100, cuda)
+    assert refused.value.code == "QD-BACKEND-ENGINE-REFUSED"
     one = case("digits_cnn", "fp32")
     whole = build_engine(library, one.reference.proto, one.job.runtime.factory.settings).engine
     with pytest.raises(BackendError, match="cut off"):
@@ -242,7 +242,7 @@ def test_memory_is_freed(library: Library, cuda: PyCuda, figures: dict[str, Any]
     feeds = {"x": np.ones((256, 1024), np.float32)}
 
     def use_all() -> int:
-        for way in CaptureWay:
+        for way in WAYS:
             session = TensorRTBackend(maker).open(small(), ["m", "r"], way)
             session.run(feeds)
             session.close()
