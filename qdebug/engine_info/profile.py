@@ -14,8 +14,8 @@ from qdebug.errors import UsageError
 from qdebug.wording import option
 
 TIMES_ONLY = (
-    "A profile holds names and times only: give the layer information of the same engine too "
-    "(qdebug inspect LAYERS.json --profile PROFILE.json)."
+    "A profile holds names and times only: inspect the layer information of the same engine, and "
+    "give this file as its profile."
 )
 
 

@@ -19,9 +19,13 @@ from typing import Any, Self
 from qdebug.errors import StoreError
 from qdebug.search.problem import Measurement, Pins, pins_of
 from qdebug.types import Precision
+from qdebug.wording import option
 
 SCHEMA = "qdebug.journal/2"
-_NEXT = "Give another journal, or add `--force` to start this one anew."
+
+
+def _next_step() -> str:
+    return f"Give another {option('journal')}, or start this one anew with {option('force')}."
 
 
 class Journal:
@@ -128,18 +132,20 @@ class Journal:
                 own = digest == self._digest(entry)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise StoreError(
-                    f"{self.path}:{number}: is not an evaluation.", _NEXT, code="QD-STORE-JOURNAL"
+                    f"{self.path}:{number}: is not an evaluation.",
+                    _next_step(),
+                    code="QD-STORE-JOURNAL",
                 ) from error
             if not own:
                 raise StoreError(
                     f"{self.path}:{number}: was edited, or is of another search.",
-                    _NEXT,
+                    _next_step(),
                     code="QD-STORE-JOURNAL",
                 )
             if recorded.setdefault(pins, measurement) is not measurement:
                 raise StoreError(
                     f"{self.path}:{number}: an evaluation that is there twice.",
-                    _NEXT,
+                    _next_step(),
                     code="QD-STORE-JOURNAL",
                 )
         os.ftruncate(self._fd, len(whole))
@@ -151,19 +157,19 @@ class Journal:
             schema, found = header["schema"], dict(header["key"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise StoreError(
-                f"{self.path}: is not a journal of a search.", _NEXT, code="QD-STORE-JOURNAL"
+                f"{self.path}: is not a journal of a search.", _next_step(), code="QD-STORE-JOURNAL"
             ) from None
         if schema != SCHEMA:
             raise StoreError(
                 f"{self.path}: has the schema {schema}, not {SCHEMA}.",
-                _NEXT,
+                _next_step(),
                 code="QD-STORE-JOURNAL",
             )
         other = sorted(n for n in found.keys() | key if found.get(n) != key.get(n))
         if other:
             raise StoreError(
                 f"{self.path}: belongs to another search ({', '.join(other)} differ).",
-                _NEXT,
+                _next_step(),
                 code="QD-STORE-JOURNAL",
             )
 

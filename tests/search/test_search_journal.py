@@ -108,7 +108,7 @@ def test_an_edited_line_is_refused_by_number(tmp_path: Path, line: int, text: st
     where = "journal:" if line == 1 else f"journal:{line}:"
     with pytest.raises(StoreError, match=where) as caught:
         Journal(path, KEY)
-    assert "--force" in caught.value.hint
+    assert "force" in caught.value.hint and caught.value.code == "QD-STORE-JOURNAL"
 
 
 @pytest.mark.parametrize("edited", ["verdict", "header"])
@@ -126,7 +126,7 @@ def test_edited_evaluations_are_refused(tmp_path: Path, edited: str) -> None:
         StoreError, match="journal:2: was edited, or is of another search"
     ) as caught:
         Journal(path, key)
-    assert "--force" in caught.value.hint
+    assert "force" in caught.value.hint and caught.value.code == "QD-STORE-JOURNAL"
 
 
 def test_a_file_that_is_no_journal_is_not_touched(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
+from qdebug.wording import option
 
 
 def compare(
@@ -117,7 +118,7 @@ def compare(
         )
         plan_text = plan_to_yaml(pair.plan, settings.model) if pair.plan else ""
         if settings.save_plan:
-            write_text(settings.save_plan, plan_text, "--save-plan")
+            write_text(settings.save_plan, plan_text, option("save_plan"))
         run_file = None
         if writer is not None:
             unsplit = evidence.unsplit if evidence else ()

@@ -138,9 +138,9 @@ def save_engine(engine: Engine, settings: EngineSettings) -> None:
         StoreError: a file cannot be written.
     """
     if settings.save_engine:
-        write_bytes(settings.save_engine, engine.built.engine, "--save-engine")
+        write_bytes(settings.save_engine, engine.built.engine, option("save_engine"))
     if settings.save_log:
-        write_text(settings.save_log, engine.built.log, "--save-log")
+        write_text(settings.save_log, engine.built.log, option("save_log"))
 
 
 def fitted(

@@ -41,6 +41,7 @@ from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
+from qdebug.wording import option
 
 
 def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress) -> SweepResult:
@@ -73,7 +74,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     total = len(variants) * len(fit)
     if settings.save_engines:
         names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]
-        make_folder(settings.save_engines, names, "--save-engines", force=settings.force)
+        make_folder(settings.save_engines, names, option("save_engines"), force=settings.force)
     outputs = OutputEvaluator(context, samples, metric, cached=settings.cache)
     work = _Work(context, samples, outputs, fit, not_run, conditions, total, settings.save_engines)
     rows: list[SweepRow] = []
@@ -195,8 +196,8 @@ class _Work:
         if self.folder:
             built = built_of(runtime, pair, found)
             stem = f"{self.folder}/{row.number}"
-            write_bytes(f"{stem}.engine", built.engine, "--save-engines")
-            write_text(f"{stem}.log", built.log, "--save-engines")
+            write_bytes(f"{stem}.engine", built.engine, option("save_engines"))
+            write_text(f"{stem}.log", built.log, option("save_engines"))
         if row.not_executed_because:
             return row
         return replace(row, execution=executed(runtime, pair, found, self.outputs))
