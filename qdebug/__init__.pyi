@@ -226,6 +226,7 @@ def calibrate(
     from_cache: str | os.PathLike[str] | None = None,
     weights: Literal["per-channel", "per-tensor"] = "per-channel",
     fallback_precision: Literal["fp16", "fp32"] = "fp32",
+    fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
     weight_method: Literal["max", "mse"] = "max",
     samples: int | None = None,
     batch_size: int | None = None,
@@ -252,6 +253,8 @@ def calibrate(
             plan.
         weights: Scales of weights.
         fallback_precision: Precision of layers without an INT8 form.
+        fp16_kernels: How FP16 layers are simulated: as TensorRT's kernels compute them, which
+            sum in FP16, or with exact sums.
         weight_method: Ranges of weights: the largest magnitude, or least squared error.
         samples: Use the first N samples.
         batch_size: Samples per execution where the batch axis is dynamic.
@@ -496,6 +499,7 @@ def sweep(
     calib_samples: int | None = None,
     batch_size: int | None = None,
     cache: bool = True,
+    fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
     precision: Sequence[Literal["int8", "fp16", "fp32", "int8+fp16"]] = (),
     plan: Sequence[str | os.PathLike[str] | PrecisionPlan] = (),
     weights: Sequence[Literal["per-channel", "per-tensor"]] = (),
@@ -533,6 +537,8 @@ def sweep(
         calib_samples: Calibrate on the first N samples.
         batch_size: Samples per execution where the batch axis is dynamic.
         cache: Reuse what was calibrated, built and measured earlier.
+        fp16_kernels: How FP16 layers are simulated: as TensorRT's kernels compute them, which
+            sum in FP16, or with exact sums.
         precision: int8+fp16 is FP16 where there is no INT8 form.
         plan: A precision plan to try beside the precisions; repeatable.
         weights: Scales of weights.

@@ -139,15 +139,15 @@ def test_values_that_are_not_finite_are_told(desk: Any, make: Any) -> None:
     desk.data("calib.npz", x=x)
     done = desk.run(*CALIBRATE)
     assert done.code == 0
-    assert "yields NaN or Inf while calibrating, first in 'l'" in done.out
-    assert len(desk.run(*CALIBRATE, "--json", "-").json["notes"]) == 1
+    (note,) = desk.run(*CALIBRATE, "--json", "-").json["notes"]
+    assert "'l'" in note and note in done.out
 
 
 def test_a_single_sample(desk: Any) -> None:
     desk.data("one.npz", x=np.load("calib.npz")["x"][:1])
     done = desk.run(*CALIBRATE, "--calib-data", "one.npz", "--holdout", "one.npz")
     assert done.out.startswith("net.onnx: 5 calibrations of 1 sample, judged on 1 other\n")
-    assert "one sample does not tell how the ranges grow" in done.out
+    assert "one sample does not show" in done.out
     flags = ("--calib-data", "one.npz")
     desk.refused("calibrate", "net.onnx", *flags, says=["--holdout", "QD-USAGE-HOLDOUT"])
 

@@ -54,7 +54,7 @@ def _layer(folder: Path, data: Array, calibration: Array, weight: Array, **how: 
         cache=False,
         **how,  # type: ignore[arg-type]
     )
-    return compare(settings).result.layers[0]
+    return compare(settings).layers[0]
 
 
 def _main(layer: LayerResult) -> Cause:
@@ -105,7 +105,7 @@ def test_the_bundled_network_has_unequal_channels(weights: str) -> None:
             samples=32,
             cache=False,
         )
-    ).result
+    )
     depthwise = [x for x in result.layers if "depthwise" in x.name]
     assert len(depthwise) == 6
     if weights == "per-channel":  # which is the remedy
@@ -126,7 +126,7 @@ def test_both_operands_are_told_apart(tmp_path: Path) -> None:
     settings = CompareSettings(
         _model(tmp_path, None), str(tmp_path / "data.npz"), cache=False, batch_size=16
     )
-    cause = _main(compare(settings).result.layers[0])
+    cause = _main(compare(settings).layers[0])
     assert cause.label == "coarse-step"
     assert "'other'" in cause.evidence
     assert cause.share > 0.9

@@ -47,7 +47,7 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def healthy(plan_file: Path) -> CompareResult:
-    return compare(settings(save_plan=str(plan_file))).result
+    return compare(settings(save_plan=str(plan_file)))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def spoilt(tmp_path: Path, plan_file: Path) -> Callable[[str, float], CompareRes
         plan["tensors"][tensor]["amax"] *= factor
         file = tmp_path / "spoilt.yaml"
         file.write_text(yaml.safe_dump(plan), encoding="utf-8")
-        return compare(settings(plan=str(file), calib_data=None, calib_samples=None)).result
+        return compare(settings(plan=str(file), calib_data=None, calib_samples=None))
 
     return run
 

@@ -43,7 +43,7 @@ def run(folder: Path, model: str, **changes: Any) -> CompareResult:
     if not data.exists():
         x = np.random.default_rng(0).uniform(0.5, 1, size=(10, 8)).astype(np.float32)
         np.savez(data, x=x)
-    return compare(CompareSettings(model, str(data), **changes)).result
+    return compare(CompareSettings(model, str(data), **changes))
 
 
 @pytest.mark.parametrize("where", [0, 2, 4])
