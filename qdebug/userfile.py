@@ -22,7 +22,7 @@ from qdebug.wording import option
 
 
 @dataclass(frozen=True)
-class Problem:
+class UserCodeProblem:
     """How a problem with the user's code is reported.
 
     Attributes:
@@ -40,7 +40,7 @@ class Problem:
         return self.error(f"{where}{message}", hint, code=self.code)
 
 
-def load_file(path: Path, problem: Problem) -> ModuleType:
+def load_file(path: Path, problem: UserCodeProblem) -> ModuleType:
     """The module in a .py file, whose folder is put on `sys.path`.
 
     Raises:
@@ -63,7 +63,9 @@ def load_file(path: Path, problem: Problem) -> ModuleType:
     return module
 
 
-def function_of(module: ModuleType, name: str, spec: str, problem: Problem) -> Callable[..., Any]:
+def function_of(
+    module: ModuleType, name: str, spec: str, problem: UserCodeProblem
+) -> Callable[..., Any]:
     """The function `name` of a module, which the user calls `spec`.
 
     Raises:

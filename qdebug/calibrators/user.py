@@ -12,10 +12,17 @@ from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator
 from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
-from qdebug.userfile import Problem, function_of, last_line, load_file, name_of, raising_line
+from qdebug.userfile import (
+    UserCodeProblem,
+    function_of,
+    last_line,
+    load_file,
+    name_of,
+    raising_line,
+)
 from qdebug.wording import option
 
-_PROBLEM = Problem(UsageError, "QD-USAGE-CALIBRATOR-FUNCTION", "calibrator")
+_PROBLEM = UserCodeProblem(UsageError, "QD-USAGE-CALIBRATOR-FUNCTION", "calibrator")
 _LARGEST = float(np.finfo(np.float32).max)
 
 

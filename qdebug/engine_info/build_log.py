@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from qdebug.engine_info.layer_info import NAMES_ONLY, NO_METADATA
 from qdebug.engine_info.layers import (
+    BuildEvent,
     EngineInfo,
     EngineLayer,
     EngineTensor,
-    Event,
     EventKind,
+    InfoSource,
     OnnxNode,
-    Source,
 )
 from qdebug.engine_info.text_form import parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
@@ -96,7 +96,7 @@ def read_build_log(text: str, name: str) -> EngineInfo:
         notes.append(f"The log holds {len(starts)} engines; this is the last.")
     return EngineInfo(
         layers=tuple(layers),
-        source=Source.BUILD_LOG,
+        source=InfoSource.BUILD_LOG,
         io=tuple(_io(stripped[starts[-1] :])),
         detailed=not names_only,
         library=_library(stripped),
@@ -179,11 +179,11 @@ def _library(lines: Iterable[str]) -> str:
     return ""
 
 
-def _events(lines: Iterable[str], stripped: Iterable[str]) -> Iterator[Event]:
+def _events(lines: Iterable[str], stripped: Iterable[str]) -> Iterator[BuildEvent]:
     seen = set()
     for line, message in zip(lines, stripped, strict=True):
         kind = _kind(line, message)
-        event = Event(kind, message.strip()) if kind else None
+        event = BuildEvent(kind, message.strip()) if kind else None
         if event and event not in seen:
             seen.add(event)
             yield event

@@ -10,7 +10,7 @@ from qdebug.engine_info.layers import (
     EngineInfo,
     EngineLayer,
     EngineTensor,
-    Source,
+    InfoSource,
     canonical_dtype,
 )
 from qdebug.engine_info.metadata import nodes_in_name
@@ -60,7 +60,9 @@ def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
     notes = [NAMES_ONLY] if layers and not detailed else []
     if detailed and any(layer.named_only for layer in layers):
         notes.append(NO_METADATA)
-    return EngineInfo(layers, Source.LAYER_INFO, _io(document, name), detailed, notes=tuple(notes))
+    return EngineInfo(
+        layers, InfoSource.LAYER_INFO, _io(document, name), detailed, notes=tuple(notes)
+    )
 
 
 def layer_info_json(info: EngineInfo) -> str:

@@ -30,7 +30,7 @@ _MOVING_WORDS = frozenset(
 )
 
 
-class Source(StrEnum):
+class InfoSource(StrEnum):
     """What kind of file an engine's layers were read from."""
 
     ONNX = "onnx"
@@ -193,7 +193,7 @@ class EventKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Event:
+class BuildEvent:
     """Something that happened while an engine was built, in TensorRT's words."""
 
     kind: EventKind
@@ -216,12 +216,12 @@ class EngineInfo:
     """
 
     layers: tuple[EngineLayer, ...]
-    source: Source
+    source: InfoSource
     io: tuple[EngineTensor, ...] = ()
     detailed: bool = True
     library: MaybeText = ""
     nodes: Hidden[tuple[OnnxNode, ...]] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[BuildEvent, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -11,8 +11,8 @@ from qdebug.engine_info.layers import (
     EngineInfo,
     EngineLayer,
     EngineTensor,
+    InfoSource,
     OnnxNode,
-    Source,
 )
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer, find_layers
@@ -52,7 +52,9 @@ def info_of_graph(graph: Graph) -> EngineInfo:
     ]
     specs = [*(spec.name for spec in graph.inputs), *graph.outputs]
     io = tuple(_tensor(graph, name) for name in specs)
-    return EngineInfo(tuple(layers), Source.ONNX, io, nodes=nodes_of_graph(graph), notes=(_NOTE,))
+    return EngineInfo(
+        tuple(layers), InfoSource.ONNX, io, nodes=nodes_of_graph(graph), notes=(_NOTE,)
+    )
 
 
 def nodes_of_graph(graph: Graph) -> tuple[OnnxNode, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, Source
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.metadata import nodes_in_name
 from qdebug.errors import UsageError
 from qdebug.wording import option
@@ -106,7 +106,7 @@ def info_of_profile(times: Sequence[LayerTime]) -> EngineInfo:
         EngineLayer(t.name, onnx_nodes=nodes_in_name(t.name), named_only=True, time_ms=t.ms)
         for t in times
     )
-    return EngineInfo(layers, Source.PROFILE, detailed=False, notes=(TIMES_ONLY,))
+    return EngineInfo(layers, InfoSource.PROFILE, detailed=False, notes=(TIMES_ONLY,))
 
 
 def _is_count(entry: object) -> bool:

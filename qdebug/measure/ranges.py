@@ -47,7 +47,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRange:
     """The range that a run used for a tensor, and the calibrator that gave it.
 
     Attributes:
@@ -79,7 +79,7 @@ class TensorDynamics:
     histogram: Hidden[TensorHistogram]
     sample_amax: Hidden[Array]
     read_by: tuple[str, ...] | None = None
-    planned: Planned | None = None
+    planned: PlannedRange | None = None
     calibrators: tuple[Mark, ...] | None = None
 
     @property

@@ -18,7 +18,7 @@ from qdebug.inmemory import InMemory
 from qdebug.measure import metrics
 from qdebug.types import Array
 from qdebug.userfile import (
-    Problem,
+    UserCodeProblem,
     digest_of,
     function_of,
     last_line,
@@ -28,7 +28,7 @@ from qdebug.userfile import (
 )
 from qdebug.wording import option
 
-_PROBLEM = Problem(MetricError, "QD-METRIC-FUNCTION", "metric")
+_PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-FUNCTION", "metric")
 BUILT_IN = tuple(metric.name for metric in metrics.BUILT_IN)
 _GIVEN = ("outputs", "labels", "reference")
 LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")

@@ -12,7 +12,7 @@ from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
-from qdebug.plan.export.source import Source
+from qdebug.plan.export.source import ExportSource
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
 from qdebug.plan.planfile import model_for, read_plan
@@ -48,7 +48,7 @@ def export_plan(
     with given_by("model") if model else nullcontext():
         file = read_model(model_path)
     bound, prepared, notes = _bind(source, ranges, file, missing)
-    rendered = EXPORT_TARGETS[target].render(Source(prepared, bound, Path(source).name), path)
+    rendered = EXPORT_TARGETS[target].render(ExportSource(prepared, bound, Path(source).name), path)
     parts = {f"{option('output')}, of which {p.name} is a part": str(p) for p in rendered.files}
     check_distinct(parts, inputs)
     changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}

@@ -44,7 +44,7 @@ _FOR_FP32_MODELS = (
 
 
 @dataclass(frozen=True)
-class Planned:
+class CalibratedPlan:
     """A plan that has every range it needs, those that were gathered for it, and what to note."""
 
     bound: BoundPlan
@@ -144,7 +144,7 @@ def plan_ranges(
     plan: PrecisionPlan,
     model: Model,
     compared: SampleSubset,
-) -> Planned:
+) -> CalibratedPlan:
     """`plan`, bound to `model`, with the ranges it lacks: of `calibration`, else calibrated, on
     `calib_data` or on the samples that are `compared`.
 
@@ -160,7 +160,7 @@ def plan_ranges(
     plan = replace(plan, model_sha256=model.file.sha256)
     missing = bound.missing_ranges()
     if not missing:
-        return Planned(replace(bound, plan=plan), None, (*notes, *_unused(settings)))
+        return CalibratedPlan(replace(bound, plan=plan), None, (*notes, *_unused(settings)))
     data = settings.calib_data
     calibration = compared
     if data is None and not is_whole(compared):  # the others are held out
@@ -179,7 +179,7 @@ def plan_ranges(
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
     bound = _bind(plan.with_ranges(ranges, where), model)
-    return Planned(bound, gathered, (*notes, *_notes(data, gathered, missing)))
+    return CalibratedPlan(bound, gathered, (*notes, *_notes(data, gathered, missing)))
 
 
 def bind_user_plan(

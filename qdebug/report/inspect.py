@@ -14,8 +14,8 @@ from qdebug.engine_info.layers import (
     EngineLayer,
     EngineTensor,
     EventKind,
+    InfoSource,
     Role,
-    Source,
 )
 from qdebug.measure.inspection import EngineDiff, InspectResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
@@ -25,10 +25,10 @@ from qdebug.report.words import counted, number, printable, some
 from qdebug.wording import option
 
 _SOURCES = {
-    Source.ONNX: "ONNX model",
-    Source.LAYER_INFO: "layer information",
-    Source.BUILD_LOG: "build log",
-    Source.PROFILE: "profile",
+    InfoSource.ONNX: "ONNX model",
+    InfoSource.LAYER_INFO: "layer information",
+    InfoSource.BUILD_LOG: "build log",
+    InfoSource.PROFILE: "profile",
 }
 _FEW = 5
 _TOP = 20

@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, Source
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
 from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.onnx_file import dtype_of
 from qdebug.engine_info.profile import LayerTime
@@ -138,7 +138,7 @@ class AuditedSession(DeployedSession):
             BackendError: the graph cannot be written.
         """
         optimized = onnx.ModelProto.FromString(self.serialized())
-        return EngineInfo(tuple(_layers(optimized, self._proto)), Source.RUNTIME)
+        return EngineInfo(tuple(_layers(optimized, self._proto)), InfoSource.RUNTIME)
 
     def serialized(self) -> bytes:
         """See run.engine.Serialized: the optimized model, for this kind of CPU.

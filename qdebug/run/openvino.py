@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, Source
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
 from qdebug.engine_info.profile import LayerTime
 from qdebug.errors import BackendError, ModelError
 from qdebug.model.layers import QUANTIZABLE_OPS
@@ -140,7 +140,7 @@ class OpenVINOSession:
         layers = (_layer(op, self._owners) for op in operations)
         return EngineInfo(
             tuple(layer for layer in layers if layer is not None),
-            Source.RUNTIME,
+            InfoSource.RUNTIME,
             library=self._backend.label.removeprefix("OpenVINO "),
         )
 

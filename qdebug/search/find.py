@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
 from qdebug.search.pareto import Point, pareto
-from qdebug.search.problem import Item, Measurement, Pins, PinTo, Problem, pins_of
+from qdebug.search.problem import Item, Measurement, Pins, PinTo, SearchProblem, pins_of
 from qdebug.search.strategies.base import Choice, Chosen, Found, Strategy
 from qdebug.types import Precision
 
@@ -62,7 +62,7 @@ class SearchResult:
     pareto: tuple[Point, ...]
 
 
-def find(problem: Problem, oracle: Oracle, strategy: Strategy) -> SearchResult:
+def find(problem: SearchProblem, oracle: Oracle, strategy: Strategy) -> SearchResult:
     """The cheapest pins with which the target holds, as far as `strategy` finds them.
 
     What is returned was evaluated and passed; whether it is minimal is read off the evaluations.
@@ -104,7 +104,7 @@ class _Search:
         ceiling: the last set asked for as one with everything raised.
     """
 
-    def __init__(self, problem: Problem, oracle: Oracle) -> None:
+    def __init__(self, problem: SearchProblem, oracle: Oracle) -> None:
         self.ceiling: Pins | None = None
         self._problem = problem
         self._oracle = oracle
@@ -186,7 +186,7 @@ class _Search:
 
 
 def is_minimal(
-    problem: Problem,
+    problem: SearchProblem,
     pins: Pins,
     known: Callable[[Pins], Measurement | None],
     *,
@@ -198,7 +198,7 @@ def is_minimal(
     return all(m is not None and not m.passed for m in found)
 
 
-def _neighbours(problem: Problem, pins: Pins, lowering: bool = True) -> Iterator[Pins]:
+def _neighbours(problem: SearchProblem, pins: Pins, lowering: bool = True) -> Iterator[Pins]:
     mixed = lowering and problem.pin_to is PinTo.AUTO
     order = {item.name: item for item in problem.items}
     chosen = dict(pins - problem.always)

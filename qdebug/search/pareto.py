@@ -10,7 +10,7 @@ import numpy as np
 
 from qdebug.errors import UsageError
 from qdebug.search.oracle import Evaluation
-from qdebug.search.problem import Pinned, Problem
+from qdebug.search.problem import Pinned, SearchProblem
 from qdebug.wording import option
 
 KNEE = "knee"
@@ -34,7 +34,7 @@ class Point(Pinned):
     knee: bool = False
 
 
-def pareto(problem: Problem, history: Iterable[Evaluation]) -> tuple[Point, ...]:
+def pareto(problem: SearchProblem, history: Iterable[Evaluation]) -> tuple[Point, ...]:
     """The candidates that none beats, the cheapest first; those without noise are left out.
 
     The knee is the point farthest below the straight line from the first point to the last, with

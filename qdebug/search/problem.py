@@ -111,7 +111,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Problem:
+class SearchProblem:
     """What to search.
 
     Attributes:

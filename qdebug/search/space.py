@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from qdebug.errors import UsageError
 from qdebug.measure.result import LayerResult
 from qdebug.search.cost import Costs
-from qdebug.search.problem import Item, Pins, PinTo, Problem, pins_of
+from qdebug.search.problem import Item, Pins, PinTo, SearchProblem, pins_of
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -26,7 +26,7 @@ class SearchSpace:
         never_pinned: the layers that the user excluded.
     """
 
-    problem: Problem
+    problem: SearchProblem
     costs: Costs
     base: Mapping[str, Precision]
     never_pinned: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def search_space(
             f"Allow some, or give another {option('precision')} or {option('pin_to')}.",
             code="QD-USAGE-NOTHING-TO-PIN",
         )
-    problem = Problem(tuple(items), pins_of(always), pin_to)
+    problem = SearchProblem(tuple(items), pins_of(always), pin_to)
     return SearchSpace(problem, costs, base, tuple(never_pin))
 
 

@@ -24,7 +24,7 @@ from qdebug.model.prepare import prepare_model
 from qdebug.run.tensorrt.build.cache import EngineCache
 from qdebug.run.tensorrt.library import load_library
 from qdebug.run.tensorrt.factory import EngineFactory
-from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.execute.session import TensorRTSession
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 model, data, folder = map(Path, sys.argv[1:])
 file = folder / "compiled.bin"
@@ -40,7 +40,7 @@ if file.exists():
         config = engine.raw.create_runtime_config()
         taken = config.create_runtime_cache().deserialize(file.read_bytes())
 started = time.perf_counter()
-with EngineSession(engine) as session:
+with TensorRTSession(engine) as session:
     session.run({"input": x})
     seconds = time.perf_counter() - started
 print(json.dumps([taken, seconds, file.stat().st_size]))

@@ -21,7 +21,7 @@ from qdebug.run.engine import CaptureWay
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import PyCuda
-from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.execute.session import TensorRTSession
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library
 from qdebug.types import Fp16Kernels
@@ -72,7 +72,7 @@ def test_products_between_casts_are_summed_in_fp32(
 
     def engine(proto: onnx.ModelProto) -> tuple[float, float]:
         maker = EngineFactory(library, BuildSettings(), cuda=cuda)
-        with EngineSession(maker.make(proto).engine) as session:
+        with TensorRTSession(maker.make(proto).engine) as session:
             return decibel(session.run(feeds)["y"]), session.latency_ms(feeds)
 
     rounded = decibel(exact.astype(np.float16))
@@ -168,7 +168,7 @@ def test_kernels_are_simulated_bit_for_bit(
     proto, feeds = KERNELS[name]()
     simulation = SimulationBackend(fp16_kernels=Fp16Kernels.TENSORRT).open(proto, [])
     maker = EngineFactory(library, BuildSettings(), cuda=cuda)
-    with EngineSession(maker.make(proto).engine) as session:
+    with TensorRTSession(maker.make(proto).engine) as session:
         engine = session.run(feeds)["y"]
     simulated, exact = (
         simulation.run(feeds)["y"],

@@ -29,7 +29,7 @@ from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, PyCuda
 from qdebug.run.tensorrt.execute.runtime import load_engine
-from qdebug.run.tensorrt.execute.session import SLOTS, EngineSession
+from qdebug.run.tensorrt.execute.session import SLOTS, TensorRTSession
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library
 from qdebug.store.schema import Keep
@@ -52,7 +52,7 @@ def test_an_engine_computes_what_the_simulation_does(
     proto = one.lowered.graph.proto
     simulation = one.job.context.simulation.open(proto, [])
     errors: dict[str, ErrorSums] = {}
-    with EngineSession(one.job.runtime.factory.make(proto).engine) as session:
+    with TensorRTSession(one.job.runtime.factory.make(proto).engine) as session:
         for batch in one.job.subset.batches:
             feeds = one.job.feeds(batch)
             add_errors(errors, simulation.run(feeds), session.run(feeds))
@@ -124,7 +124,7 @@ def test_dynamic_shapes(case: Callable[..., Any]) -> None:
     proto = one.lowered.graph.proto
     simulation = one.job.context.simulation.open(proto, [])
     images = np.random.default_rng(0).normal(size=(16, 1, 8, 8)).astype(np.float32)
-    with EngineSession(one.job.runtime.factory.make(proto).engine) as session:
+    with TensorRTSession(one.job.runtime.factory.make(proto).engine) as session:
         with pytest.raises(BackendError, match="was built for"):
             session.run({"input": images[:3]})  # all batches have 16: the profile admits no other
         np.testing.assert_allclose(
@@ -161,7 +161,7 @@ def big(megabytes: int) -> onnx.ModelProto:
 def test_out_of_memory_is_said_and_nothing_is_lost(library: Library, cuda: PyCuda) -> None:
     made = EngineFactory(library, BuildSettings(), cuda=cuda).make(big(64))
     x = np.ones((64, 1024, 256), np.float32)
-    session = EngineSession(made.engine)
+    session = TensorRTSession(made.engine)
     del made
     with cuda.current():
         hog = cuda.allocate(cuda.free_bytes() - 2**27)
@@ -184,7 +184,7 @@ def test_copies_overlap_with_the_stores_writes(
 ) -> None:
     """Together, running and writing take less time than one after the other."""
     feeds = [{"x": np.full((16, 1024, 256), k, np.float32)} for k in range(16)]
-    with EngineSession(
+    with TensorRTSession(
         EngineFactory(library, BuildSettings(), cuda=cuda).make(big(16)).engine
     ) as s:
 
@@ -246,16 +246,16 @@ def test_memory_is_freed(library: Library, cuda: PyCuda, figures: dict[str, Any]
             session = TensorRTBackend(maker).open(small(), ["m", "r"], way)
             session.run(feeds)
             session.close()
-        forgotten = EngineSession(maker.make(small()).engine)
+        forgotten = TensorRTSession(maker.make(small()).engine)
         forgotten.run(feeds)
         del forgotten
         with (
             pytest.raises(BackendError, match="no feed"),
-            EngineSession(maker.make(small()).engine) as failing,
+            TensorRTSession(maker.make(small()).engine) as failing,
         ):
             failing.layer_times(feeds, rounds=1)
             failing.run({})
-        with ThreadPoolExecutor(4) as pool, EngineSession(maker.make(small()).engine) as shared:
+        with ThreadPoolExecutor(4) as pool, TensorRTSession(maker.make(small()).engine) as shared:
             list(pool.map(shared.run, [feeds] * 8))
         gc.collect()
         return cuda.free_bytes()

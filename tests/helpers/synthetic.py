@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from qdebug.search.find import SearchResult, find
 from qdebug.search.oracle import Oracle
-from qdebug.search.problem import Item, Measurement, Pins, PinTo, Problem
+from qdebug.search.problem import Item, Measurement, Pins, PinTo, SearchProblem
 from qdebug.search.strategies import load_strategy
 from qdebug.types import Precision
 
@@ -50,12 +50,14 @@ def problem(
     costs: Sequence[float] | None = None,
     estimates: Sequence[float] | None = None,
     pin_to: PinTo = PinTo.FP16,
-) -> Problem:
+) -> SearchProblem:
     """Layers at one cost and without estimates, unless they are given."""
     costs = costs or [1.0] * len(names)
     estimates = estimates or [0.0] * len(names)
     rows = zip(names, costs, estimates, strict=True)
-    return Problem(tuple(Item(n, {FP16: c, FP32: 3 * c}, e) for n, c, e in rows), pin_to=pin_to)
+    return SearchProblem(
+        tuple(Item(n, {FP16: c, FP32: 3 * c}, e) for n, c, e in rows), pin_to=pin_to
+    )
 
 
 def needing(culprits: Sequence[str]) -> Predicate:
@@ -83,7 +85,10 @@ def additive(
 
 
 def search(
-    predicate: Predicate, of: Problem, strategy: str = "auto", max_evaluations: int | None = None
+    predicate: Predicate,
+    of: SearchProblem,
+    strategy: str = "auto",
+    max_evaluations: int | None = None,
 ) -> SearchResult:
     """Run a search, and check that it evaluated nothing twice."""
     oracle = Oracle(predicate, max_evaluations=max_evaluations)

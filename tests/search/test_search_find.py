@@ -14,7 +14,7 @@ from synthetic import FP16, FP32, Predicate, additive, layers, names_of, needing
 from qdebug.search.find import Outcome, find
 from qdebug.search.journal import Journal
 from qdebug.search.oracle import Oracle
-from qdebug.search.problem import Item, Measurement, Pins, PinTo, Problem, pins_of
+from qdebug.search.problem import Item, Measurement, Pins, PinTo, SearchProblem, pins_of
 from qdebug.search.strategies import STRATEGIES, load_strategy
 from qdebug.types import Precision
 
@@ -45,7 +45,7 @@ def test_without_layers_to_raise_a_failing_target_is_impossible() -> None:
 
 def test_pins_that_are_always_there_are_part_of_every_candidate() -> None:
     always = pins_of({"head": FP32})
-    of = Problem(problem(LAYERS).items, always=always, pin_to=PinTo.FP16)
+    of = SearchProblem(problem(LAYERS).items, always=always, pin_to=PinTo.FP16)
     predicate = needing(["head", LAYERS[2]])
     result = search(predicate, of)
     assert result.pins == always | pins_of({LAYERS[2]: FP16})
@@ -123,7 +123,7 @@ def test_auto_takes_fp16_where_it_suffices(
 
 
 def test_auto_raises_a_layer_that_has_only_fp32() -> None:
-    of = Problem((Item("a", {FP32: 1.0}), Item("b", {FP32: 1.0})))
+    of = SearchProblem((Item("a", {FP32: 1.0}), Item("b", {FP32: 1.0})))
     result = search(needing(["b"]), of)
     assert result.pins == pins_of({"b": FP32})
     assert result.minimal

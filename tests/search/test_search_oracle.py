@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
-from qdebug.search.problem import CandidateVerdict, Item, Measurement, Pins, PinTo, Problem, pins_of
+from qdebug.search.problem import (
+    CandidateVerdict,
+    Item,
+    Measurement,
+    Pins,
+    PinTo,
+    SearchProblem,
+    pins_of,
+)
 from qdebug.types import Precision
 
 FP16, FP32 = Precision.FP16, Precision.FP32
@@ -78,9 +86,9 @@ def test_verdicts() -> None:
 
 def test_a_problem_knows_its_costs() -> None:
     items = (Item("a", {FP16: 1.0, FP32: 3.0}), Item("b", {FP32: 2.0}))
-    problem = Problem(items, always=pins_of({"c": FP32}))
+    problem = SearchProblem(items, always=pins_of({"c": FP32}))
     assert problem.cost(pins_of({"a": FP16, "b": FP32, "c": FP32})) == 3.0
     with pytest.raises(ValueError, match="b: has no cost in fp16"):
-        Problem(items, pin_to=PinTo.FP16)
+        SearchProblem(items, pin_to=PinTo.FP16)
     with pytest.raises(ValueError, match="twice"):
-        Problem(items, always=pins_of({"a": FP32}))
+        SearchProblem(items, always=pins_of({"a": FP32}))

@@ -9,11 +9,11 @@ import pytest
 from qdebug.errors import UsageError
 from qdebug.search.oracle import Evaluation
 from qdebug.search.pareto import Point, check_select_point, pareto, selected_index
-from qdebug.search.problem import Item, Measurement, Problem, pins_of
+from qdebug.search.problem import Item, Measurement, SearchProblem, pins_of
 from qdebug.types import Precision
 
 NAMES = "abcd"
-PROBLEM = Problem(tuple(Item(n, {Precision.FP16: 1.0, Precision.FP32: 2.0}) for n in NAMES))
+PROBLEM = SearchProblem(tuple(Item(n, {Precision.FP16: 1.0, Precision.FP32: 2.0}) for n in NAMES))
 
 
 def points(noise: Sequence[float], passing: Sequence[bool]) -> tuple[Point, ...]:

@@ -10,10 +10,10 @@ import pytest
 from synthetic import Predicate, additive, layers, names_of, problem, search
 
 from qdebug.search.find import SearchResult
-from qdebug.search.problem import Problem
+from qdebug.search.problem import SearchProblem
 
 
-def uneven(count: int, seed: int, deviation: float) -> tuple[Problem, Predicate]:
+def uneven(count: int, seed: int, deviation: float) -> tuple[SearchProblem, Predicate]:
     """Layers of different noise and cost; the noise of every set is off the sum by a factor of
     e^±deviation, so that raising a layer may make it larger; estimates off by e^±1."""
     rng, names = random.Random(seed), layers(count)
@@ -24,7 +24,7 @@ def uneven(count: int, seed: int, deviation: float) -> tuple[Problem, Predicate]
     return problem(names, costs, [x * rng.lognormvariate(0, 1) for x in noise.values()]), predicate
 
 
-def cheaper_sets(of: Problem, cost: float) -> list[frozenset[str]]:
+def cheaper_sets(of: SearchProblem, cost: float) -> list[frozenset[str]]:
     """All sets that cost less."""
     costs = {item.name: min(item.costs.values()) for item in of.items}
     sets = chain.from_iterable(combinations(costs, k) for k in range(len(costs) + 1))

@@ -11,14 +11,14 @@ import pytest
 from synthetic import BASE, Predicate, additive, layers, names_of, problem, search
 
 from qdebug.search.find import Outcome
-from qdebug.search.problem import Problem
+from qdebug.search.problem import SearchProblem
 
 OTHERS = ("rank", "ddmin", "prefix", "suffix")
 
 
 def planted(
     count: int, culprits: int, seed: int, ranking: str, measured: bool
-) -> tuple[Problem, Predicate, set[str]]:
+) -> tuple[SearchProblem, Predicate, set[str]]:
     """Layers of which some ruin the result; estimates that say nothing, mislead, or help."""
     rng, names = random.Random(seed), layers(count)
     spoilt = frozenset(rng.sample(names, culprits))
@@ -62,7 +62,7 @@ def test_planted_culprits_are_found_within_the_bound(
 
 def many(
     count: int, share: float, seed: int, measured: bool, deviation: float = 0.0
-) -> tuple[Problem, Predicate]:
+) -> tuple[SearchProblem, Predicate]:
     """Layers of different noise and cost that are too noisy together; estimates off by ×e^±1."""
     rng, names = random.Random(seed), layers(count)
     noise = {n: rng.lognormvariate(0, 1.5) for n in names}

@@ -26,9 +26,9 @@ from qdebug.errors import SampleError
 from qdebug.model.samples.arrays import Cursors
 from qdebug.model.samples.samples import FeedSource
 from qdebug.types import Array, Feeds
-from qdebug.userfile import Problem, function_of, last_line, load_file, raising_line
+from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, raising_line
 
-_PROBLEM = Problem(SampleError, "QD-SAMPLES-FEEDS")
+_PROBLEM = UserCodeProblem(SampleError, "QD-SAMPLES-FEEDS")
 DEFAULT_FUNCTION = "load_data"
 KEPT_BYTES = 1 << 30
 

@@ -24,7 +24,7 @@ from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import check_parsed, open_runtime
 from qdebug.pipeline.engine.latency import is_run_file, profiled_costs, read_kernels
 from qdebug.pipeline.model_pair import (
-    Planned,
+    CalibratedPlan,
     check_not_quantized,
     load_model,
     plan_from,
@@ -62,7 +62,7 @@ class Setup:
     context: Context
     target: AccuracyTarget
     model: Model
-    planned: Planned
+    planned: CalibratedPlan
     pair: ModelPair
     searched: SampleSubset
     held_out: SampleSubset

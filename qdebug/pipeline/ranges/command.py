@@ -18,7 +18,7 @@ from qdebug.measure.ranges import (
     SORTS,
     CalibrationData,
     HeldOutData,
-    Planned,
+    PlannedRange,
     RangesCoverage,
     RangesResult,
     RangesSource,
@@ -176,7 +176,7 @@ def _dynamics(
     gathered: Gathered,
     order: Sequence[str],
     readers: _Readers | None,
-    planned: Mapping[str, Planned],
+    planned: Mapping[str, PlannedRange],
 ) -> list[TensorDynamics]:
     """All that was gathered, by `order`: a pass yields the model's outputs first."""
     rank = {name: i for i, name in reversed(list(enumerate(order)))}
@@ -219,9 +219,9 @@ def _coverage(
     return RangesCoverage(len(over), Coverage(growth(amax), tuple(found), tuple(beyond)))
 
 
-def _planned(entry: TensorRange, seen: TensorHistogram) -> Planned:
+def _planned(entry: TensorRange, seen: TensorHistogram) -> PlannedRange:
     amax = float(np.max(entry.amax))
-    return Planned(amax, entry.method, share_above(seen, amax))
+    return PlannedRange(amax, entry.method, share_above(seen, amax))
 
 
 def _readers(model: Model, plan: PrecisionPlan) -> _Readers:

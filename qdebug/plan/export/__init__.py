@@ -1,7 +1,7 @@
 """A plan written for other tools: the registry of targets, which imports nothing heavy.
 
-Adding a target takes one file with a function (Source, Path) -> Rendered, and one entry here. The
-help of `qdebug export` and the table in the README are made from this registry.
+Adding a target takes one file with a function (ExportSource, Path) -> Rendered, and one entry here.
+The help of `qdebug export` and the table in the README are made from this registry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qdebug.results import Result
 
 if TYPE_CHECKING:
-    from qdebug.plan.export.source import Rendered, Source
+    from qdebug.plan.export.source import ExportSource, Rendered
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ExportTarget:
     help: str
     renderer: str
 
-    def render(self, source: Source, path: Path) -> Rendered:
+    def render(self, source: ExportSource, path: Path) -> Rendered:
         """The files for a plan; `path` is the main one.
 
         Raises:

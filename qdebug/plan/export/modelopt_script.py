@@ -12,8 +12,8 @@ import shlex
 from pathlib import Path
 
 from qdebug.plan.export.source import (
+    ExportSource,
     Rendered,
-    Source,
     beside,
     comment,
     counted,
@@ -90,7 +90,7 @@ if __name__ == "__main__":
 '''
 
 
-def render_modelopt(source: Source, path: Path) -> Rendered:
+def render_modelopt(source: ExportSource, path: Path) -> Rendered:
     """The script and the plan's ranges as a calibration cache.
 
     Raises:
@@ -130,7 +130,7 @@ def command_line(model: str, cache: str, nodes: list[str], ops: list[str], high:
     return shlex.join([*words, "--output_path", "model.int8.onnx"])
 
 
-def _excluded(source: Source) -> tuple[list[str], list[str]]:
+def _excluded(source: ExportSource) -> tuple[list[str], list[str]]:
     """Patterns of the nodes that stay in high precision; layers that have no node in the file."""
     nodes = source.nodes
     patterns: list[str] = []
@@ -143,21 +143,21 @@ def _excluded(source: Source) -> tuple[list[str], list[str]]:
     return patterns, lost
 
 
-def _excluded_ops(source: Source) -> list[str]:
+def _excluded_ops(source: ExportSource) -> list[str]:
     """Operators that Model Optimizer quantizes by default and qdebug does not."""
     present = {layer.op_type for layer in source.bound.layers}
     quantizable = {layer.op_type for layer in source.bound.layers if layer.quantizable}
     return sorted(present - quantizable - {"Add"})
 
 
-def _high_precision(source: Source) -> Precision:
+def _high_precision(source: ExportSource) -> Precision:
     """Model Optimizer has one high precision: that of most layers that are not INT8."""
     others = [p for p in source.bound.precisions.values() if p is not Precision.INT8]
     half = sum(p is Precision.FP16 for p in others)
     return Precision.FP16 if half > len(others) / 2 else Precision.FP32
 
 
-def _notes(source: Source, lost: list[str]) -> tuple[str, ...]:
+def _notes(source: ExportSource, lost: list[str]) -> tuple[str, ...]:
     bound, notes = source.bound, []
     high = _high_precision(source)
     others = (Precision.FP16, Precision.FP32)

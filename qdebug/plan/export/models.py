@@ -19,7 +19,7 @@ from qdebug.plan.constraints import (
     constraints_of,
     lost_in_constraints,
 )
-from qdebug.plan.export.source import Rendered, Source, beside
+from qdebug.plan.export.source import ExportSource, Rendered, beside
 from qdebug.plan.lower import lower
 from qdebug.plan.parsed_network import builder_flags, script_source
 
@@ -43,7 +43,7 @@ def apply_plan(network, trt):
 {functions}'''
 
 
-def render_onnx(source: Source, path: Path) -> Rendered:
+def render_onnx(source: ExportSource, path: Path) -> Rendered:
     """The lowered model.
 
     Raises:
@@ -52,7 +52,7 @@ def render_onnx(source: Source, path: Path) -> Rendered:
     return Rendered({path: explicit_model(source)})
 
 
-def explicit_model(source: Source) -> bytes:
+def explicit_model(source: ExportSource) -> bytes:
     """The lowered model's bytes.
 
     Raises:
@@ -86,7 +86,7 @@ class TensorRTModels:
         return tuple(builder_flags(self.constraints))
 
 
-def tensorrt_models(source: Source, script: Path, target: str) -> TensorRTModels:
+def tensorrt_models(source: ExportSource, script: Path, target: str) -> TensorRTModels:
     """The models beside `script`, the main file of an export target.
 
     Raises:

@@ -12,7 +12,7 @@ from qdebug.model.graph import opset_of
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.prepare import QDQ_OPSET
 from qdebug.plan.export.file_nodes import FileNode, FileNodes
-from qdebug.plan.export.source import Rendered, Source, beside, comment, counted, docstring
+from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, counted, docstring
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
@@ -115,7 +115,7 @@ if __name__ == "__main__":
 '''
 
 
-def render_ort(source: Source, path: Path) -> Rendered:
+def render_ort(source: ExportSource, path: Path) -> Rendered:
     """The script and its arguments.
 
     Raises:
@@ -135,7 +135,7 @@ def render_ort(source: Source, path: Path) -> Rendered:
     return Rendered({path: script.encode("utf-8"), arguments: text.encode("utf-8")}, notes)
 
 
-def quantizer_arguments(source: Source) -> tuple[dict[str, Any], tuple[str, ...]]:
+def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str, ...]]:
     """quantize_static's arguments by their names, and notes.
 
     Raises:
@@ -192,7 +192,7 @@ def _anchors(nodes: FileNodes, layer: str) -> list[FileNode]:
     return [n for n in nodes.by_layer[layer] if n.op_type in QUANTIZABLE_OPS]
 
 
-def _weight_overrides(source: Source) -> dict[str, Any]:
+def _weight_overrides(source: ExportSource) -> dict[str, Any]:
     bound, graph = source.bound, source.bound.layers.graph
     overrides = {}
     for layer in bound.layers_in(Precision.INT8):
@@ -208,7 +208,7 @@ def _weight_overrides(source: Source) -> dict[str, Any]:
     return overrides
 
 
-def _notes(source: Source) -> tuple[str, ...]:
+def _notes(source: ExportSource) -> tuple[str, ...]:
     bound, nodes, notes = source.bound, source.nodes, []
     half = [layer.name for layer in bound.layers_in(Precision.FP16)]
     if half:
@@ -260,7 +260,7 @@ def _notes(source: Source) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _has_branch(source: Source, name: str) -> bool:
+def _has_branch(source: ExportSource, name: str) -> bool:
     """Whether a residual Add of the layer reads a quantized tensor besides the layer's own."""
     layer, nodes = source.bound.layers.by_name[name], source.bound.layers.graph.by_name
     adds = [nodes[n] for n in layer.nodes[1:] if nodes[n].op_type == "Add"]

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from qdebug.plan.export.models import dynamic_inputs, plan_script, tensorrt_models
-from qdebug.plan.export.source import Rendered, Source, comment, docstring, one_line
+from qdebug.plan.export.source import ExportSource, Rendered, comment, docstring, one_line
 
 _SCRIPT = '''\
 """The precisions of {plan} for Polygraphy."""
@@ -46,7 +46,7 @@ def postprocess_config(builder, network, config):
 {plan_script}'''
 
 
-def render_polygraphy(source: Source, path: Path) -> Rendered:
+def render_polygraphy(source: ExportSource, path: Path) -> Rendered:
     """The script and both models.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.plan.export.models import dynamic_inputs, plan_script, tensorrt_models
-from qdebug.plan.export.source import Rendered, Source, comment, docstring
+from qdebug.plan.export.source import ExportSource, Rendered, comment, docstring
 
 _SCRIPT = '''\
 """Builds a TensorRT engine in the precisions of {plan}.
@@ -94,7 +94,7 @@ if __name__ == "__main__":
 '''
 
 
-def render_python(source: Source, path: Path) -> Rendered:
+def render_python(source: ExportSource, path: Path) -> Rendered:
     """The script and both models.
 
     Raises:

@@ -43,7 +43,7 @@ class FileScales:
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """A plan that is bound to its model.
 
     Attributes:

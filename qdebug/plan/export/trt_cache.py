@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.errors import PlanError
-from qdebug.plan.export.source import Rendered, Source, counted
+from qdebug.plan.export.source import ExportSource, Rendered, counted
 from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.types import Precision
 
 
-def render_trt_cache(source: Source, path: Path) -> Rendered:
+def render_trt_cache(source: ExportSource, path: Path) -> Rendered:
     """The cache alone.
 
     Raises:
@@ -29,7 +29,7 @@ def render_trt_cache(source: Source, path: Path) -> Rendered:
     return Rendered({path: data}, notes)
 
 
-def calibration_cache(source: Source) -> tuple[bytes, tuple[str, ...]]:
+def calibration_cache(source: ExportSource) -> tuple[bytes, tuple[str, ...]]:
     """The cache of the plan's ranges, and notes.
 
     Raises:
@@ -39,7 +39,7 @@ def calibration_cache(source: Source) -> tuple[bytes, tuple[str, ...]]:
     return data, (*source.scales.notes, *notes)
 
 
-def cache_of(source: Source, scales: Mapping[str, float]) -> tuple[bytes, tuple[str, ...]]:
+def cache_of(source: ExportSource, scales: Mapping[str, float]) -> tuple[bytes, tuple[str, ...]]:
     """A cache of scales by tensor name, and notes.
 
     Raises:
@@ -71,6 +71,6 @@ def _version() -> str:
     return f"{DEFAULT_VERSION // 10000}.{DEFAULT_VERSION // 100 % 100}"
 
 
-def _is_pinned(source: Source, layer: str) -> bool:
+def _is_pinned(source: ExportSource, layer: str) -> bool:
     known = source.bound.layers.by_name[layer]
     return known.quantizable and source.bound.precisions[layer] is not Precision.INT8

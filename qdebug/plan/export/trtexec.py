@@ -22,7 +22,7 @@ from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.constraints import Constraints
 from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
-from qdebug.plan.export.source import Rendered, Source, beside, comment, counted, one_line
+from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, counted, one_line
 from qdebug.plan.export.trt_cache import cache_of
 from qdebug.plan.quantize import QMAX
 from qdebug.types import Precision
@@ -85,7 +85,7 @@ esac
 """
 
 
-def render_trtexec(source: Source, path: Path) -> Rendered:
+def render_trtexec(source: ExportSource, path: Path) -> Rendered:
     """The script, both models and, for INT8, the cache of the implicit one.
 
     Raises:
@@ -131,7 +131,7 @@ def _length_note(told: LayersTold) -> tuple[str, ...]:
     )
 
 
-def _shape_notes(source: Source) -> tuple[str, ...]:
+def _shape_notes(source: ExportSource) -> tuple[str, ...]:
     dynamic = dynamic_inputs(source.model.graph)
     if not dynamic:
         return ()

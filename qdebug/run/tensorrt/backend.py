@@ -25,7 +25,7 @@ from qdebug.run.tensorrt.execute.cuda import open_cuda
 from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.execute.observe.debug import open_unfused, open_with_debug
 from qdebug.run.tensorrt.execute.observe.outputs import open_with_outputs
-from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.execute.session import TensorRTSession
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library, LibraryKind, load_library
 from qdebug.run.tensorrt.probe import abilities
@@ -141,10 +141,10 @@ class TensorRTBackend:
         )
         return replace(built, info=read_build_log(built.log, "the build log"))
 
-    def clean(self, proto: onnx.ModelProto, built: BuiltEngine | None = None) -> EngineSession:
+    def clean(self, proto: onnx.ModelProto, built: BuiltEngine | None = None) -> TensorRTSession:
         """See EngineRuntime."""
         factory = self.factory
-        return EngineSession(factory.load(built) if built else factory.make(proto).engine)
+        return TensorRTSession(factory.load(built) if built else factory.make(proto).engine)
 
     def open(
         self,
@@ -162,7 +162,7 @@ class TensorRTBackend:
         ]
         wanted = [t for t in asked if t in computed]
         if not wanted:
-            return EngineSession(self.factory.make(proto).engine, skipped=absent)
+            return TensorRTSession(self.factory.make(proto).engine, skipped=absent)
         chosen = way or self.ways[0]
         match chosen:
             case CaptureWay.OUTPUTS:

@@ -14,7 +14,7 @@ from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.cache import EngineCache
 from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.cuda import Cuda
-from qdebug.run.tensorrt.execute.runtime import Engine, load_engine
+from qdebug.run.tensorrt.execute.runtime import LoadedEngine, load_engine
 from qdebug.run.tensorrt.library import Library
 from qdebug.types import Feeds, ProgressCallback, Skipped, TensorSpec, ignore_progress
 
@@ -23,7 +23,7 @@ from qdebug.types import Feeds, ProgressCallback, Skipped, TensorSpec, ignore_pr
 class Made:
     """A loaded engine, and the tensors that could not be marked in it."""
 
-    engine: Engine
+    engine: LoadedEngine
     skipped: tuple[Skipped, ...]
 
 
@@ -75,7 +75,7 @@ class EngineFactory:
         )
         return Made(self.load(built), built.skipped)
 
-    def load(self, built: BuiltEngine) -> Engine:
+    def load(self, built: BuiltEngine) -> LoadedEngine:
         """Load an engine that was built with these settings.
 
         Raises:
@@ -91,7 +91,7 @@ class EngineFactory:
         )
 
 
-def probe_feeds(engine: Engine) -> Feeds:
+def probe_feeds(engine: LoadedEngine) -> Feeds:
     """Noise for every input, in the largest shapes that the engine takes."""
     return noise(
         [

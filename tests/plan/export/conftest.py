@@ -19,7 +19,7 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.plan.export import EXPORT_TARGETS
-from qdebug.plan.export.source import Rendered, Source
+from qdebug.plan.export.source import ExportSource, Rendered
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.types import Precision
 
@@ -27,7 +27,7 @@ BUNDLED = Path(__file__).parents[3] / "calib_data"
 LONG = "long" * 75
 
 
-def source_of(model: Path, pins: Mapping[str, str] | None = None, **options: Any) -> Source:
+def source_of(model: Path, pins: Mapping[str, str] | None = None, **options: Any) -> ExportSource:
     """A plan for the model in a file; every INT8 layer's inputs get the range ±4."""
     precision = Precision(options.pop("precision", "int8"))
     layers = {name: Precision(p) for name, p in (pins or {}).items()}
@@ -37,7 +37,7 @@ def source_of(model: Path, pins: Mapping[str, str] | None = None, **options: Any
     bound = bind_plan(plan, prepared, found)
     ranges = {tensor: TensorRange(4.0) for tensor in bound.needed_ranges()}
     plan = replace(plan, tensors={**ranges, **plan.tensors})
-    return Source(prepared, bind_plan(plan, prepared, found), "precision.yaml")
+    return ExportSource(prepared, bind_plan(plan, prepared, found), "precision.yaml")
 
 
 @dataclass
@@ -148,7 +148,7 @@ def empty_network(network: Any) -> FakeNetwork:
 
 
 @pytest.fixture
-def plan_for() -> Callable[..., Source]:
+def plan_for() -> Callable[..., ExportSource]:
     return source_of
 
 
@@ -156,7 +156,7 @@ def plan_for() -> Callable[..., Source]:
 def write(tmp_path: Path) -> Callable[..., Rendered]:
     """Render a target into the test's folder and write it."""
 
-    def export(source: Source, target: str, name: str = "precision") -> Rendered:
+    def export(source: ExportSource, target: str, name: str = "precision") -> Rendered:
         path = tmp_path / f"{name}{EXPORT_TARGETS[target].suffix}"
         rendered = EXPORT_TARGETS[target].render(source, path)
         for file, data in rendered.files.items():
@@ -214,7 +214,7 @@ def odd_net(kit: SimpleNamespace, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def all_pinned(odd_net: Path) -> Source:
+def all_pinned(odd_net: Path) -> ExportSource:
     """Every quantizable layer of it in FP32, but the middle one, which is FP16; the rest INT8."""
     layers = find_layers(prepare_model(read_model(odd_net)).graph)
     names: Sequence[str] = [layer.name for layer in layers if layer.quantizable]

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from qdebug.plan.export import EXPORT_TARGETS
-from qdebug.plan.export.source import Source
+from qdebug.plan.export.source import ExportSource
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,7 +39,7 @@ def test_the_registry_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("target", EXPORT_TARGETS)
 def test_files_are_valid_and_beside_each_other(
-    all_pinned: Source, write: Any, tmp_path: Path, target: str
+    all_pinned: ExportSource, write: Any, tmp_path: Path, target: str
 ) -> None:
     before = all_pinned.model.file.path.read_bytes()
     rendered = write(all_pinned, target)
@@ -67,7 +67,9 @@ def test_onnx_is_the_lowered_model(
     model = kit.model_of(residual_net())
     bound = kit.bound(model, kit.int8({"x": 3, "r1": 6, "f": 4}))
     path = tmp_path / "out.onnx"
-    (data,) = EXPORT_TARGETS["onnx"].render(Source(model, bound, "p.yaml"), path).files.values()
+    (data,) = (
+        EXPORT_TARGETS["onnx"].render(ExportSource(model, bound, "p.yaml"), path).files.values()
+    )
     expected = kit.run(kit.lowered(residual_net(), bound.plan).graph, {"x": images})["out"]
     found = kit.run(onnx.load_from_string(data), {"x": images})["out"]
     np.testing.assert_array_equal(found, expected)

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdebug.run.tensorrt.execute import runtime_cache
-from qdebug.run.tensorrt.execute.runtime import Engine
-from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.execute.runtime import LoadedEngine
+from qdebug.run.tensorrt.execute.session import TensorRTSession
 from qdebug.run.tensorrt.library import Library
 from qdebug.testing.cuda import FakeCuda
 from qdebug.testing.tensorrt import fake_maker
@@ -55,7 +55,7 @@ def jit(raw: Any, compiles: list[str]) -> Any:
     return raw
 
 
-def engine(name: str, file: Path | None, compiles: list[str]) -> Engine:
+def engine(name: str, file: Path | None, compiles: list[str]) -> LoadedEngine:
     """y = relu(x), by a node `name`."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name)], "g", [x], [y])
@@ -69,7 +69,7 @@ def engine(name: str, file: Path | None, compiles: list[str]) -> Engine:
 def execute(name: str, file: Path | None) -> list[str]:
     """What is compiled to run an engine."""
     compiles: list[str] = []
-    with EngineSession(engine(name, file, compiles)) as session:
+    with TensorRTSession(engine(name, file, compiles)) as session:
         session.run({"x": np.zeros(4, np.float32)})
     return compiles
 

@@ -16,7 +16,7 @@ from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError, open_cuda
 from qdebug.run.tensorrt.execute.device import find_device
 from qdebug.run.tensorrt.execute.runtime import load_engine
-from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.execute.session import TensorRTSession
 from qdebug.testing.cuda import FakeCuda
 from qdebug.testing.tensorrt import fake_maker
 
@@ -36,12 +36,12 @@ def relu() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
-def opened(cuda: FakeCuda, **options: Any) -> EngineSession:
+def opened(cuda: FakeCuda, **options: Any) -> TensorRTSession:
     maker = fake_maker(BuildSettings(profile={"x": ShapeRange((1,), (4,), (8,))}), cuda)
-    return EngineSession(maker.make(relu()).engine, **options)
+    return TensorRTSession(maker.make(relu()).engine, **options)
 
 
-def together(session: EngineSession, runs: int) -> list[Any]:
+def together(session: TensorRTSession, runs: int) -> list[Any]:
     """Run from as many threads at once."""
     barrier = threading.Barrier(runs)
 

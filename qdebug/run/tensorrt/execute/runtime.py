@@ -87,7 +87,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Engine:
+class LoadedEngine:
     """An engine in the GPU's memory.
 
     Attributes:
@@ -112,7 +112,7 @@ class Contexts:
     All engines of a process share what TensorRT for RTX compiles for them: see `runtime_cache`.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LoadedEngine) -> None:
         self._engine = engine
         self._config: Any = None
         if hasattr(engine.raw, "create_runtime_config"):
@@ -150,13 +150,13 @@ def load_engine(
     tf32: bool = False,
     host_code: bool = False,
     compiled: Path | None = None,
-) -> Engine:
+) -> LoadedEngine:
     """Deserialize an engine, built with `tf32` in its settings or without.
 
     Args:
         host_code: run what the engine brings for the host: the runtime of a version-compatible
             one. Only for engines that were built here.
-        compiled: see Engine.
+        compiled: see LoadedEngine.
 
     Raises:
         UsageError: pycuda is not installed.
@@ -180,7 +180,7 @@ def load_engine(
     ports = [_port(trt, raw, raw.get_tensor_name(k)) for k in range(raw.num_io_tensors)]
     inputs = tuple(p for p in ports if p.range is not None)
     outputs = tuple(p for p in ports if p.range is None)
-    return Engine(library, cuda, raw, runtime, inputs, outputs, compiled)
+    return LoadedEngine(library, cuda, raw, runtime, inputs, outputs, compiled)
 
 
 def _port(trt: Any, raw: Any, name: str) -> Port:
@@ -196,7 +196,7 @@ def _port(trt: Any, raw: Any, name: str) -> Port:
     return Port(name, numpy_type(data_type), data_type.name, shape, on_host, limits)
 
 
-def skipped_outputs(engine: Engine) -> tuple[Skipped, ...]:
+def skipped_outputs(engine: LoadedEngine) -> tuple[Skipped, ...]:
     """Outputs that cannot be read, and why."""
     return tuple(
         Skipped(p.name, f"numpy has no {p.type_name}") for p in engine.outputs if p.dtype is None

@@ -15,7 +15,7 @@ import numpy as np
 from qdebug.engine_info.profile import LayerTime
 from qdebug.errors import BackendError
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError
-from qdebug.run.tensorrt.execute.runtime import Contexts, Engine, skipped_outputs
+from qdebug.run.tensorrt.execute.runtime import Contexts, LoadedEngine, skipped_outputs
 from qdebug.run.tensorrt.execute.slot import Listener, RunTimes, Slot
 from qdebug.types import Array, Feeds, Skipped, Tensors
 
@@ -74,13 +74,13 @@ class Heard:
     translate: Callable[[Mapping[str, Array], Feeds], Tensors]
 
 
-class EngineSession:
+class TensorRTSession:
     """See Session. What it holds on the GPU is freed by `close`, when a `with` block ends, or with
     the session itself."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LoadedEngine,
         *,
         skipped: Sequence[Skipped] = (),
         heard: Heard | None = None,
@@ -93,7 +93,7 @@ class EngineSession:
             heard: tensors observed while it runs; then one execution is in flight.
             slots: executions in flight.
         """
-        self._engine: Engine | None = engine
+        self._engine: LoadedEngine | None = engine
         self._heard = heard
         self._listener = heard.listener if heard else None
         self._contexts: Contexts | None = Contexts(engine)
@@ -109,7 +109,7 @@ class EngineSession:
         self.skipped = (*skipped, *skipped_outputs(engine))
         self._past = RunTimes()
 
-    def __enter__(self) -> EngineSession:
+    def __enter__(self) -> TensorRTSession:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,14 @@ import numpy as np
 
 from qdebug.errors import BackendError
 from qdebug.run.tensorrt.execute.cuda import Cuda, DeviceMemory, HostMemory
-from qdebug.run.tensorrt.execute.runtime import Contexts, Engine, Port, Shape, byte_count, failure
+from qdebug.run.tensorrt.execute.runtime import (
+    Contexts,
+    LoadedEngine,
+    Port,
+    Shape,
+    byte_count,
+    failure,
+)
 from qdebug.types import Array, Feeds
 
 
@@ -95,7 +102,7 @@ class Slot:
     """An engine's place to run. Not for two threads at once."""
 
     def __init__(
-        self, engine: Engine, contexts: Contexts, listener: Listener | None = None
+        self, engine: LoadedEngine, contexts: Contexts, listener: Listener | None = None
     ) -> None:
         """
         Raises:

@@ -15,7 +15,7 @@ from qdebug.model.prepare import prepare_model
 from qdebug.pipeline.engine.request import planned_graph
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.models import dynamic_inputs
-from qdebug.plan.export.source import Source
+from qdebug.plan.export.source import ExportSource
 from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.types import Precision
 
@@ -51,7 +51,7 @@ else:
 """
 
 
-def export(source: Source, folder: Path) -> None:
+def export(source: ExportSource, folder: Path) -> None:
     for target in ("python", "polygraphy"):
         path = folder / f"precision{EXPORT_TARGETS[target].suffix}"
         for file, data in EXPORT_TARGETS[target].render(source, path).files.items():
@@ -65,7 +65,7 @@ def code(bound_plan: Callable[[str, str], BoundPlan], tmp_path: Path) -> Callabl
     bound = bound_plan("digits_cnn", "int8")
     bound = bind_plan(replace(bound.plan, layers=PINS), model, bound.layers)
     script, engine = tmp_path / "precision_build.py", tmp_path / "model.engine"
-    export(Source(model, bound, "precision.yaml"), tmp_path)
+    export(ExportSource(model, bound, "precision.yaml"), tmp_path)
 
     def make(*flags: str) -> str:
         return BUILD.format(script=str(script), argv=[str(script), str(engine), *flags])
@@ -151,7 +151,7 @@ def test_scripts_tell_what_compare_tells(
     """Precisions, types, ranges and flags: the same calls, on the same model."""
     bound = bound_plan(net, kind)
     model = prepare_model(read_model(DATA / f"{net}.onnx"))
-    export(Source(model, bound, "precision.yaml"), tmp_path)
+    export(ExportSource(model, bound, "precision.yaml"), tmp_path)
     asked = planned_graph("implicit", bound).proto  # what `compare --typing implicit` builds
     assert onnx.load(tmp_path / "precision.implicit.onnx") == asked
     onnx.save(asked, tmp_path / "asked.onnx")

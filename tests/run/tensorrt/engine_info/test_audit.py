@@ -18,8 +18,8 @@ from qdebug.engine_info.layers import (
     EngineInfo,
     EngineLayer,
     EngineTensor,
+    InfoSource,
     OnnxNode,
-    Source,
 )
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import UsageError
@@ -133,7 +133,7 @@ def test_a_product_in_one_kernel_with_its_cast_is_no_mismatch(
 
 def _info(*layers: EngineLayer, ops: str = "") -> EngineInfo:
     nodes = tuple(OnnxNode(*pair.split(":")) for pair in ops.split())
-    return EngineInfo(layers, Source.LAYER_INFO, nodes=nodes)
+    return EngineInfo(layers, InfoSource.LAYER_INFO, nodes=nodes)
 
 
 def _layer(name: str, kind: str, reads: str, writes: str, nodes: str = "", **rest: Any) -> Any:

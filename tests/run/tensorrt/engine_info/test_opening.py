@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdebug.engine_info.diff import diff
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, Source
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import QdebugError, UsageError
@@ -51,9 +51,9 @@ def test_every_kind_is_known_whatever_its_name(
     log = inspected("digits_cnn", "int8").log
     model = (NETWORKS / "digits_cnn.onnx").read_bytes()
     kinds = {
-        "model.txt": (model, Source.ONNX), "log.json": (log, Source.BUILD_LOG),
-        "layers.log": (LAYERS, Source.LAYER_INFO), "times.onnx": (PROFILE, Source.PROFILE),
-        "windows.log": (("\n" + log).encode("utf-16"), Source.BUILD_LOG),
+        "model.txt": (model, InfoSource.ONNX), "log.json": (log, InfoSource.BUILD_LOG),
+        "layers.log": (LAYERS, InfoSource.LAYER_INFO), "times.onnx": (PROFILE, InfoSource.PROFILE),
+        "windows.log": (("\n" + log).encode("utf-16"), InfoSource.BUILD_LOG),
     }  # fmt: skip
     for name, (content, source) in kinds.items():
         assert open_engine_file(_write(tmp_path / name, content)).source is source
@@ -171,7 +171,7 @@ def test_times_tactics_and_lost_nodes_differ() -> None:
             "c", "gemm", (EngineTensor("x", "fp16"),), tactic=tactic, onnx_nodes=("c",), time_ms=ms
         )
         return EngineInfo(
-            (conv, *(EngineLayer(n, "kgen", onnx_nodes=(n,)) for n in more)), Source.LAYER_INFO
+            (conv, *(EngineLayer(n, "kgen", onnx_nodes=(n,)) for n in more)), InfoSource.LAYER_INFO
         )
 
     changes = diff(engine("t1", 1.0, "a"), engine("t2", 1.2, "b")).changes
@@ -180,4 +180,7 @@ def test_times_tactics_and_lost_nodes_differ() -> None:
     ]  # fmt: skip
     assert diff(engine("t", 1.0), engine("t", 1.05)).changes == ()
     with pytest.raises(UsageError, match="only 0 of 1 ONNX nodes"):
-        diff(engine("t", 1.0), EngineInfo((EngineLayer("z", onnx_nodes=("z",)),), Source.BUILD_LOG))
+        diff(
+            engine("t", 1.0),
+            EngineInfo((EngineLayer("z", onnx_nodes=("z",)),), InfoSource.BUILD_LOG),
+        )

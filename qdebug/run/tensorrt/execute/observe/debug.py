@@ -24,8 +24,8 @@ from qdebug.run.simulation import SimulationBackend
 from qdebug.run.tensorrt.execute.cuda import Cuda
 from qdebug.run.tensorrt.execute.observe.outputs import Shape, shapes_for
 from qdebug.run.tensorrt.execute.observe.unfused import candidates, not_observed, place_tensors
-from qdebug.run.tensorrt.execute.runtime import Contexts, Engine, failure, numpy_type
-from qdebug.run.tensorrt.execute.session import EngineSession, Heard
+from qdebug.run.tensorrt.execute.runtime import Contexts, LoadedEngine, failure, numpy_type
+from qdebug.run.tensorrt.execute.session import Heard, TensorRTSession
 from qdebug.run.tensorrt.execute.slot import Slot
 from qdebug.run.tensorrt.factory import EngineFactory, probe_feeds
 from qdebug.types import Array, Feeds, Skipped, Tensors
@@ -42,7 +42,7 @@ def open_with_debug(
     marked = {s.tensor for s in made.skipped}
     reason = "the library took it as a debug tensor and never reported it"
     silent = [Skipped(t, reason) for t in wanted if t not in heard and t not in marked]
-    return EngineSession(
+    return TensorRTSession(
         made.engine,
         skipped=[*absent, *made.skipped, *silent],
         heard=Heard(listener, dtypes, lambda found, _: found),
@@ -74,7 +74,7 @@ def open_unfused(
             p.tensor: p.restore(found[n], shapes[p.tensor]) for n, p in names.items() if n in found
         }
 
-    return EngineSession(
+    return TensorRTSession(
         made.engine,
         skipped=[*absent, *not_observed(wanted, names)],
         heard=Heard(listener, {p.tensor: heard[n].dtype for n, p in names.items()}, translate),
@@ -92,11 +92,11 @@ def _simulate(
         session.close()
 
 
-def _listener(engine: Engine, way: CaptureWay) -> DebugListener:
+def _listener(engine: LoadedEngine, way: CaptureWay) -> DebugListener:
     return DebugListener(engine.library.module, engine.cuda, way)
 
 
-def _probe(engine: Engine, listener: DebugListener) -> dict[str, Array]:
+def _probe(engine: LoadedEngine, listener: DebugListener) -> dict[str, Array]:
     """Everything that one execution on noise gives."""
     slot = Slot(engine, Contexts(engine), listener)
     try:
@@ -105,7 +105,7 @@ def _probe(engine: Engine, listener: DebugListener) -> dict[str, Array]:
         slot.close()
 
 
-def _layers(engine: Engine) -> tuple[EngineLayer, ...]:
+def _layers(engine: LoadedEngine) -> tuple[EngineLayer, ...]:
     trt = engine.library.module
     with engine.cuda.current(), engine.library.logs.collecting() as messages:
         inspector = engine.raw.create_engine_inspector()

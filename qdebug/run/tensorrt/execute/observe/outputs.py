@@ -16,7 +16,7 @@ from qdebug.errors import BackendError, ModelError
 from qdebug.model.graph import Graph
 from qdebug.run.base import Session
 from qdebug.run.tensorrt.execute.cuda import DeviceMemoryError
-from qdebug.run.tensorrt.execute.session import EngineSession
+from qdebug.run.tensorrt.execute.session import TensorRTSession
 from qdebug.run.tensorrt.factory import EngineFactory, probe_feeds
 from qdebug.types import Array, Feeds, Skipped, Tensors
 
@@ -37,16 +37,16 @@ def open_with_outputs(
         largest = {name: r.max for name, r in (maker.settings.profile or {}).items()}
         sizes = sizes_for(proto, largest)
 
-    opened: list[EngineSession] = []
+    opened: list[TensorRTSession] = []
 
-    def build(group: Sequence[str]) -> EngineSession:
+    def build(group: Sequence[str]) -> TensorRTSession:
         session = with_room(lambda: attempt(group), opened)
         opened.append(session)
         return session
 
-    def attempt(group: Sequence[str]) -> EngineSession:
+    def attempt(group: Sequence[str]) -> TensorRTSession:
         made = maker.make(proto, outputs=group)
-        session = EngineSession(made.engine, skipped=made.skipped)
+        session = TensorRTSession(made.engine, skipped=made.skipped)
         try:
             session.run(probe_feeds(made.engine))
         except BaseException:
@@ -125,7 +125,7 @@ def _discard(built: object) -> None:
 ResultT = TypeVar("ResultT")
 
 
-def with_room(work: Callable[[], ResultT], others: Sequence[EngineSession]) -> ResultT:
+def with_room(work: Callable[[], ResultT], others: Sequence[TensorRTSession]) -> ResultT:
     """What `work` gives; where the GPU has no memory for it, without what `others` hold.
 
     Raises:
@@ -145,7 +145,9 @@ class GroupedSession:
     Its engines run one at a time, so that each may take the memory of the others.
     """
 
-    def __init__(self, sessions: Sequence[EngineSession], skipped: Sequence[Skipped] = ()) -> None:
+    def __init__(
+        self, sessions: Sequence[TensorRTSession], skipped: Sequence[Skipped] = ()
+    ) -> None:
         """Becomes the owner of `sessions`, of which there is at least one."""
         self._sessions = tuple(sessions)
         self._turn = threading.Lock()
