@@ -71,8 +71,8 @@ def calibrate(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
+    from qdebug.outputfiles import write_text
     from qdebug.pipeline.calibrate.command import calibrate as run
-    from qdebug.report.files import write_text
 
     checked = _settings(CalibrateSettings, model, settings)
     result = run(checked, progress or ignore_progress)
@@ -125,8 +125,8 @@ def bisect(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
+    from qdebug.outputfiles import write_text
     from qdebug.pipeline.bisect.command import bisect as run
-    from qdebug.report.files import write_text
 
     checked = _settings(BisectSettings, model, settings)
     result = run(checked, progress or ignore_progress)
@@ -165,8 +165,8 @@ def sweep(
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
     """
+    from qdebug.outputfiles import write_text
     from qdebug.pipeline.sweep.command import sweep as run
-    from qdebug.report.files import write_text
     from qdebug.report.sweep import sweep_to_csv
 
     checked = _settings(SweepSettings, model, settings)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("results",), ("yamlfile",),
-    ("userfile",), ("model",), ("calibrators",), ("plan",),
+    ("outputfiles",), ("userfile",), ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
     ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from qdebug.config.commands import ShownWithProgress
 from qdebug.errors import StoreError
-from qdebug.report.files import write_text
+from qdebug.outputfiles import write_text
 from qdebug.report.progress import ProgressBars
 from qdebug.wording import option
 

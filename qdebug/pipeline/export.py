@@ -10,6 +10,7 @@ from pathlib import Path
 from qdebug.errors import PlanError, StoreError, given_by
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
+from qdebug.outputfiles import check_distinct, check_writable
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
 from qdebug.plan.export.source import ExportSource
@@ -17,7 +18,6 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
 from qdebug.plan.planfile import model_for, read_plan
 from qdebug.plan.rangesfile import Ranges, read_ranges
-from qdebug.report.files import check_distinct, check_writable
 from qdebug.types import Precision
 from qdebug.wording import option
 

@@ -8,8 +8,8 @@ from typing import Any
 from qdebug.config.option import settings_of
 from qdebug.errors import given_by
 from qdebug.inmemory import path_in
+from qdebug.outputfiles import check_distinct, check_new, check_writable
 from qdebug.plan.planfile import model_for, named_model
-from qdebug.report.files import check_distinct, check_new, check_writable
 from qdebug.wording import option
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics
+from qdebug.outputfiles import check_writable, output_exists
 from qdebug.report import plots
-from qdebug.report.files import check_writable, output_exists
 from qdebug.wording import option
 
 _SUFFIXES = (".svg", ".png")

@@ -18,6 +18,7 @@ from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
+from qdebug.outputfiles import write_text
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.compare.gate import (
     Gate,
@@ -49,7 +50,6 @@ from qdebug.pipeline.gather import to_records
 from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.report.files import write_text
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import capture_groups, parallelism, probe

@@ -14,9 +14,9 @@ from qdebug.errors import UsageError
 from qdebug.measure.engine import EngineReport
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch, Samples
+from qdebug.outputfiles import check_writable, make_folder, write_bytes, write_text
 from qdebug.pipeline.engine.request import build_request
 from qdebug.plan.pair import ModelPair
-from qdebug.report.files import check_writable, make_folder, write_bytes, write_text
 from qdebug.run.engine import BuiltEngine, EngineRuntime, Shape
 from qdebug.run.host import as_runtime
 from qdebug.run.registry import spec_of

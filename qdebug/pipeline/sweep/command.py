@@ -15,6 +15,7 @@ from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
+from qdebug.outputfiles import make_folder, write_bytes, write_text
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import shapes_of
 from qdebug.pipeline.model_pair import (
@@ -36,7 +37,6 @@ from qdebug.pipeline.sweep.measured import OutputEvaluator, built_of, executed, 
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.report.files import make_folder, write_bytes, write_text
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
