@@ -30,7 +30,7 @@ class Fp16Kernels(StrEnum):
     """How the simulation computes a layer in FP16.
 
     EXACT: as if in FP32; what comes out is rounded. TENSORRT: as TensorRT's kernels do, which also
-    round inside: sums of products after every 16, the steps of a Softmax (see run.half).
+    round inside: sums of products after every 16, the steps of a Softmax (see run/fp16_emulation).
     """
 
     EXACT = "exact"

@@ -86,21 +86,25 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
             FP16, 0 to 1.
         sums_db: SQNR at its output with exact sums, in dB.
     """
-    if largest > _HALF_MAX:
-        return (
+    causes = []
+    overflows = largest > _HALF_MAX
+    if overflows:
+        # Where the overflow reaches the output, the error has no finite energy, and `sums` is 0.
+        # Where it does not (a Sigmoid or a Clip reads Inf as a large value), `sums` was measured.
+        causes.append(
             Cause(
                 "fp16-overflow",
-                1.0,
+                1.0 - sums,
                 f"values reach {largest:.3g}, FP16's maximum is {_HALF_MAX:.0f}",
                 "Keep the layer in FP32, or scale what it reads down.",
-            ),
+            )
         )
-    causes = []
     if tiny > _FEWEST_TINY:
         causes.append(
             Cause(
                 "fp16-underflow",
-                min(tiny, 1.0 - sums),
+                # Counted over the reference's values; beside an overflow it has no measured part.
+                None if overflows else min(tiny, 1.0 - sums),
                 f"{100 * tiny:.2g}% of the non-zero values are under {_HALF_TINY:.1g}, where FP16 "
                 "loses digits",
                 "Keep the layer in FP32, or scale what it reads up.",

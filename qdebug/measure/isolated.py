@@ -131,6 +131,8 @@ class IsolatedLayer:
     def _sums(self) -> tuple[float, float]:
         """The share of the error that inexact sums make, and the SQNR without them."""
         whole, exact = self.energies.get(WHOLE, 0.0), self.energies.get(EXACT)
+        if exact is not None and math.isnan(whole) and math.isfinite(exact):
+            return 1.0, sqnr_db(self.signal, exact)  # partial sums alone overflow
         if exact is None or not 0 <= exact < whole:
             return 0.0, math.inf
         return 1 - exact / whole, sqnr_db(self.signal, exact)

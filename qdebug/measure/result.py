@@ -33,7 +33,8 @@ class Cause:
         label: one of DESIGN's causes: clipping, coarse-step, weight-range, …
         share: of the layer's local error energy, 0 to 1; for accumulation, amplification, kernel
             and reference-mismatch, of the error energy at its output; None for not-as-planned,
-            which is no part of an error.
+            which is not a part of an error, and for fp16-underflow beside fp16-overflow, which
+            leaves no finite energy to have a part of.
         evidence: the measured numbers, for people.
         remedy: what to do.
     """

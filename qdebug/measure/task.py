@@ -31,6 +31,7 @@ from qdebug.wording import option
 _PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-FUNCTION", "metric")
 BUILT_IN = tuple(metric.name for metric in metrics.BUILT_IN)
 _GIVEN = ("outputs", "labels", "reference")
+_NAME_THEM = "Name the parameters outputs and labels to get dicts of arrays."
 LABEL_NAMES = ("labels", "label", "y_true", "y", "targets", "target")
 
 Outputs = Mapping[str, Array]
@@ -47,6 +48,7 @@ class TaskMetric:
             [samples, …] by output name, labels the arrays beside the inputs; returns one number.
         file: where the user's code is, to quote from when it raises.
         function: the user's function, where it was given in memory.
+        hint: what else to try where it raises.
     """
 
     name: str
@@ -54,6 +56,7 @@ class TaskMetric:
     compute: Callable[[Outputs, Outputs, Outputs], Any]
     file: Path | None = None
     function: Callable[..., Any] | None = None
+    hint: str = ""
 
     @property
     def key(self) -> str | None:
@@ -81,9 +84,8 @@ class TaskMetric:
             raise
         except Exception as error:  # the user's code may raise anything
             message = f"{self._named} raised {last_line(error)}"
-            raise MetricError(
-                message, raising_line(error, self.file), code="QD-METRIC-RAISED"
-            ) from error
+            hint = " ".join(filter(None, (raising_line(error, self.file), self.hint)))
+            raise MetricError(message, hint, code="QD-METRIC-RAISED") from error
         try:
             value = float(returned)
         except (TypeError, ValueError) as error:
@@ -106,9 +108,10 @@ def load_metric(spec: str) -> TaskMetric:
     function in memory (see `metric_in_memory`).
 
     A function of a file, or in memory, is called with those of `outputs`, `labels` and `reference`
-    that it names as parameters. One with two other parameters, and any of a module, is called as
-    scikit-learn's are: `(y_true, y_pred)`, where y_pred is the class index when the labels are
-    whole numbers and the output has one more axis, and the raw output otherwise.
+    that it names as parameters; one with `**kwargs` gets all three. One with two other parameters,
+    and any of a module, is called as scikit-learn's are: `(y_true, y_pred)`, where y_pred is the
+    class index when the labels are whole numbers and the output has one more axis, and the raw
+    output otherwise.
 
     Raises:
         MetricError: there is no such metric, file or function.
@@ -226,9 +229,11 @@ def _by_parameters(
         for p in parameters
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        wanted = list(_GIVEN)
     others = [p for p in required if p.name not in _GIVEN]
     if len(others) == len(required) == 2 and not any(p.kind is p.KEYWORD_ONLY for p in others):
-        return TaskMetric(spec, True, _on_labels(called), file, function)
+        return TaskMetric(spec, True, _on_labels(called), file, function, _NAME_THEM)
     if others:
         raise MetricError(
             f"{option('metric')}: {spec} takes a parameter '{others[0].name}'",

@@ -30,10 +30,7 @@ REQUIRED = (
     "cyclopts",
     "annotated-types",
 )
-OPTIONAL = (
-    ("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),
-    ("dask", ("dask",), "pip install 'qdebug[distributed]'"),
-)
+OPTIONAL = (("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),)
 """What no backend of the registry is: module, distributions, how to get it."""
 
 

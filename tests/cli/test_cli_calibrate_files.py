@@ -145,11 +145,18 @@ def test_values_that_are_not_finite_are_told(desk: Any, make: Any) -> None:
 
 def test_a_single_sample(desk: Any) -> None:
     desk.data("one.npz", x=np.load("calib.npz")["x"][:1])
-    done = desk.run(*CALIBRATE, "--calib-data", "one.npz", "--holdout", "one.npz")
+    desk.data("other.npz", x=np.load("calib.npz")["x"][1:2])
+    done = desk.run(*CALIBRATE, "--calib-data", "one.npz", "--holdout", "other.npz")
     assert done.out.startswith("net.onnx: 5 calibrations of 1 sample, judged on 1 other\n")
     assert "one sample does not show" in done.out
     flags = ("--calib-data", "one.npz")
     desk.refused("calibrate", "net.onnx", *flags, says=["--holdout", "QD-USAGE-HOLDOUT"])
+
+
+def test_samples_do_not_judge_their_own_calibration(desk: Any) -> None:
+    says = ["--holdout: calib.npz", "--calib-data", "QD-USAGE-HOLDOUT-SAME"]
+    flags = ("--calib-data", "calib.npz", "--holdout", "calib.npz")
+    desk.refused("calibrate", "net.onnx", *flags, says=says)
 
 
 def test_users_calibrators_of_one_name_are_all_tried(desk: Any) -> None:

@@ -67,6 +67,8 @@ def test_labels_are_found_by_name_among_others() -> None:
         ("outputs, labels, reference", "len(outputs) + len(labels) + len(reference)", 3),
         ("", "7", 7),
         ("outputs, k=5", "k", 5),
+        ("**given", "sorted(given) == ['labels', 'outputs', 'reference']", 1),
+        ("outputs, **given", "sorted(given) == ['labels', 'reference']", 1),
         ("outputs", "np.array([0.5])[0] > 0", 1),
     ],
 )
@@ -96,6 +98,12 @@ def test_a_metric_that_raises_shows_its_own_line(tmp_path: Path) -> None:
     assert caught.value.hint == (
         "In my_metric.py, line 4: return np.reshape(outputs['out'], (7, 7))"
     )
+
+
+def test_a_metric_that_expected_dicts_is_told_how_to_get_them(tmp_path: Path) -> None:
+    metric = load_metric(_file(tmp_path, "def score(out, lab):\n    return out['out']\n"))
+    with refused("QD-METRIC-RAISED", "line 2: return out['out']", "parameters outputs and labels"):
+        metric(SCORES, LABELS, {})
 
 
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_an_optional_package_under_any_of_its_names(monkeypatch: pytest.MonkeyPa
     def version(name: str) -> str:
         if name == "tensorrt-cu12":
             return "10.9"
-        if name.startswith(("tensorrt", "pycuda", "dask")):
+        if name.startswith(("tensorrt", "pycuda")):
             raise doctor.PackageNotFoundError(name)
         return "1.0"
 

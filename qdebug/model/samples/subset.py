@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qdebug.errors import UsageError
-from qdebug.model.samples import Batch, Samples
+from qdebug.errors import UsageError, given_by
+from qdebug.model.samples import Batch, Samples, open_samples
+from qdebug.types import TensorSpec
 from qdebug.wording import option
 
 
@@ -59,6 +61,45 @@ def first(subset: SampleSubset, count: int | None) -> SampleSubset:
             break
         kept.append(batch)
     return SampleSubset(subset.samples, tuple(kept))
+
+
+def open_subsets(
+    setting: str,
+    data: str,
+    inputs: Sequence[TensorSpec],
+    *,
+    holdout: str | None,
+    holdout_share: float,
+    limit: int | None,
+    batch_size: int | None,
+    executions: tuple[int, int] = (1, 1),
+) -> tuple[SampleSubset, SampleSubset]:
+    """The samples to work on, and those held out to judge the result.
+
+    Args:
+        setting: the one that `data` was given by.
+        holdout: data of their own to hold out; None holds out a share of `data`.
+        limit: how many samples of `data` to take; None takes all.
+        executions: at least about so many of `data` where it is split, and of `holdout`.
+
+    Raises:
+        UsageError: `holdout` holds the same samples as `data`, or there are too few samples to hold
+            any out.
+        SampleError: data that cannot be read.
+    """
+    with given_by(setting):
+        samples = open_samples(data, inputs, limit=limit, batch_size=batch_size)
+    if holdout is None:
+        return split(finely(samples, executions[0]), holdout_share)
+    with given_by("holdout"):
+        held_out = open_samples(holdout, inputs, batch_size=batch_size)
+    if held_out.digest == samples.digest:
+        raise UsageError(
+            f"{option('holdout')}: {holdout} holds the same samples as {option(setting)}",
+            f"Leave it out: then a share of {option(setting)} is held out.",
+            code="QD-USAGE-HOLDOUT-SAME",
+        )
+    return whole(samples), whole(finely(held_out, executions[1]))
 
 
 def split(samples: Samples, share: float) -> tuple[SampleSubset, SampleSubset]:

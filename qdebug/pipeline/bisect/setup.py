@@ -9,14 +9,14 @@ from pathlib import Path
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import check_engine_flags
-from qdebug.errors import UsageError, given_by
+from qdebug.errors import UsageError
 from qdebug.measure.engine import KernelTime
 from qdebug.measure.result import LayerResult
 from qdebug.measure.task import labels_of
 from qdebug.model.macs import work_of
 from qdebug.model.prepare import Model
-from qdebug.model.samples import Samples, open_samples
-from qdebug.model.samples.subset import SampleSubset, split, whole
+from qdebug.model.samples import Samples
+from qdebug.model.samples.subset import SampleSubset, open_subsets
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.compare.lockstep import open_lockstep
 from qdebug.pipeline.compare.results import layer_results
@@ -90,7 +90,15 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     model = load_model(settings.model, plan)
     check_not_quantized(model, "its layers cannot be unpinned")
     kernels = _profiled(settings, model)
-    searched, held_out = _subsets(settings, model)
+    searched, held_out = open_subsets(
+        "inputs",
+        settings.inputs,
+        model.graph.inputs,
+        holdout=settings.holdout,
+        holdout_share=settings.holdout_share,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+    )
     for subset in (searched, held_out):
         if target.metric is not None and target.metric.needs_labels:
             labels_of(subset.samples.extras)
@@ -205,24 +213,3 @@ def _profiled(settings: BisectSettings, model: Model) -> tuple[KernelTime, ...] 
             code="QD-USAGE-PROFILE",
         )
     return None
-
-
-def _subsets(settings: BisectSettings, model: Model) -> tuple[SampleSubset, SampleSubset]:
-    """The samples to search on, and those held out."""
-
-    def opened(setting: str, data: str, limit: int | None = None) -> Samples:
-        inputs, batch_size = model.graph.inputs, settings.batch_size
-        with given_by(setting):
-            return open_samples(data, inputs, limit=limit, batch_size=batch_size)
-
-    samples = opened("inputs", settings.inputs, settings.samples)
-    if settings.holdout is None:
-        return split(samples, settings.holdout_share)
-    held_out = opened("holdout", settings.holdout)
-    if held_out.digest == samples.digest:
-        raise UsageError(
-            f"{option('holdout')}: {settings.holdout} holds the same samples as {option('inputs')}",
-            f"Leave it out: then a share of {option('inputs')} is held out.",
-            code="QD-USAGE-HOLDOUT-SAME",
-        )
-    return whole(samples), whole(held_out)

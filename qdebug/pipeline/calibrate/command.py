@@ -24,8 +24,7 @@ from qdebug.measure.calibration import (
 from qdebug.measure.mixing import choose_mix
 from qdebug.measure.task import load_metric
 from qdebug.model.prepare import Model
-from qdebug.model.samples import open_samples
-from qdebug.model.samples.subset import SampleSubset, finely, halves, split, whole
+from qdebug.model.samples.subset import halves, open_subsets
 from qdebug.pipeline.calibrate.cache_difference import compare_with_cache
 from qdebug.pipeline.calibrate.quantizable import read_quantizable
 from qdebug.pipeline.calibrate.trial import try_candidates
@@ -57,7 +56,16 @@ def calibrate(
     calibrators = _calibrators(settings)
     metric = load_metric(settings.metric) if settings.metric else None
     pair = read_quantizable(settings)
-    calibration, held_out = _portions(settings, pair.model)
+    calibration, held_out = open_subsets(
+        "calib_data",
+        settings.calib_data,
+        pair.model.graph.inputs,
+        holdout=settings.holdout,
+        holdout_share=settings.holdout_share,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+        executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),
+    )
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     parallel = parallelism()
     kernels = Fp16Kernels(settings.fp16_kernels)
@@ -124,20 +132,6 @@ def _calibrators(settings: CalibrateSettings) -> list[Calibrator]:
             user = replace(user, name=spec)
         found[user.name] = user
     return list(found.values())
-
-
-def _portions(settings: CalibrateSettings, model: Model) -> tuple[SampleSubset, SampleSubset]:
-    inputs = model.graph.inputs
-    executions = _EXECUTIONS_FOR_MIX if settings.mix else _EXECUTIONS
-    with given_by("calib_data"):
-        samples = open_samples(
-            settings.calib_data, inputs, limit=settings.samples, batch_size=settings.batch_size
-        )
-    if settings.holdout is None:
-        return split(finely(samples, executions), settings.holdout_share)
-    with given_by("holdout"):
-        held_out = open_samples(settings.holdout, inputs, batch_size=settings.batch_size)
-    return whole(samples), whole(finely(held_out, executions) if settings.mix else held_out)
 
 
 def _ranges(
