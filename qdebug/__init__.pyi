@@ -459,7 +459,7 @@ def bisect(
 ) -> BisectResult: ...
 @overload
 def inspect(
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | onnx.ModelProto,
     *,
     profile: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,

@@ -45,7 +45,8 @@ def compare(
 
     Args:
         model: a path, an `onnx.ModelProto`, or `CompareSettings`; None takes the plan's.
-        progress: called with a `Progress` again and again.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
         settings: the fields of `CompareSettings`.
 
     Raises:
@@ -65,7 +66,8 @@ def calibrate(
 
     Args:
         model: a path, an `onnx.ModelProto`, or `CalibrateSettings`.
-        progress: called with a `Progress` again and again.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
         settings: the fields of `CalibrateSettings`.
 
     Raises:
@@ -90,7 +92,8 @@ def ranges(
 
     Args:
         source: a run file, or a model: its path or an `onnx.ModelProto`; or `RangesSettings`.
-        progress: called with a `Progress` again and again.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
         settings: the fields of `RangesSettings`.
 
     Raises:
@@ -119,7 +122,8 @@ def bisect(
 
     Args:
         model: a path, an `onnx.ModelProto`, or `BisectSettings`; None takes the plan's.
-        progress: called with a `Progress` again and again.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
         settings: the fields of `BisectSettings`.
 
     Raises:
@@ -139,8 +143,8 @@ def inspect(file: Any = None, **settings: Any) -> InspectResult:
     """What an engine really is: precision, fusion, formats and tactics of its layers.
 
     Args:
-        file: an ONNX model, an engine, layer information, a profile or a build log; or
-            `InspectSettings`.
+        file: an ONNX model (its path or an `onnx.ModelProto`), an engine, layer information, a
+            profile or a build log; or `InspectSettings`.
         settings: the fields of `InspectSettings`.
 
     Raises:
@@ -159,7 +163,8 @@ def sweep(
 
     Args:
         model: a path, an `onnx.ModelProto`, or `SweepSettings`; None takes the plan's.
-        progress: called with a `Progress` again and again.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
         settings: the fields of `SweepSettings`.
 
     Raises:
@@ -180,15 +185,22 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
     """Write a precision plan or a calibration for another tool.
 
     Args:
-        plan: the file of a plan, scales or a TensorRT cache; a `PrecisionPlan` in memory; or
+        plan: the file of a plan, scales or a TensorRT cache; in memory a `PrecisionPlan` (with
+            `model`), a `BisectResult` or a `CalibrateResult` (each with `output`); or
             `ExportSettings`.
         settings: the fields of `ExportSettings`.
 
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
+    from qdebug.measure.calibration import CalibrateResult
     from qdebug.pipeline.export import export_plan
+    from qdebug.search.outcome import BisectResult
 
+    if isinstance(plan, BisectResult | CalibrateResult):
+        settings.setdefault("model", plan.model.path)
+    if isinstance(plan, CalibrateResult):
+        plan = _calibration(plan)
     checked = _settings(ExportSettings, plan, settings)
     return export_plan(
         checked.plan,
@@ -348,6 +360,7 @@ def _calibration(value: Any) -> InMemory:
 
 _CONVERTED: dict[str, Callable[[Any], Any]] = {
     "model": _model_in_memory,
+    "file": _model_in_memory,
     "source": _model_in_memory,
     "reference": _model_in_memory,
     "inputs": _samples_in_memory,

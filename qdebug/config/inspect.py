@@ -13,7 +13,7 @@ class InspectSettings:
     """Everything `qdebug inspect` can be told."""
 
     file: Annotated[
-        str,
+        ModelLike,
         Option(
             "An ONNX model, an engine (on its GPU), layer information or a profile of trtexec "
             "(JSON), or a verbose build log of qdebug, trtexec, Polygraphy or Python.",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SettingsT = TypeVar("SettingsT")
 _FEW = 12
 """So many known names are listed where one is unknown, beside what is like it."""
+_SHORT = (str, int, float, type(None))
+_SHOWN = 200
+"""So many characters of a value are shown in a message."""
 Derive = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -175,7 +178,7 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
     """The first problem, in words that name the setting."""
     problem = problems[0]
     name, value = str(problem["loc"][0]), problem["input"]
-    value = ",".join(map(str, value)) if isinstance(value, list) else value
+    shown = _shown(value)
     known = {setting.name: setting for setting in settings_of(kind)}
     if problem["type"] == "extra_forbidden":
         return UsageError(
@@ -185,19 +188,29 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
         )
     if problem["type"] == "literal_error":
         return UsageError(
-            f"{option(name)}: unknown value '{value}'",
+            f"{option(name)}: unknown value {shown}",
             _suggestion(str(value), known[name].choices),
             code="QD-USAGE-CHOICE",
         )
     message = str(problem["msg"]).removeprefix("Value error, ")
     message, _, hint = message.partition("; ")
     return UsageError(
-        f"{option(name)}: {message[0].lower()}{message[1:]}, not '{value}'"
+        f"{option(name)}: {message[0].lower()}{message[1:]}, not {shown}"
         if not hint
-        else f"{option(name)}: '{value}': {message}",
+        else f"{option(name)}: {shown}: {message}",
         f"{hint[:1].upper()}{hint[1:]}." if hint else "",
         code="QD-USAGE-VALUE",
     )
+
+
+def _shown(value: object) -> str:
+    """A value in a message: as it was given, cut where it is long; of an object only its type."""
+    if isinstance(value, list | tuple) and all(isinstance(item, _SHORT) for item in value):
+        value = ",".join(map(str, value))
+    if not isinstance(value, _SHORT):
+        return f"a value of type {type(value).__name__}"
+    text = str(value)
+    return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}…'"
 
 
 def _suggestion(word: str, known: tuple[str, ...]) -> str:

@@ -7,10 +7,11 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from qdebug.errors import PlanError, StoreError, given_by
+from qdebug.errors import PlanError, StoreError, UsageError, given_by
+from qdebug.inmemory import InMemory, path_in
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.outputfiles import check_distinct, check_writable
+from qdebug.outputfiles import check_distinct, check_writable, output_exists
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
 from qdebug.plan.export.source import ExportSource
@@ -31,18 +32,24 @@ def export_plan(
     force: bool,
     missing: str = "refuse",
 ) -> ExportResult:
-    """Write the plan or the calibration in the file `source` for `target`.
+    """Write the plan or the calibration in the file `source`, or `InMemory`, for `target`.
 
     A calibration (scales.yaml, a TensorRT cache) stands for INT8 in every layer that has that form.
 
     Raises:
         QdebugError: a plan that does not fit, an existing output.
     """
+    if output is None and isinstance(source, InMemory):
+        raise UsageError(
+            f"{option('output')} is missing: {source} has no file to write beside",
+            "Give the path of the file to write.",
+            code="QD-USAGE-REQUIRED",
+        )
+    ranges = read_ranges(source)
     path = Path(output or f"{Path(source).with_suffix('')}{EXPORT_TARGETS[target].suffix}")
     _check_free([path], force)
-    ranges = read_ranges(source)
     model_path = model_for(source, ranges.model_path, model)
-    inputs = {"the model": model_path, "the plan": source}
+    inputs = {"the model": path_in(model_path), "the plan": path_in(source)}
     check_distinct({option("output"): str(path)}, inputs)
     check_writable(str(path), option("output"))
     with given_by("model") if model else nullcontext():
@@ -100,11 +107,7 @@ def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanEr
 def _check_free(paths: list[Path], force: bool) -> None:
     for path in paths:
         if path.exists() and not force:
-            raise StoreError(
-                f"{path} exists",
-                f"Give another file, or {option('force')} to replace it.",
-                code="QD-STORE-EXISTS",
-            )
+            raise output_exists(str(path), option("output"))
 
 
 def _holds(path: Path, data: bytes) -> bool:
@@ -133,8 +136,8 @@ def _write_all(files: Mapping[Path, bytes]) -> None:
     except OSError as error:
         raise StoreError(
             f"{path}: cannot be written: {error.strerror}",
-            "Give another file with -o.",
-            code="QD-STORE-WRITE",
+            f"Give another path as {option('output')}.",
+            code="QD-STORE-OUTPUT-PATH",
         ) from error
     finally:
         for partial in partials.values():

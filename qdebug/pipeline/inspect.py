@@ -8,11 +8,12 @@ from qdebug.config.inspect import InspectSettings
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo
-from qdebug.engine_info.onnx_file import with_nodes
+from qdebug.engine_info.onnx_file import info_of_graph, with_nodes
 from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
 from qdebug.errors import given_by
+from qdebug.inmemory import InMemory
 from qdebug.measure.conditions import parse_value_condition
 from qdebug.measure.inspection import EngineDiff, InspectResult, judge
 from qdebug.model.load import read_model
@@ -33,7 +34,7 @@ def inspect(settings: InspectSettings) -> InspectResult:
             fit, an engine of another model, an unknown condition.
     """
     conditions = [parse_value_condition(text, GATE_NAMES) for text in settings.fail_on]
-    info = open_engine_file(Path(settings.file))
+    info = _opened(settings.file)
     if settings.profile:
         with given_by("profile"):
             times = open_profile(Path(settings.profile))
@@ -56,6 +57,12 @@ def inspect(settings: InspectSettings) -> InspectResult:
         plan=settings.expect or "",
         diff=other,
     )
+
+
+def _opened(file: str) -> EngineInfo:
+    if isinstance(file, InMemory):
+        return info_of_graph(prepare_model(read_model(file)).graph)
+    return open_engine_file(Path(file))
 
 
 def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> Audit:

@@ -72,13 +72,24 @@ def read_plan(path: str | Path) -> PrecisionPlan:
     """
     if isinstance(path, InMemory):
         return path.value  # type: ignore[no-any-return]
-    if is_cache(Path(path)):
+    path = Path(path)
+    if is_cache(path):
         raise PlanError(
             f"{path} is a calibration cache of TensorRT, not a plan",
             f"Give it as {option('calibration')}.",
             code="QD-PLAN-FILE",
         )
-    return _plan_of(read_yaml(Path(path), _PlanFile, PlanError))
+    return _plan_of(_read_file(path))
+
+
+def _read_file(path: Path) -> _PlanFile:
+    if path.suffix == ".onnx" and path.is_file():
+        raise PlanError(
+            f"{path} is a model, not a plan",
+            "Give a plan, as 'qdebug bisect' writes, or ranges, as 'qdebug calibrate' does.",
+            code="QD-PLAN-FILE",
+        )
+    return read_yaml(path, _PlanFile, PlanError)
 
 
 def parse_plan(text: str, name: str) -> PrecisionPlan:
@@ -110,7 +121,7 @@ def named_model(path: str | Path) -> str:
     """
     if isinstance(path, InMemory):
         return ""
-    return read_yaml(Path(path), _PlanFile, PlanError).model.path
+    return _read_file(Path(path)).model.path
 
 
 def model_for(

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from qdebug.errors import PlanError
 from qdebug.inmemory import InMemory, path_in
-from qdebug.plan.plan import TensorRange
+from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.plan.planfile import ModelKey, Strict, TensorEntry, named_model, read_plan, tensor_range
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.trtcache import is_cache, read_cache
@@ -52,13 +52,17 @@ class _ScalesFile(Strict):
 
 
 def read_ranges(path: str | Path) -> Ranges:
-    """Read the ranges in a file of any of the three kinds, or take those that are `InMemory`.
+    """Read the ranges in a file of any of the three kinds, or take those that are `InMemory`:
+    `Ranges`, or the ranges of a `PrecisionPlan`.
 
     Raises:
         PlanError: it is none of them, or not valid.
     """
     if isinstance(path, InMemory):
-        return path.value  # type: ignore[no-any-return]
+        given: Ranges | PrecisionPlan = path.value
+        if isinstance(given, Ranges):
+            return given
+        return Ranges(given.tensors, False, "a plan", given.model_sha256)
     path = Path(path)
     if is_cache(path):
         cache = read_cache(path)

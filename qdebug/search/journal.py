@@ -187,7 +187,7 @@ def _unusable(path: Path, error: OSError) -> StoreError:
     return StoreError(
         f"{path}: cannot be used ({error.strerror}).",
         "Give another journal.",
-        code="QD-STORE-WRITE",
+        code="QD-STORE-OUTPUT-PATH",
     )
 
 

@@ -70,7 +70,7 @@ class PartialFile:
                 f"{self.target}: already exists.",
                 f"Replace it with {option('force')}, or choose another path with"
                 f" {option('output')}.",
-                code="QD-STORE-EXISTS",
+                code="QD-STORE-OUTPUT-EXISTS",
             )
 
     def _lock(self) -> None:
@@ -178,7 +178,7 @@ def write_error(target: Path, error: BaseException, needed: int, free: int) -> S
     return StoreError(
         f"{target}: writing the run file failed ({reason}).",
         f"Check the disk, or choose another path with {option('output')}.",
-        code="QD-STORE-WRITE",
+        code="QD-STORE-OUTPUT-PATH",
     )
 
 

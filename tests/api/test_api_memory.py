@@ -184,6 +184,51 @@ def test_bisect_and_its_plan(
     assert saved.outputs[0].metrics == again.outputs[0].metrics
 
 
+def test_what_was_found_is_exported(
+    model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
+) -> None:
+    found = qdebug.bisect(
+        model, inputs=arrays, weights="per-tensor", target="output.sqnr_db>=15", calib_data=CALIB
+    )
+    calibrated = qdebug.calibrate(model, calib_data=CALIB, method="minmax")
+    found.save_plan(tmp_path / "plan.yaml")
+
+    def exported(plan: Any, target: str, **more: Any) -> bytes:
+        output = tmp_path / "out"
+        result = qdebug.export(plan, to=target, output=output, force=True, **more)
+        assert output in result.files
+        return output.read_bytes()
+
+    for target in ("onnx", "trt-cache", "python"):
+        searched = exported(found, target)  # it knows its model, as the calibration does
+        assert searched == exported(found.plan, target, model=model)
+        ranges_only = exported(calibrated, target)
+        assert (searched == ranges_only) == (target == "trt-cache")
+    saved = exported(tmp_path / "plan.yaml", "onnx", model=model)
+    assert saved == exported(found, "onnx")
+
+
+def test_an_export_from_memory_needs_an_output() -> None:
+    plan = qdebug.PrecisionPlan(qdebug.Precision.FP16)
+    with pytest.raises(qdebug.UsageError) as caught:
+        qdebug.export(plan, model=CNN)
+    assert caught.value.code == "QD-USAGE-REQUIRED"
+
+
+def test_a_model_in_memory_is_inspected(model: onnx.ModelProto) -> None:
+    given, read = qdebug.inspect(model), qdebug.inspect(CNN)
+    assert given.info.layers
+    assert given.info.layers == read.info.layers
+
+
+@pytest.mark.parametrize("name", ["samples", "weights"])
+def test_an_object_is_not_quoted_in_messages(model: onnx.ModelProto, name: str) -> None:
+    for value in (model, [model], "x" * 10_000):
+        with pytest.raises(qdebug.UsageError) as caught:
+            qdebug.compare(CNN, inputs=HOLDOUT, **{name: value})
+        assert len(str(caught.value)) < 600
+
+
 def test_a_quantized_model_with_its_reference(
     model: onnx.ModelProto, arrays: dict[str, Array], tmp_path: Path
 ) -> None:

@@ -119,7 +119,7 @@ def test_an_interrupt_just_after_publishing_keeps_the_run(
 def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     path.write_text("before")
-    with pytest.raises(StoreError, match="QD-STORE-EXISTS"):
+    with pytest.raises(StoreError, match="QD-STORE-OUTPUT-EXISTS"):
         RunWriter(path, overwrite=False, keep=ALL)
     assert names_in(tmp_path) == ["run.h5"]
     write_run(path, overwrite=True)

@@ -27,12 +27,12 @@ def check_dtype(dtype: DType, spec: TensorSpec, where: str) -> None:
     if dtype.hasobject:
         raise SampleError(
             f"{where}: input '{spec.name}' holds Python objects, not numbers.",
-            f"Save a {spec.dtype} array; rows of unequal length need one file each.",
+            f"Give a {spec.dtype} array; rows of unequal length need one file each.",
             code="QD-SAMPLES-OBJECTS",
         )
     raise SampleError(
         f"{where}: input '{spec.name}' is {dtype}; the model takes {spec.dtype}.",
-        f"Convert it with `.astype(np.{spec.dtype})` and save it again.",
+        f"Convert it with `.astype(np.{spec.dtype})`.",
         code="QD-SAMPLES-DTYPE",
     )
 
@@ -99,8 +99,8 @@ def _shape_hint(shape: tuple[int, ...], axes: Axes) -> str:
     if len(shape) == len(axes) - 1 and axes_fit(shape, axes[1:]):
         return "It is one sample: give it a leading sample axis with `array[None]`."
     if len(shape) == len(axes) == 4 and axes_fit((shape[3], shape[1], shape[2]), axes[1:]):
-        return "It looks channels-last: save `array.transpose(0, 3, 1, 2)`."
-    return f"Save an array of shape {shape_text(('samples', *axes[1:]))}."
+        return "It looks channels-last: give `array.transpose(0, 3, 1, 2)`."
+    return f"Give an array of shape {shape_text(('samples', *axes[1:]))}."
 
 
 def aliases(name: str) -> tuple[str, ...]:

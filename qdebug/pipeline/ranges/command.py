@@ -74,16 +74,16 @@ def _is_run(source: str) -> bool:
 
 
 def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:
+    file = read_model(settings.source)
     if settings.calib_data is None:
         raise UsageError(
-            f"{option('calib_data')} is missing: {settings.source} is a model, and its "
-            "ranges come from "
-            "data",
+            f"{option('calib_data')} is missing: {settings.source} is a model, and its ranges come "
+            "from data",
             f"Give samples to calibrate on with {option('calib_data')}.",
             code="QD-USAGE-CALIB-DATA",
         )
     plan = PrecisionPlan(Precision.INT8)
-    model = prepare_model(read_model(settings.source), required_opset(plan))
+    model = prepare_model(file, required_opset(plan))
     check_not_quantized(model, "it is calibrated already")
     inputs, batch_size = model.graph.inputs, settings.batch_size
     with given_by("calib_data"):

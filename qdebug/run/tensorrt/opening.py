@@ -16,8 +16,8 @@ from qdebug.engine_info.profile import (
     is_profile,
     read_profile,
 )
-from qdebug.errors import UsageError
-from qdebug.model.load import read_model
+from qdebug.errors import ModelError, UsageError
+from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.run.tensorrt.serialized import is_engine, read_engine
 
@@ -46,7 +46,7 @@ def open_engine_file(path: Path) -> EngineInfo:
         )
     text = _text(data)
     if text is None:
-        return info_of_graph(prepare_model(read_model(path)).graph)
+        return info_of_graph(prepare_model(_model(path)).graph)
     if not text.strip():
         raise UsageError(f"{path} is empty", _TAKES, code="QD-USAGE-ENGINE-FILE")
     if text.lstrip()[0] in "{[" and not is_build_log(text):
@@ -56,6 +56,19 @@ def open_engine_file(path: Path) -> EngineInfo:
     raise UsageError(
         f"{path} is text, but not a build log of TensorRT", _TAKES, code="QD-USAGE-ENGINE-FILE"
     )
+
+
+def _model(path: Path) -> ModelFile:
+    try:
+        return read_model(path)
+    except ModelError as error:
+        if path.suffix == ".onnx" or error.code not in ("QD-MODEL-TRUNCATED", "QD-MODEL-NO-GRAPH"):
+            raise
+        raise UsageError(
+            f"{path} is neither an engine nor a model, nor does it describe one",
+            _TAKES,
+            code="QD-USAGE-ENGINE-FILE",
+        ) from error
 
 
 def open_profile(path: Path) -> tuple[LayerTime, ...]:
