@@ -45,6 +45,8 @@ class SearchResult:
         evaluations: how many candidates were evaluated, those from the journal included.
         history: all of them, in order.
         reason: what else is known about the answer, or why there is none.
+        cheaper_left: how many cheaper sets were not evaluated; None where the strategy does not
+            count them.
         pareto: the evaluated candidates that no other beats in cost and noise.
     """
 
@@ -59,6 +61,7 @@ class SearchResult:
     evaluations: int
     history: tuple[Evaluation, ...]
     reason: str
+    cheaper_left: int | None
     pareto: tuple[Point, ...]
 
 
@@ -93,6 +96,7 @@ def find(problem: SearchProblem, oracle: Oracle, strategy: Strategy) -> SearchRe
         evaluations=oracle.evaluations,
         history=oracle.history,
         reason=reason,
+        cheaper_left=search.cheaper_left if outcome is Outcome.FOUND else None,
         pareto=pareto(problem, oracle.history),
     )
 
@@ -102,10 +106,12 @@ class _Search:
 
     Attributes:
         ceiling: the last set asked for as one with everything raised.
+        cheaper_left: how many cheaper sets were not evaluated; None where that is not known.
     """
 
     def __init__(self, problem: SearchProblem, oracle: Oracle) -> None:
         self.ceiling: Pins | None = None
+        self.cheaper_left: int | None = None
         self._problem = problem
         self._oracle = oracle
 
@@ -122,10 +128,12 @@ class _Search:
         found = self._choose(strategy, {}, level)
         raised = {name: level[name] for name in found.chosen}
         pins, reason = always | pins_of(raised), found.reason
+        self.cheaper_left = found.cheaper_left
         lower = {n: p for n, p in self._levels()[0].items() if raised.get(n, p) is not p}
         if lower:
             proven = is_minimal(self._problem, pins, self._oracle.known, lowering=False)
             pins, reason = self._lower(strategy, raised, lower), ""
+            self.cheaper_left = None  # of sets in FP32 alone
             if proven:
                 pins = self._descend(pins)
         return Outcome.FOUND, pins, reason

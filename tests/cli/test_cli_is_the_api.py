@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import qdebug
 from qdebug import api
 from qdebug.cli.app import main
-from qdebug.config.commands import COMMANDS, Command, Shown
+from qdebug.config.commands import COMMANDS, Command
 from qdebug.config.option import Setting, settings_of
 from qdebug.config.resolve import from_keywords
 
@@ -83,13 +82,16 @@ def test_every_flag_reaches_the_api_as_a_keyword_would(
     assert from_keywords(command.settings, keywords) == settings
 
 
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda c: c.name)
-def test_beside_settings_only_what_is_shown_is_told_by_flags(command: Command) -> None:
-    function: Callable[..., Any] = getattr(qdebug, command.name)
-    assert function.__doc__
-    assert issubclass(command.shown, Shown)
-    shown = {setting.name for setting in settings_of(command.shown)}
-    assert shown <= {"json_to", "config", "progress", "top", "verbose"}
+def test_top_shows_so_many_layers_of_the_result(desk: Any) -> None:
+    """The table is cut, the result of the API is whole: it has every layer that any table shows."""
+    result = qdebug.compare("net.onnx", inputs="data.npz")
+    ranked = [layer.name for layer in result.layers]
+    assert len(ranked) == 5
+    for top in (1, 3, 99):
+        lines = desk.compare("--top", top).out.splitlines()
+        rows = [line.split() for line in lines if line.split()[:1] and line.split()[0].isdigit()]
+        shown = [(int(row[0]), row[1], row[2]) for row in rows]
+        assert shown == [(x.rank, x.name, x.op_type) for x in result.layers[:top]]
 
 
 def test_the_reference_pages_are_current(repository: Path) -> None:

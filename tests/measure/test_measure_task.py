@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from qdebug.errors import MetricError
 from qdebug.measure.task import load_metric
 
+FUNCTION = "QD-METRIC-FUNCTION"
 SCORES = {"out": np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], np.float32)}
 OTHER = {"out": np.array([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]], np.float32)}
 LABELS = {"labels": np.array([1, 0, 0])}
@@ -40,16 +40,16 @@ def test_agreement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("labels", "says"),
     [
-        ({}, "needs labels, but there are none"),
-        ({"a": np.zeros(3), "b": np.zeros(3)}, "the arrays beside the inputs are a, b"),
-        ({"labels": np.array([1])}, r"3 samples, and labels of shape \(1,\)"),
-        ({"labels": np.eye(3)}, r"3 samples, and labels of shape \(3, 3\)"),
+        ({}, ["'labels'"]),
+        ({"a": np.zeros(3), "b": np.zeros(3)}, ["a, b"]),
+        ({"labels": np.array([1])}, ["3 samples", "(1,)"]),
+        ({"labels": np.eye(3)}, ["3 samples", "(3, 3)"]),
     ],
 )
-def test_labels_that_do_not_fit(labels: Any, message: str) -> None:
-    with pytest.raises(MetricError, match=message):
+def test_labels_that_do_not_fit(labels: Any, says: list[str]) -> None:
+    with refused("QD-METRIC-LABELS", *says):
         load_metric("top1")(SCORES, labels, {})
 
 
@@ -92,9 +92,8 @@ def test_a_metric_that_raises_shows_its_own_line(tmp_path: Path) -> None:
         "import numpy as np\n\ndef score(outputs):\n    return np.reshape(outputs['out'], (7, 7))\n"
     )
     metric = load_metric(_file(tmp_path, code))
-    with refused("QD-METRIC-RAISED") as caught:
+    with refused("QD-METRIC-RAISED", "ValueError") as caught:
         metric(SCORES, {}, {})
-    assert "raised ValueError: cannot reshape" in caught.value.message
     assert caught.value.hint == (
         "In my_metric.py, line 4: return np.reshape(outputs['out'], (7, 7))"
     )
@@ -109,24 +108,23 @@ def test_a_metric_that_expected_dicts_is_told_how_to_get_them(tmp_path: Path) ->
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _file(tmp_path, "def score():\n    return [][1]\n")
     monkeypatch.chdir(tmp_path)
-    with refused("QD-METRIC-RAISED") as caught:
+    with refused("QD-METRIC-RAISED", "line 2: return [][1]"):
         load_metric("my_metric.py:score")({}, {}, {})
-    assert "line 2: return [][1]" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("returned", "message"),
+    ("returned", "found"),
     [
-        ("float('nan')", "returned nan"),
-        ("float('inf')", "returned inf"),
-        ("None", "returned a NoneType, which is not a number"),
-        ("'high'", "returned a str, which is not a number"),
-        ("outputs['out']", "returned a ndarray, which is not a number"),
+        ("float('nan')", " nan"),
+        ("float('inf')", " inf"),
+        ("None", "NoneType"),
+        ("'high'", " str"),
+        ("outputs['out']", "ndarray"),
     ],
 )
-def test_no_finite_number(tmp_path: Path, returned: str, message: str) -> None:
+def test_no_finite_number(tmp_path: Path, returned: str, found: str) -> None:
     metric = load_metric(_file(tmp_path, f"def score(outputs):\n    return {returned}\n"))
-    with pytest.raises(MetricError, match=message):
+    with refused("QD-METRIC-VALUE", found):
         metric(SCORES, {}, {})
 
 
@@ -142,34 +140,33 @@ def test_a_file_with_a_dataclass_and_a_neighbour(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "hint"),
+    ("code", "error", "says"),
     [
-        ("x = 1\n", "there is no function 'score'", ""),
-        ("score = 3\n", "there is no function 'score'", ""),
-        ("def score(preds): return 1\n", "takes a parameter 'preds'", "outputs, labels"),
-        ("\nraise RuntimeError('no data')\n", "RuntimeError: no data", "line 2: raise"),
-        ("\nimport not_there_at_all\n", "No module named 'not_there_at_all'", "line 2: import"),
-        ("\n\ndef score(:\n", "SyntaxError", "In my_metric.py, line 3: def score(:"),
+        ("x = 1\n", FUNCTION, ["'score'"]),
+        ("score = 3\n", FUNCTION, ["'score'"]),
+        ("def score(preds): return 1\n", "QD-METRIC-PARAMETERS", ["'preds'", "outputs, labels"]),
+        ("\nraise RuntimeError('no data')\n", FUNCTION, ["RuntimeError", "line 2: raise"]),
+        ("\nimport not_there_at_all\n", FUNCTION, ["'not_there_at_all'", "line 2: import"]),
+        ("\n\ndef score(:\n", FUNCTION, ["SyntaxError", "my_metric.py, line 3: def score(:"]),
     ],
 )
-def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, message: str, hint: str) -> None:
-    with pytest.raises(MetricError, match=message) as caught:
+def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, error: str, says: list[str]) -> None:
+    with refused(error, *says):
         load_metric(_file(tmp_path, code))
-    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "code", "named"),
     [
-        ("top5", "unknown metric 'top5'"),
-        (":score", "unknown metric"),
-        ("file.py:", "unknown metric"),
-        ("none/file.py:score", "none/file.py: no such file"),
-        ("no_such_module_x:score", "'no_such_module_x' cannot be imported"),
-        (".relative:score", "'.relative' cannot be imported"),
-        ("numpy:no_such_function", "there is no function 'no_such_function'"),
+        ("top5", "QD-METRIC-UNKNOWN", "'top5'"),
+        (":score", "QD-METRIC-UNKNOWN", "':score'"),
+        ("file.py:", "QD-METRIC-UNKNOWN", "'file.py:'"),
+        ("none/file.py:score", FUNCTION, "none/file.py"),
+        ("no_such_module_x:score", FUNCTION, "'no_such_module_x'"),
+        (".relative:score", FUNCTION, "'.relative'"),
+        ("numpy:no_such_function", FUNCTION, "'no_such_function'"),
     ],
 )
-def test_unknown_metrics(spec: str, message: str) -> None:
-    with pytest.raises(MetricError, match=message):
+def test_unknown_metrics(spec: str, code: str, named: str) -> None:
+    with refused(code, named):
         load_metric(spec)

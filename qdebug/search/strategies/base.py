@@ -33,10 +33,12 @@ class Found:
     Attributes:
         chosen: a set that was asked for and passed.
         reason: what is known about it beyond that, for the user.
+        cheaper_left: how many cheaper sets were not evaluated; None where that was not counted.
     """
 
     chosen: Chosen
     reason: str = ""
+    cheaper_left: int | None = None
 
 
 class Ask(Protocol):

@@ -27,7 +27,7 @@ def exhaustive(choices: Sequence[Choice], ask: Ask) -> Found:
         sets = ordered[start : start + _AT_ONCE]
         passing = [s for s, m in zip(sets, ask(sets), strict=True) if m.passed]
         if passing:
-            return Found(passing[0], "every cheaper set was evaluated and failed")
+            return Found(passing[0], "every cheaper set was evaluated and failed", 0)
     raise AssertionError("the set of all choices passes")
 
 

@@ -65,7 +65,7 @@ class _Small:
             asked, best = len(self._belief.answers), self._best
             self._best = prove(self._belief, best)
             if self._best == best and len(self._belief.answers) == asked:
-                return Found(best, self._reason(is_open, doubt))
+                return Found(best, self._reason(is_open, doubt), int(is_open.sum()))
 
     @property
     def _spent(self) -> bool:

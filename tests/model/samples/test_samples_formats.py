@@ -122,20 +122,15 @@ def test_nan_is_named_when_read(tmp_path, write, arrays, inputs) -> None:
 
 def test_missing_input(tmp_path, write, arrays, inputs, make_spec) -> None:
     inputs[0] = make_spec("images", "N", 3, 4, 5)
-    with refused("QD-SAMPLES-NAMES") as error:
+    found = "'ids', 'image', 'labels'"
+    with refused("QD-SAMPLES-NAMES", str(tmp_path), "'images'", found):
         open_samples(write(tmp_path, arrays), inputs)
-    assert "no array for model input 'images'" in error.value.message
-    assert "'ids', 'image', 'labels'" in error.value.message
-    assert "Rename 'image' to 'images'" in error.value.hint
-    assert str(tmp_path) in error.value.message
 
 
 def test_wrong_type(tmp_path, write, arrays, inputs) -> None:
     changed = {**arrays, "image": arrays["image"].astype(np.float64)}
-    with refused("QD-SAMPLES-DTYPE") as error:
+    with refused("QD-SAMPLES-DTYPE", "'image'", "float64", ".astype(np.float32)"):
         open_samples(write(tmp_path, changed), inputs)
-    assert "input 'image' is float64; the model takes float32" in error.value.message
-    assert ".astype(np.float32)" in error.value.hint
 
 
 def test_wrong_shape(tmp_path, write, arrays, inputs, make_spec) -> None:
