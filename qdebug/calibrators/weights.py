@@ -1,7 +1,8 @@
-"""Ranges of weights of least squared error, per tensor or per channel along an axis.
+"""Ranges of weights, per tensor or per channel along an axis: the largest magnitude, or the amax of
+least squared error.
 
-Weights are known exactly, so each candidate is tried on the values themselves. The range ends at
-the amax of least squared error
+Weights are known exactly, so for the latter each candidate is tried on the values themselves. The
+range ends at the amax of least squared error
 
     E(amax) = Σ (w − s · clamp(round(w / s), −128, 127))²,   s = amax / 127
 
@@ -29,11 +30,14 @@ _SHORT = 256
 _FINER = 4  # points on either side of the best, twice
 
 
-def _largest(weight: Weight, axis: int | None) -> Float64:
+def weight_amax(weight: Weight, axis: int | None) -> Float64:
+    """The largest magnitude of a weight: of shape [], or [channels] along `axis`; 0 for an empty
+    channel."""
+    magnitude = np.abs(weight)
     if axis is None:
-        return np.asarray(np.abs(weight).max(initial=0.0), np.float64)
-    largest = np.abs(_channels(weight, axis)).max(axis=1, initial=0.0)
-    return np.asarray(largest, np.float64)
+        return np.asarray(magnitude.max(initial=0.0), np.float64)
+    others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    return np.asarray(magnitude.max(axis=others, initial=0.0), np.float64)
 
 
 def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
@@ -47,7 +51,7 @@ def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:
         float64: a scalar, or one for each channel. 0 for an empty channel. The largest magnitude,
         NaN or Inf, for one that holds such values.
     """
-    largest = _largest(weight, axis)
+    largest = weight_amax(weight, axis)
     if axis is None:
         usable = weight.size > 0 and np.isfinite(largest)
         return np.asarray(mse_amax(histogram_of(weight)) if usable else largest, np.float64)

@@ -6,7 +6,8 @@ from qdebug import api
 from qdebug.cli.common import emit
 from qdebug.config.commands import ShownInspection
 from qdebug.config.inspect import InspectSettings
-from qdebug.report.inspect import print_inspection
+from qdebug.report.inspect import view
+from qdebug.report.terminal import print_view
 
 
 def run(settings: InspectSettings, shown: ShownInspection) -> int:
@@ -15,8 +16,8 @@ def run(settings: InspectSettings, shown: ShownInspection) -> int:
     emit(
         shown.json_to,
         result.to_dict,
-        lambda console: print_inspection(
-            console, result, top=shown.top, detailed=bool(shown.verbose)
+        lambda console: print_view(
+            console, view(result, top=shown.top, detailed=bool(shown.verbose))
         ),
     )
     return 0 if result.passed else 1

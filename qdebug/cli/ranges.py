@@ -11,8 +11,8 @@ from qdebug.cli.common import emit, progress_bars
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.ranges import RangesSettings
 from qdebug.report.plotfiles import drawn_files
-from qdebug.report.ranges import print_ranges
-from qdebug.report.terminal import print_written
+from qdebug.report.ranges import view
+from qdebug.report.terminal import print_view, print_written
 
 
 def run(settings: RangesSettings, shown: ShownWithProgress) -> int:
@@ -23,7 +23,7 @@ def run(settings: RangesSettings, shown: ShownWithProgress) -> int:
 
     def show(console: Console) -> None:
         top = max(settings.top, len(settings.tensors))
-        print_ranges(console, result, top=top, detailed=bool(settings.tensors))
+        print_view(console, view(result, top=top, detailed=bool(settings.tensors)))
         if settings.plot:
             drawn = drawn_files(settings.plot, settings.tensors, settings.top, result)
             print_written(console, *drawn)

@@ -15,7 +15,7 @@ from qdebug.engine_info.layers import (
     InfoSource,
     OnnxNode,
 )
-from qdebug.engine_info.text_form import parse_io_tensor, parse_layer
+from qdebug.engine_info.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -152,7 +152,7 @@ def _nodes(lines: Iterable[str]) -> Iterator[OnnxNode]:
         found = _NODE.match(line)
         if not found:
             continue
-        operands = [(m["name"], _dims(m["dims"])) for m in _OPERAND.finditer(found["list"])]
+        operands = [(m["name"], parse_dims(m["dims"])) for m in _OPERAND.finditer(found["list"])]
         key = (found["name"], found["op"])
         if found["way"] == "inputs":
             pending[key] = operands
@@ -165,10 +165,6 @@ def _nodes(lines: Iterable[str]) -> Iterator[OnnxNode]:
                 input_shapes=tuple(s for _, s in reads),
                 output_shapes=tuple(s for _, s in operands),
             )
-
-
-def _dims(text: str) -> tuple[int, ...]:
-    return tuple(int(d) for d in text.replace(" ", "").split(",") if d)
 
 
 def _library(lines: Iterable[str]) -> str:

@@ -43,7 +43,7 @@ def parse_io_tensor(line: str) -> EngineTensor | None:
     found = re.match(r"Name: (.*?), IOMode: \w+, DataType: (\w+), Dimensions: \[([^\]]*)\]", line)
     if not found:
         return None
-    return EngineTensor(found[1], canonical_dtype(found[2]), dims=_dims(found[3]))
+    return EngineTensor(found[1], canonical_dtype(found[2]), dims=parse_dims(found[3]))
 
 
 def _detailed(found: re.Match[str]) -> EngineLayer:
@@ -85,7 +85,7 @@ def _tensors(text: str | None) -> tuple[EngineTensor, ...]:
                 name=match["name"],
                 dtype=canonical_dtype(word) or word.lower(),
                 format=layout[1] if layout else both[1] if both else "",
-                dims=_dims(match["dims"]),
+                dims=parse_dims(match["dims"]),
                 location=match["location"] or "",
             )
         )
@@ -109,10 +109,11 @@ def _brief(found: re.Match[str]) -> EngineLayer:
 
 def _brief_tensors(text: str) -> tuple[EngineTensor, ...]:
     return tuple(
-        EngineTensor(m["name"], canonical_dtype(m["dtype"]), dims=_dims(m["dims"]))
+        EngineTensor(m["name"], canonical_dtype(m["dtype"]), dims=parse_dims(m["dims"]))
         for m in _BRIEF_TENSOR.finditer(text.strip())
     )
 
 
-def _dims(text: str) -> tuple[int, ...]:
+def parse_dims(text: str) -> tuple[int, ...]:
+    """The sizes in a list such as "1, 3, 224, 224"."""
     return tuple(int(d) for d in text.replace(" ", "").split(",") if d)

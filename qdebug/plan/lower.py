@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import PlanError
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan
-from qdebug.plan.quantize import FloatArray, half_scale, scale_of, weight_amax
+from qdebug.plan.quantize import FloatArray, half_scale, scale_of
 from qdebug.plan.rewrite.fp16 import convert_to_fp16
 from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq, weight_axis
 from qdebug.types import Precision

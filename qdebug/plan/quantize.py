@@ -91,16 +91,6 @@ def fake_quantize(
     return dequantize(quantize(x, scale, axis), scale, axis)
 
 
-def weight_amax(weight: npt.NDArray[np.floating], axis: int | None) -> npt.NDArray[np.float64]:
-    """The largest magnitude of a weight, float64: of shape [], or [channels] along `axis`."""
-    magnitude = np.abs(weight.astype(np.float64))
-    if axis is None:
-        return np.asarray(magnitude.max(initial=0.0))
-    others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
-    amax: npt.NDArray[np.float64] = magnitude.max(axis=others, initial=0.0)
-    return amax
-
-
 def _along(scale: FloatArray, rank: int, axis: int | None) -> FloatArray:
     if axis is None:
         return scale

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from qdebug.engine_info.diff import Side
 from qdebug.engine_info.layers import (
     QUANTIZED,
@@ -20,7 +18,6 @@ from qdebug.engine_info.layers import (
 from qdebug.measure.inspection import EngineDiff, InspectResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.report.engine import audit_blocks
-from qdebug.report.terminal import print_view
 from qdebug.report.words import counted, number, printable, some
 from qdebug.wording import option
 
@@ -35,14 +32,9 @@ _TOP = 20
 _MINOR = (EventKind.FUSION, EventKind.TACTIC)
 
 
-def print_inspection(console: Console, result: InspectResult, *, top: int, detailed: bool) -> None:
-    """Print an engine: its numbers, the first `top` layers, what stands out, the verdict last;
-    `detailed` adds tactics, formats and all events."""
-    print_view(console, view(result, top=top, detailed=detailed))
-
-
 def view(result: InspectResult, *, top: int = _TOP, detailed: bool = False) -> list[Block]:
-    """See `print_inspection`."""
+    """An engine: its numbers, the first `top` layers, what stands out, the verdict last; `detailed`
+    adds tactics, formats and all events."""
     info = result.info
     by = f" of TensorRT {info.library}" if info.library else ""
     name = printable(Path(result.file).name)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-
 from qdebug.measure.ranges import Mark, RangesResult, TensorDynamics
 from qdebug.report.blocks import Block, Column, Line, Table, table_of
 from qdebug.report.calibrate import coverage_blocks
 from qdebug.report.names import shorten_names
-from qdebug.report.terminal import print_view
 from qdebug.report.words import counted, number, printable, share
 
 _SORTED = {
@@ -30,13 +27,8 @@ _LONGEST_LAYER = 60
 _MOST_READERS = 3
 
 
-def print_ranges(console: Console, result: RangesResult, *, top: int, detailed: bool) -> None:
-    """Print the first `top` tensors in a table, histograms of all when `detailed`, and coverage."""
-    print_view(console, view(result, top=top, detailed=detailed))
-
-
 def view(result: RangesResult, *, top: int = _TOP, detailed: bool = False) -> list[Block]:
-    """See `print_ranges`."""
+    """The first `top` tensors in a table, their histograms when `detailed`, and coverage."""
     name = printable(result.model.name or result.source.path)
     tensors = counted(len(result.tensors), "tensor")
     samples = counted(result.calibration.samples, "sample")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.calibrators.weights import mse_weight_amax
-from qdebug.plan.quantize import fake_quantize, scale_of, weight_amax
+from qdebug.calibrators.weights import mse_weight_amax, weight_amax
+from qdebug.plan.quantize import fake_quantize, scale_of
 
 SHAPES = [
     ((64, 16, 3, 3), 0),

@@ -20,7 +20,8 @@ from qdebug.pipeline.inspect import InspectSettings, inspect
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.report.inspect import print_inspection
+from qdebug.report.inspect import view
+from qdebug.report.terminal import print_view
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.library import load_library
@@ -206,7 +207,7 @@ def test_a_terminal_of_80_columns_is_enough(real: Any) -> None:
     result = inspect(InspectSettings("build.log", expect="plan.yaml", diff="net.onnx"))
     for detailed in (False, True):
         page = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-        print_inspection(page, result, top=50, detailed=detailed)
+        print_view(page, view(result, top=50, detailed=detailed))
         lines = page.file.getvalue().splitlines()  # type: ignore[attr-defined]
         assert detailed or max(map(len, lines)) <= 80
         assert any("conv1" in line and "correlation" in line for line in lines)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
+from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import PlanError
 from qdebug.plan.quantize import (
     dequantize,
@@ -19,7 +20,6 @@ from qdebug.plan.quantize import (
     half_scale,
     quantize,
     scale_of,
-    weight_amax,
 )
 from qdebug.run.simulation import SimulationBackend, SimulationSession
 

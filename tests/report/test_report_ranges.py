@@ -26,7 +26,8 @@ from qdebug.measure.ranges import (
     TensorDynamics,
 )
 from qdebug.report.plots import overview_figure, save_figure, tensor_figure
-from qdebug.report.ranges import print_ranges
+from qdebug.report.ranges import view
+from qdebug.report.terminal import print_view
 from qdebug.results import ModelRef
 
 ODD = (
@@ -86,7 +87,7 @@ def show(found: RangesResult, width: int | None, detailed: bool = True) -> str:
         highlight=False,
         color_system="truecolor" if width else None,
     )
-    print_ranges(console, found, top=20, detailed=detailed)
+    print_view(console, view(found, top=20, detailed=detailed))
     return file.getvalue()
 
 

@@ -12,10 +12,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import BackendError, ModelError
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.plan.quantize import dequantize, fake_quantize, quantize, scale_of, weight_amax
+from qdebug.plan.quantize import dequantize, fake_quantize, quantize, scale_of
 from qdebug.run.simulation import SimulationBackend
 
 Array = np.ndarray[Any, Any]
