@@ -23,22 +23,26 @@ def with_flags(*flags: str) -> tuple[str, ...]:
 
 
 def test_no_such_model(desk: Any) -> None:
-    desk.refused("compare", "no.onnx", "--inputs", "data.npz", says=["no.onnx: no such file"])
+    desk.refused(
+        "compare", "no.onnx", "--inputs", "data.npz", says=["no.onnx", "QD-MODEL-NOT-FOUND"]
+    )
 
 
 def test_model_is_no_onnx_file(desk: Any) -> None:
     desk.write("text.onnx", "This is a letter, not a network.\n" * 40)
-    words = ["text.onnx: not an ONNX file"]
+    words = ["text.onnx", "QD-MODEL-TRUNCATED"]
     desk.refused("compare", "text.onnx", "--inputs", "data.npz", "-o", "r.h5", says=words)
-    desk.refused("compare", "data.npz", "--inputs", "data.npz", says=["data.npz: not an ONNX"])
-    desk.refused("compare", ".", "--inputs", "data.npz", says=[".: is a directory"])
+    desk.refused(
+        "compare", "data.npz", "--inputs", "data.npz", says=["data.npz", "QD-MODEL-TRUNCATED"]
+    )
+    desk.refused("compare", ".", "--inputs", "data.npz", says=[".: ", "QD-MODEL-UNREADABLE"])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.95])
 def test_truncated_model(desk: Any, share: float) -> None:
     whole = Path("net.onnx").read_bytes()
     Path("cut.onnx").write_bytes(whole[: int(len(whole) * share)])
-    says = ["cut.onnx: ", "xport the model again" if share else "empty"]
+    says = ["cut.onnx: ", "QD-MODEL-TRUNCATED"]
     desk.refused("compare", "cut.onnx", "--inputs", "data.npz", "-o", "run.h5", says=says)
 
 
@@ -47,7 +51,7 @@ def test_unsupported_opset(desk: Any, cnn: Callable[..., onnx.ModelProto], opset
     proto = cnn()
     proto.opset_import[0].version = opset
     desk.save(proto, "old.onnx")
-    says = [f"old.onnx: opset {opset} is not supported; qdebug takes 9 to", "version_converter"]
+    says = [f"old.onnx: opset {opset} ", "9 to ", "QD-MODEL-OPSET"]
     desk.refused("compare", "old.onnx", "--inputs", "data.npz", says=says)
 
 
@@ -62,9 +66,13 @@ def test_operator_that_the_runtime_lacks(desk: Any, make: Any) -> None:
 
 
 def test_no_such_samples(desk: Any) -> None:
-    desk.refused("compare", "net.onnx", "--inputs", "no.npz", says=["no.npz: no such file", ".npy"])
+    desk.refused(
+        "compare", "net.onnx", "--inputs", "no.npz", says=["no.npz", "QD-SAMPLES-NOT-FOUND"]
+    )
     desk.write("data.csv", "1,2,3")
-    desk.refused("compare", "net.onnx", "--inputs", "data.csv", says=["data.csv: unknown kind"])
+    desk.refused(
+        "compare", "net.onnx", "--inputs", "data.csv", says=["data.csv", "QD-SAMPLES-FORMAT"]
+    )
 
 
 def test_truncated_samples(desk: Any) -> None:
@@ -105,8 +113,10 @@ def test_nan_or_inf_in_the_samples(desk: Any, pictures: Any, bad: float, where: 
 
 def test_zero_samples_and_an_empty_calibration_set(desk: Any, pictures: Any) -> None:
     desk.data("none.npz", x=pictures(0))
-    desk.refused("compare", "net.onnx", "--inputs", "none.npz", says=["none.npz", "no samples"])
-    desk.refused(*with_flags("--calib-data", "none.npz"), says=["none.npz", "no samples"])
+    desk.refused(
+        "compare", "net.onnx", "--inputs", "none.npz", says=["none.npz", "QD-SAMPLES-EMPTY"]
+    )
+    desk.refused(*with_flags("--calib-data", "none.npz"), says=["none.npz", "QD-SAMPLES-EMPTY"])
     Path("empty").mkdir()
     desk.refused(*with_flags("--calib-data", "empty"), says=["empty"])
 
@@ -119,9 +129,13 @@ def test_object_arrays_are_refused(desk: Any) -> None:
             return (Path.touch, (marker,))
 
     desk.data("pickle.npz", x=np.array([Trap()], object))
-    desk.refused("compare", "net.onnx", "--inputs", "pickle.npz", says=["pickle.npz", "objects"])
+    desk.refused(
+        "compare", "net.onnx", "--inputs", "pickle.npz", says=["pickle.npz", "QD-SAMPLES-OBJECTS"]
+    )
     np.save("pickle.npy", np.array([Trap()], object), allow_pickle=True)
-    desk.refused("compare", "net.onnx", "--inputs", "pickle.npy", says=["pickle.npy", "objects"])
+    desk.refused(
+        "compare", "net.onnx", "--inputs", "pickle.npy", says=["pickle.npy", "QD-SAMPLES-OBJECTS"]
+    )
     assert not marker.exists()
 
 
@@ -153,26 +167,29 @@ def test_script_that_ends_the_program(desk: Any) -> None:
         (["--fail-on", "metric>=0.9"], ["--fail-on", "--metric"]),
         (["--fail-on", "output.worst_sample<=3"], ["--fail-on", "'worst_sample'"]),
         (["--metric", "top5"], ["--metric", "'top5'", "top1, agreement"]),
-        (["--metric", "no.py:score"], ["no.py: no such file"]),
+        (["--metric", "no.py:score"], ["no.py", "QD-METRIC-FUNCTION"]),
         (["--metric", "no_such_module:f"], ["--metric", "'no_such_module'"]),
         (["--metric", "math:no_such"], ["--metric", "'no_such'"]),
-        (["--reference", "net.onnx"], ["--reference", "net.onnx", "own reference"]),
-        (["--reference", "no.h5"], ["no.h5", "no such file"]),
+        (["--reference", "net.onnx"], ["--reference", "net.onnx", "QD-USAGE-REFERENCE"]),
+        (["--reference", "no.h5"], ["no.h5", "QD-STORE-NOT-FOUND"]),
         (["--reference", "data.npz"], ["data.npz"]),
-        (["--plan", "no.yaml"], ["no.yaml: no such file"]),
+        (["--plan", "no.yaml"], ["no.yaml", "QD-PLAN-FILE"]),
         (["--calibration", "no.yaml"], ["no.yaml"]),
-        (["--calib-data", "no.npz"], ["no.npz: no such file"]),
-        (["--config", "no.yaml"], ["no.yaml: no such file"]),
+        (["--calib-data", "no.npz"], ["no.npz", "QD-SAMPLES-NOT-FOUND"]),
+        (["--config", "no.yaml"], ["no.yaml", "QD-USAGE-CONFIG-FILE"]),
         (["--precison", "int8"], ["--precison", "--precision"]),
         (["--json", "no/where.json"], ["--json: no/where.json", "mkdir -p"]),
-        (["--json", "."], ["--json: . is a directory"]),
+        (["--json", "."], ["--json: .", "QD-STORE-OUTPUT-PATH"]),
         (["--save-plan", "no/p.yaml"], ["--save-plan: no/p.yaml", "mkdir -p"]),
         (["-o", "no/run.h5"], ["no/run.h5", "mkdir -p"]),
         (["surplus.onnx"], ["surplus.onnx"]),
-        (["--json", "run.h5"], ["--json: run.h5 is also --output"]),
-        (["--json", "net.onnx"], ["--json: net.onnx is also MODEL"]),
-        (["--force", "-o", "net.onnx"], ["--output: net.onnx is also MODEL"]),
-        (["--force", "--save-plan", "data.npz"], ["--save-plan: data.npz is also --inputs"]),
+        (["--json", "run.h5"], ["--json: run.h5", "--output", "QD-USAGE-SAME-FILE"]),
+        (["--json", "net.onnx"], ["--json: net.onnx", "MODEL", "QD-USAGE-SAME-FILE"]),
+        (["--force", "-o", "net.onnx"], ["--output: net.onnx", "MODEL", "QD-USAGE-SAME-FILE"]),
+        (
+            ["--force", "--save-plan", "data.npz"],
+            ["--save-plan: data.npz", "--inputs", "QD-USAGE-SAME-FILE"],
+        ),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("-") else "",
 )
@@ -200,13 +217,11 @@ def test_a_target_is_checked_before_the_run(desk: Any, monkeypatch: pytest.Monke
 
 
 def test_missing_arguments(desk: Any) -> None:
-    desk.refused("compare", says=["MODEL is missing", "--help"])
-    desk.refused("compare", "net.onnx", says=["--inputs is missing", "--help"])
-    desk.refused("compare", "--inputs", "data.npz", says=["MODEL is missing"])
-    desk.refused("calibrate", says=["MODEL is missing", "qdebug calibrate model.onnx --calib-data"])
-    desk.refused(
-        "calibrate", "net.onnx", says=["--calib-data is missing", "--calib-data calib.npz"]
-    )
+    desk.refused("compare", says=["MODEL", "QD-USAGE-REQUIRED"])
+    desk.refused("compare", "net.onnx", says=["--inputs", "QD-USAGE-REQUIRED"])
+    desk.refused("compare", "--inputs", "data.npz", says=["MODEL", "QD-USAGE-REQUIRED"])
+    desk.refused("calibrate", says=["MODEL", "QD-USAGE-REQUIRED"])
+    desk.refused("calibrate", "net.onnx", says=["--calib-data", "QD-USAGE-REQUIRED"])
     desk.refused("frobnicate", says=["frobnicate"])
 
 
@@ -251,19 +266,19 @@ def test_plan_of_another_model(desk: Any, cnn: Any) -> None:
     other = cnn()
     other.graph.doc_string = "another one"
     desk.save(other)
-    desk.refused(*with_flags("--plan", "p.yaml"), says=["another model", "net.onnx"])
+    desk.refused(*with_flags("--plan", "p.yaml"), says=["QD-PLAN-OTHER-MODEL", "net.onnx"])
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("frobnicate: 1", ["c.yaml:3", "frobnicate", "unknown key", "Known keys: ", "fail-on"]),
+        ("frobnicate: 1", ["c.yaml:3", "frobnicate", "fail-on", "QD-USAGE-CONFIG-FILE"]),
         ("precision: foo", ["c.yaml:3", "precision", "'int8', 'fp16' or 'fp32'", "foo"]),
         ("backend: cuda", ["backend", "'cuda'", "simulation"]),
         ("samples: -3", ["c.yaml:3", "samples", "-3"]),
         ("memory-budget: lots", ["memory-budget", "lots"]),
         ("command: bisect", ["c.yaml:3", "command", "compare"]),
-        ("model: other.onnx", ["c.yaml:3", "'model' is given twice"]),
+        ("model: other.onnx", ["c.yaml:3", "'model'"]),
     ],
 )
 def test_bad_configuration(desk: Any, line: str, says: list[str]) -> None:
@@ -276,7 +291,7 @@ def test_bad_configuration(desk: Any, line: str, says: list[str]) -> None:
 
 def test_missing_labels(desk: Any, pictures: Any) -> None:
     desk.data("bare.npz", x=pictures(3))
-    says = ["labels", "--metric agreement"]
+    says = ["labels", "QD-METRIC-LABELS"]
     desk.refused("compare", "net.onnx", "--inputs", "bare.npz", "--metric", "top1", says=says)
 
 
@@ -328,7 +343,7 @@ def test_metric_on_outputs_of_changing_shape(desk: Any, make: Any) -> None:
     desk.data("f.npz", x=np.array([[1, 0, 0, 0], [1, 1, 0, 0]], np.float32), labels=np.arange(2))
     done = desk.run("compare", "find.onnx", "--inputs", "f.npz", "--metric", "top1")
     assert done.code == 2
-    assert "the shape of output 'y' differs" in done.err
+    assert "'y'" in done.err and "QD-METRIC-SHAPES" in done.err
 
 
 # ---- outputs
@@ -338,7 +353,7 @@ def test_existing_outputs_need_force(desk: Any) -> None:
     for flag, name in (("-o", "old.h5"), ("--save-plan", "old.yaml")):
         desk.write(name, "precious")
         args = ("compare", "net.onnx", "--inputs", "data.npz", flag, name)
-        desk.refused(*args, says=[name, "exists", "--force"])
+        desk.refused(*args, says=[name, "--force", "EXISTS]"])
         assert desk.run(*args, "--force").code == 0
         assert Path(name).read_bytes()[:8] != b"precious"
 

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from refusals import refused
 
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import BackendError, ModelError
@@ -251,7 +252,7 @@ def test_a_failure_inside_a_node() -> None:
     """)
     session = SimulationBackend().open(proto, [])
     assert session.run({"x": np.ones(4, "f"), "shape": np.array([2, 2])})["y"].shape == (2, 2)
-    with pytest.raises(BackendError, match="run the model"):
+    with refused("QD-BACKEND-EXECUTE"):
         session.run({"x": np.ones(4, "f"), "shape": np.array([3, 3])})
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
-from qdebug.errors import StoreError
 from qdebug.search.journal import Journal
 from qdebug.search.oracle import Oracle
 from qdebug.search.problem import Measurement, Pins, pins_of
@@ -86,7 +86,7 @@ def test_a_line_cut_short_at_any_byte_is_dropped(tmp_path: Path) -> None:
 def test_the_journal_of_another_search_is_refused_and_kept(tmp_path: Path) -> None:
     path = filled(tmp_path / "journal")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"journal: belongs to another search \(target differ"):
+    with refused("QD-STORE-JOURNAL", "journal:", "target"):
         Journal(path, {**KEY, "target": "metric>=0.8"})
     assert path.read_bytes() == before
     with Journal(path, {**KEY, "target": "metric>=0.8"}, restart=True) as journal:
@@ -106,9 +106,8 @@ def test_an_edited_line_is_refused_by_number(tmp_path: Path, line: int, text: st
     lines[line - 1] = text
     path.write_text("\n".join(lines) + "\n")
     where = "journal:" if line == 1 else f"journal:{line}:"
-    with pytest.raises(StoreError, match=where) as caught:
+    with refused("QD-STORE-JOURNAL", where, "force"):
         Journal(path, KEY)
-    assert "force" in caught.value.hint and caught.value.code == "QD-STORE-JOURNAL"
 
 
 @pytest.mark.parametrize("edited", ["verdict", "header"])
@@ -122,20 +121,17 @@ def test_edited_evaluations_are_refused(tmp_path: Path, edited: str) -> None:
         key = {**KEY, "model": "def"}
         path.write_text(text.replace('"abc"', '"def"'))
     assert path.read_text() != text
-    with pytest.raises(
-        StoreError, match="journal:2: was edited, or is of another search"
-    ) as caught:
+    with refused("QD-STORE-JOURNAL", "journal:2:", "force"):
         Journal(path, key)
-    assert "force" in caught.value.hint and caught.value.code == "QD-STORE-JOURNAL"
 
 
 def test_a_file_that_is_no_journal_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("shopping list")
-    with pytest.raises(StoreError, match="notes: is not a journal"):
+    with refused("QD-STORE-JOURNAL", "notes:"):
         Journal(path, KEY)
     assert path.read_text() == "shopping list"
-    with pytest.raises(StoreError, match="cannot be used"):
+    with refused("QD-STORE-OUTPUT-PATH", "missing/journal"):
         Journal(tmp_path / "missing" / "journal", KEY)
 
 
@@ -143,14 +139,14 @@ def test_an_evaluation_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = filled(tmp_path / "journal")
     last = path.read_bytes().splitlines()[-1]
     path.write_bytes(path.read_bytes() + last + b"\n")
-    with pytest.raises(StoreError, match="journal:4: an evaluation that is there twice"):
+    with refused("QD-STORE-JOURNAL", "journal:4:"):
         Journal(path, KEY)
 
 
 def test_two_searches_do_not_share_a_journal(tmp_path: Path) -> None:
     with (
         Journal(tmp_path / "journal", KEY),
-        pytest.raises(StoreError, match="another search is writing"),
+        refused("QD-STORE-BUSY", "journal"),
     ):
         Journal(tmp_path / "journal", KEY)
 

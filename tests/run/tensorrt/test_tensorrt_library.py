@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
+from refusals import refused
 
-from qdebug.errors import BackendError, UsageError
 from qdebug.run.tensorrt import library as library_module
 from qdebug.run.tensorrt.library import (
     Library,
@@ -45,7 +45,7 @@ def test_the_shared_object_states_its_version(rtx: Library) -> None:
 
 def test_versions_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "shared_object_version", lambda kind, major: (1, 6, 1))
-    with pytest.raises(BackendError, match=r"bindings are 1.7.1.116, the shared object is 1.6.1"):
+    with refused("QD-BACKEND-VERSIONS-DIFFER", "1.7.1.116", "1.6.1"):
         library_module._check_versions(LibraryKind.RTX, (1, 7, 1, 116))
 
 
@@ -58,19 +58,19 @@ def test_parse_version(text: str, version: tuple[int, ...]) -> None:
 
 
 def test_unknown_libraries() -> None:
-    with pytest.raises(UsageError, match="is called 'onnx'"):
+    with refused("QD-USAGE-BACKEND-UNKNOWN", "'onnx'"):
         load_library("onnx")
 
 
 def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(library_module.MODULES, LibraryKind.RTX, "no_such_module")
-    with pytest.raises(UsageError, match=r"not installed\n.*qdebug\[tensorrt-rtx\]"):
+    with refused("QD-USAGE-BACKEND-NOT-INSTALLED", "qdebug[tensorrt-rtx]"):
         library_module._load(LibraryKind.RTX)
 
 
 def test_a_library_that_is_too_old(monkeypatch: pytest.MonkeyPatch, rtx: Library) -> None:
     monkeypatch.setitem(library_module.OLDEST, LibraryKind.RTX, (99, 0))
-    with pytest.raises(BackendError, match=r"older than 99.0"):
+    with refused("QD-BACKEND-TOO-OLD", "99.0"):
         library_module._load(LibraryKind.RTX)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from refusals import refused
 
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
@@ -100,7 +101,7 @@ def test_what_is_none_is_refused_by_name(
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"gone\.log cannot be read"):
+    with refused("QD-USAGE-FILE-UNREADABLE", "gone.log"):
         open_engine_file(tmp_path / "gone.log")
 
 
