@@ -178,20 +178,26 @@ def _judged(
     if want is Precision.FP32 and built == "tf32":
         return AuditVerdict.SAME, "in TF32: 10 bits of mantissa; clear the TF32 flag for full FP32"
     is_product = op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names)
-    if is_product and _cast_inside(want, layer):
+    if not is_product:
+        return _judged_beside_products(op_type, want, layer)
+    if _cast_inside(want, layer):
         return AuditVerdict.FUSED, f"in one kernel with the cast of its data to {want}"
-    if is_product:
-        return AuditVerdict.MISMATCH, ""
+    return AuditVerdict.MISMATCH, ""
+
+
+def _judged_beside_products(
+    op_type: str, want: Precision, layer: EngineLayer
+) -> tuple[AuditVerdict, str]:
+    """The verdict of a node that is not a matrix product, built in another precision."""
+    built = layer.precision
     if layer.role is Role.MATRIX:
         return AuditVerdict.FUSED, "inside a matrix product's kernel"
     if op_type in MOVING_OPS:
         return AuditVerdict.FUSED, "passes values on unchanged"
+    if built == "int8":
+        return AuditVerdict.MISMATCH, ""
     if built not in FLOATS:
-        return (
-            (AuditVerdict.MISMATCH, "")
-            if built == "int8"
-            else (AuditVerdict.UNKNOWN, "integer work")
-        )
+        return AuditVerdict.UNKNOWN, "integer work"
     operands = {t.dtype for t in (*layer.inputs, *layer.outputs, *layer.constants)}
     if want.value in operands or "Cast" in layer.fused_words:
         return AuditVerdict.FUSED, f"one kernel with {built} and {want}"

@@ -25,7 +25,7 @@ from common import add_networks, network, parser_of, session
 from qdebug.config.compare import CompareSettings
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import whole
-from qdebug.pipeline.bisect.candidates import CandidateRunner
+from qdebug.pipeline.bisect.candidates import CandidateRunner, RunnerOptions
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.model_pair import build_pair, load_model, plan_from
 from qdebug.plan.plan import bind_plan
@@ -83,7 +83,9 @@ class _Case:
         bound = bind_plan(pair.plan, model, pair.layers)
         self.names = [x.name for x in pair.layers if x.quantizable]
         self.runners = [
-            CandidateRunner(context, model, bound, whole(samples), literal=literal)
+            CandidateRunner(
+                context, model, bound, whole(samples), options=RunnerOptions(literal=literal)
+            )
             for literal in (None, True)
         ]
         for runner in self.runners:

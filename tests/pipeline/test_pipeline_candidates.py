@@ -21,7 +21,7 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import SampleSubset, split, whole
-from qdebug.pipeline.bisect.candidates import CandidateRunner
+from qdebug.pipeline.bisect.candidates import CandidateRunner, RunnerOptions
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import gather_ranges
 from qdebug.plan.lower import lower, required_opset
@@ -57,11 +57,20 @@ class Case:
     bound: BoundPlan
     subset: SampleSubset
 
-    def runner(self, workers: int = 2, **options: Any) -> CandidateRunner:
+    def runner(
+        self, workers: int = 2, metric: TaskMetric | None = None, **options: Any
+    ) -> CandidateRunner:
         context = Context(
             SimulationBackend(1), SimulationBackend(1), Parallelism(workers, 1), ignore_progress
         )
-        return CandidateRunner(context, self.model, self.bound, self.subset, **options)
+        return CandidateRunner(
+            context,
+            self.model,
+            self.bound,
+            self.subset,
+            metric=metric,
+            options=RunnerOptions(**options),
+        )
 
     def literal(self, pins: Mapping[str, Precision]) -> dict[str, Any]:
         """The outputs by the long way, batch by batch as the runner makes them."""

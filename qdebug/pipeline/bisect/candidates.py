@@ -64,6 +64,24 @@ class Engines:
     model: Callable[[BoundPlan], onnx.ModelProto]
 
 
+@dataclass(frozen=True)
+class RunnerOptions:
+    """How candidates run.
+
+    Attributes:
+        capture: tensors of the reference to measure too; then candidates run literally.
+        literal: True for literal Q/DQ, False for the fast kernels, None to use these where they
+            agree with literal Q/DQ on this machine.
+        engines: what runs the candidates in place of ONNX Runtime.
+        cache_bytes: limit of the activations that candidates start from.
+    """
+
+    capture: Sequence[str] = ()
+    literal: bool | None = None
+    engines: Engines | None = None
+    cache_bytes: int = DEFAULT_BYTES
+
+
 class _Mode(Enum):
     """How a candidate runs: on INT8 kernels from a cached prefix, on INT8 kernels from its inputs,
     or as literal Q/DQ."""
@@ -92,42 +110,35 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         subset: SampleSubset,
         *,
         metric: TaskMetric | None = None,
-        capture: Sequence[str] = (),
-        literal: bool | None = None,
-        engines: Engines | None = None,
-        cache_bytes: int = DEFAULT_BYTES,
+        options: RunnerOptions = RunnerOptions(),
     ) -> None:
         """Runs the reference once over the samples.
 
         Args:
             bound: the base plan, with a range for every tensor that its INT8 layers read.
-            capture: tensors of the reference to measure too; then candidates run literally.
-            literal: True for literal Q/DQ, False for the fast kernels, None to use these where
-                they agree with literal Q/DQ on this machine.
-            engines: what runs the candidates in place of ONNX Runtime.
-            cache_bytes: limit of the activations that candidates start from.
+            metric: the end-to-end metric to compute of each.
 
         Raises:
             QdebugError: a range is missing, samples cannot be read, the model does not run, or the
                 metric raised.
         """
         self._context, self._model, self._bound = context, model, bound
-        self._capture = tuple(dict.fromkeys(capture))
+        self._capture = tuple(dict.fromkeys(options.capture))
         self._engines: Backend | None = None
         self._lowered: Callable[[BoundPlan], onnx.ModelProto] = _lowered
         self.agreement: KernelAgreement | None = None
         self._sessions = _sessions_of(context, bound)
-        self._cache = PrefixCache(self._sessions, cache_bytes) if self._sessions else None
+        self._cache = PrefixCache(self._sessions, options.cache_bytes) if self._sessions else None
         with ExitStack() as stack:
             self._inner = context.backend.open(model.graph.proto, self._capture)
             stack.callback(self._inner.close)
             self._reference = KeptReference(context, model.graph, self._inner, subset, metric)
             self.subset = self._reference.subset
-            if engines is not None:
+            if (engines := options.engines) is not None:
                 self._engines, self._lowered = engines.backend(self.subset), engines.model
             task = self._reference.task
             self.reference_task = task.of_reference() if task else None
-            self.literal, self.reason = self._choose(literal)
+            self.literal, self.reason = self._choose(options.literal)
             self._stack = stack.pop_all()
 
     def __exit__(self, *error: object) -> None:

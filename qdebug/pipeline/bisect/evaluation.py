@@ -13,7 +13,7 @@ from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Condition
 from qdebug.model.layers import Layers
 from qdebug.model.samples.subset import SampleSubset
-from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines
+from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines, RunnerOptions
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.bisect.target import judge
 from qdebug.plan.planfile import plan_to_yaml
@@ -76,10 +76,9 @@ def open_evaluator(
         setup.planned.bound,
         subset,
         metric=target.metric,
-        capture=target.captured(layers, setup.model.graph),
-        literal=literal,
-        engines=engines,
-        cache_bytes=cache_bytes,
+        options=RunnerOptions(
+            target.captured(layers, setup.model.graph), literal, engines, cache_bytes
+        ),
     )
     at_once = 1 if engines else setup.context.parallel.workers
     return Evaluator(runner, target.condition_for(runner.reference_task), layers, at_once)
