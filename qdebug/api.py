@@ -91,7 +91,8 @@ def ranges(
     """Dynamic range, histogram and calibration coverage of every tensor.
 
     Args:
-        source: a run file, or a model: its path or an `onnx.ModelProto`; or `RangesSettings`.
+        source: a run file (its path or a `Run`), or a model (its path or an `onnx.ModelProto`);
+            or `RangesSettings`.
         progress: called with a `Progress` again and again; what it raises ends the call and
             reaches the caller.
         settings: the fields of `RangesSettings`.
@@ -289,9 +290,9 @@ def _in_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` as settings hold them: paths as text, objects in memory under a name."""
     found = {}
     for name, value in values.items():
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
         convert = _CONVERTED.get(name)
+        if isinstance(value, os.PathLike) and convert is not _plans:  # a Run has a plan of its own
+            value = os.fspath(value)
         if convert is not None and not isinstance(value, str | None):
             with given_by(name):
                 value = convert(value)
@@ -333,9 +334,9 @@ def _plans(value: Any) -> Any:
         return tuple(item if isinstance(item, str) else _plans(item) for item in value)
     from qdebug.plan.plan import PrecisionPlan
 
+    value = getattr(value, "plan", value)  # of a BisectResult or a Run
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    value = getattr(value, "plan", value)  # of a BisectResult or a Run
     if not isinstance(value, PrecisionPlan):
         raise _not_usable(value, "a path, a PrecisionPlan or a BisectResult")
     return InMemory("the plan given in memory", value)

@@ -100,15 +100,7 @@ class Result:
         Raises:
             UsageError: pandas is not installed (QD-USAGE-PANDAS).
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError as error:
-            raise UsageError(
-                "to_pandas needs pandas, which is not installed",
-                "Run: pip install 'qdebug[pandas]'",
-                code="QD-USAGE-PANDAS",
-            ) from error
-        return pandas.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """The main table, a dict for each row; nested values are under dotted names."""
@@ -138,6 +130,29 @@ class Result:
         files = report("files")
         files.check_new(os.fspath(path), option("path"), force=force)
         files.write_text(os.fspath(path), text, option("path"))
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as a `pandas.DataFrame`.
+
+    Raises:
+        UsageError: pandas is not installed (QD-USAGE-PANDAS).
+    """
+    try:
+        pandas = import_module("pandas")
+    except ImportError as error:
+        raise UsageError(
+            "to_pandas needs pandas, which is not installed",
+            "Run: pip install 'qdebug[pandas]'",
+            code="QD-USAGE-PANDAS",
+        ) from error
+    return pandas.DataFrame(rows)
+
+
+def stored_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a result's JSON as `Result.rows` has it: flat, with NaN and infinities."""
+    odd = {key: float(text) for key, text in row.get("non_finite", {}).items()}
+    return _flat({key: row[key] for key in row if key != "non_finite"} | odd)
 
 
 def report(module: str) -> ModuleType:

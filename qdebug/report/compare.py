@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -136,14 +137,33 @@ def _figure(metric: Metric) -> Callable[[LayerResult], str]:
     def cell(layer: LayerResult) -> str:
         if metric.name == "local_sqnr_db" and layer.harmless:
             return "harmless"
-        value = layer.figure(metric.name)
-        if metric.unit == "dB":
-            return decibel(value)
-        if metric.unit == "share":
-            return share(value)
-        return "–" if value is None else number(value, 3)
+        return _figure_text(metric, layer.figure(metric.name))
 
     return cell
+
+
+def _figure_text(metric: Metric, value: float | None) -> str:
+    if metric.unit == "dB":
+        return decibel(value)
+    if metric.unit == "share":
+        return share(value)
+    return "–" if value is None else number(value, 3)
+
+
+def stored_view(title: str, rows: Sequence[Mapping[str, Any]], *, top: int = 10) -> list[Block]:
+    """The view of a result that was read back: its layers as `rows`, at most `top`."""
+
+    def stored(metric: Metric) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: _figure_text(metric, row.get(metric.name))
+
+    columns: list[tuple[Column, Callable[[Mapping[str, Any]], str]]] = [
+        (Column("#", "number"), lambda row: str(row["rank"])),
+        (Column("layer", "name"), lambda row: str(row["name"])),
+        (Column("op", "op"), lambda row: str(row["op_type"])),
+        (Column("prec."), lambda row: str(row["precision"])),
+        *((Column(m.column, "number"), stored(m)) for m in _FIGURES),
+    ]
+    return [Line(title, "title"), table_of(rows[:top], columns)]
 
 
 def _style(layer: LayerResult) -> Style:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import parse_plan
+from qdebug.results import data_frame, report, stored_row
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import ROLES, Role
 from qdebug.types import Array
@@ -19,6 +21,7 @@ from qdebug.types import Array
 class Run(contextlib.AbstractContextManager["Run"]):
     """A run file: the result, the plan and the activations of a comparison.
 
+    Functions that take the path of a run file take a `Run` as well, while it is open or not.
     Everything is read when it is asked for, arrays one sample at a time. A context manager; without
     `with`, the file closes when nothing refers to it any more.
 
@@ -46,6 +49,34 @@ class Run(contextlib.AbstractContextManager["Run"]):
             f"<Run {self.path}: {model} in {self.result['precision']}, {self.result['samples']} "
             f"samples, activations of {len(self.samples)}>"
         )
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        """The run as a notebook shows it: its worst layers."""
+        view = report("compare").stored_view(repr(self)[1:-1], self._rows())
+        return str(report("html").to_html(view))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result of `compare` as JSON types: `result`, as a dict of its own.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        return copy.deepcopy(self.result)
+
+    def to_pandas(self) -> Any:
+        """The layers as a `pandas.DataFrame`, worst first, as `CompareResult.to_pandas` has them.
+
+        Raises:
+            UsageError: pandas is not installed (QD-USAGE-PANDAS).
+            StoreError: the file is damaged.
+        """
+        return data_frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [stored_row(layer) for layer in self.result["layers"]]
 
     def close(self) -> None:
         """Close the file; may be called again."""

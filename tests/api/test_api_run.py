@@ -45,6 +45,23 @@ def test_result_plan_and_manifest(compared: tuple[Path, qdebug.CompareResult]) -
     assert [x.metrics for x in again.layers] == [x.metrics for x in result.layers]
 
 
+def test_a_run_is_shown_as_its_result_and_taken_as_its_file(
+    compared: tuple[Path, qdebug.CompareResult], tmp_path: Path
+) -> None:
+    path, result = compared
+    data = {"model": DATA / "digits_cnn.onnx", "inputs": DATA / "digits_holdout.npz", "samples": 24}
+    with qdebug.load_run(path) as run:
+        assert run.to_dict() == run.result
+        assert run.to_dict() is not run.result
+        table, expected = run.to_pandas(), result.to_pandas()
+        assert list(table.columns) == list(expected.columns)
+        assert list(table["sqnr_db"]) == list(expected["sqnr_db"])  # infinities too
+        assert result.layers[0].name in run._repr_html_()
+        assert qdebug.ranges(run).to_dict() == qdebug.ranges(path).to_dict()
+        again = qdebug.compare(**data, weights="per-tensor", reference=run, plan=run)
+    assert [x.metrics for x in again.layers] == [x.metrics for x in result.layers]
+
+
 def test_activations_are_read_when_asked_for(
     compared: tuple[Path, qdebug.CompareResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -384,3 +384,21 @@ def test_constant_zero_tensor_works_with_a_note(desk: Any, make: Any) -> None:
     assert any("'r'" in note and "scale is set to 1" in note for note in done.json["notes"])
     second = next(x for x in done.json["layers"] if x["name"] == "second")
     assert second["max_abs_err"] == 0
+
+
+# ---- files of another kind
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("export", "net.onnx"), "QD-PLAN-FILE"),
+        (("compare", "--plan", "net.onnx", "--inputs", "data.npz"), "QD-PLAN-FILE"),
+        (("ranges", "data.npz"), "QD-MODEL-TRUNCATED"),
+        (("ranges", "net.onnx"), "QD-USAGE-CALIB-DATA"),
+        (("inspect", "data.npz"), "QD-USAGE-ENGINE-FILE"),
+        (("export", "net.onnx", "--model", "net.onnx", "-o", "data.npz"), "QD-PLAN-FILE"),
+    ],
+)
+def test_a_file_of_another_kind(desk: Any, command: tuple[str, ...], code: str) -> None:
+    desk.refused(*command, says=[code])
