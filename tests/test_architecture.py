@@ -152,6 +152,19 @@ def test_backends_are_told_apart_by_what_they_can_do(file: Path) -> None:
         assert not names.intersection(map(str, found)), f"{_name(file)}:{node.lineno}"  # type: ignore[attr-defined]
 
 
+@files
+def test_nodes_are_made_in_one_place(file: Path) -> None:
+    """Beside it only models for tests, and two probes of a node or two: one of them, of the opsets
+    that ONNX Runtime takes, is made by a stage before `plan`."""
+    if _name(file).startswith(
+        ("plan/rewrite/edit.py", "testing/", "model/load.py", "run/doctor.py")
+    ):
+        return
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "helper":
+            assert node.attr != "make_node", f"{_name(file)}:{node.lineno}"
+
+
 def test_the_registry_imports_no_runtime() -> None:
     heavy = {"numpy", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx", "pydantic"}
     code = (

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
-from qdebug.plan.rewrite.edit import check, copy_node, free_name, rename_reads
+from qdebug.plan.rewrite.edit import check, copy_node, free_name, make_node, rename_reads
 
 _INSERTED_OPS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 
@@ -169,7 +169,7 @@ class _Cutter:
         if source not in self._halves:
             half = self._halves[source] = free_name(f"{source}:fp16", self._taken)
             name = free_name(half, self._names)
-            self._nodes.append(helper.make_node("Cast", [source], [half], name, to=kind))
+            self._nodes.append(make_node("Cast", [source], half, name, to=kind))
         return self._halves[source]
 
     def _emit(self, proto: onnx.NodeProto, renamed: dict[str, str]) -> None:

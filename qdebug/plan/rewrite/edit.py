@@ -3,7 +3,7 @@ check of every result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,14 @@ from onnx import checker, helper, numpy_helper
 from qdebug.errors import PlanError
 from qdebug.model.graph import Graph
 from qdebug.types import Array
+
+
+def make_node(
+    op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: Any
+) -> onnx.NodeProto:
+    """A node with one output, under names that the caller has made unique: the one place where
+    the package makes nodes. `NodeBuilder` makes the names as well."""
+    return helper.make_node(op_type, inputs, [output], name, **attributes)
 
 
 class NodeBuilder:
@@ -33,7 +41,7 @@ class NodeBuilder:
     ) -> str:
         """A node with one output: `output`, or a new tensor."""
         output = output or self.tensor_name(self._hint)
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
+        self.nodes.append(make_node(op_type, inputs, output, name, **attributes))
         return output
 
     def constant(self, values: Any) -> str:

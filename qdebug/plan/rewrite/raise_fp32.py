@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
-from qdebug.plan.rewrite.edit import check, rename_reads
+from qdebug.plan.rewrite.edit import check, make_node, rename_reads
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
@@ -29,7 +29,7 @@ def raise_to_fp32(proto: onnx.ModelProto) -> onnx.ModelProto:
             wide = f"{value.name}:fp32"
             for node in raised.graph.node:
                 rename_reads(node, {value.name: wide})
-            casts.append(helper.make_node("Cast", [value.name], [wide], wide, to=FP32))
+            casts.append(make_node("Cast", [value.name], wide, wide, to=FP32))
     nodes = [*casts, *raised.graph.node]
     del raised.graph.node[:]
     raised.graph.node.extend(nodes)

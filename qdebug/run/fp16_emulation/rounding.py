@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import onnx
-from onnx import TensorProto, helper, shape_inference
+from onnx import TensorProto, shape_inference
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.edit import all_names, copy_node, free_name
+from qdebug.plan.rewrite.edit import all_names, copy_node, free_name, make_node
 from qdebug.run.fp16_emulation.conv import conv
 from qdebug.run.fp16_emulation.normal import (
     hard_sigmoid,
@@ -78,8 +78,8 @@ def keep_fp16_rounding(
         for i, tensor in enumerate(original.output):
             if tensor and typed.types.get(tensor) == TensorProto.FLOAT16:
                 node.output[i], middle = free(f"{tensor}:unrounded"), free(f"{tensor}:rounded")
-                barriers.append(helper.make_node("Identity", [node.output[i]], [middle]))
-                barriers.append(helper.make_node("Identity", [middle], [tensor]))
+                barriers.append(make_node("Identity", [node.output[i]], middle))
+                barriers.append(make_node("Identity", [middle], tensor))
         barred.graph.node.extend(_computed(typed, node, kernels, free) if barriers else [node])
         barred.graph.node.extend(barriers)
     return barred
@@ -123,7 +123,7 @@ def fed_fp32(
     casts = []
     for i in halves:
         wide = free(node.input[i])
-        casts.append(helper.make_node("Cast", [node.input[i]], [wide], to=TensorProto.FLOAT))
+        casts.append(make_node("Cast", [node.input[i]], wide, to=TensorProto.FLOAT))
         node.input[i] = wide
     return [*casts, node]
 
@@ -132,7 +132,7 @@ def _around_fp32(node: onnx.NodeProto, free: Callable[[str], str]) -> list[onnx.
     """The same node in FP32, for an operator whose inputs and outputs are all FP16."""
     nodes = fed_fp32(node, [i for i, t in enumerate(node.input) if t], free)
     half, node.output[0] = node.output[0], free(node.output[0])
-    return [*nodes, helper.make_node("Cast", [node.output[0]], [half], to=TensorProto.FLOAT16)]
+    return [*nodes, make_node("Cast", [node.output[0]], half, to=TensorProto.FLOAT16)]
 
 
 def mentions_fp16(proto: onnx.ModelProto) -> bool:

@@ -9,11 +9,11 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import onnx
-from onnx import helper
 
 from qdebug.model.graph import Node
 from qdebug.plan.lower import int8_layer
 from qdebug.plan.plan import BoundPlan
+from qdebug.plan.rewrite.edit import make_node
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
 from qdebug.run.fp16_emulation.rounding import mentions_fp16
 from qdebug.run.ort_fast.conv import conv_to_codes, conv_to_float
@@ -266,7 +266,7 @@ def _pools(literal: Literal) -> dict[str, Part]:
         if literal.scales.setdefault(source, scale) != scale:
             continue
         names = (shop.name(source, Form.U8_LAST), shop.name(output, Form.U8_LAST))
-        proto = helper.make_node("NhwcMaxPool", names[:1], names[1:], domain=CONTRIB)
+        proto = make_node("NhwcMaxPool", names[:1], names[1], domain=CONTRIB)
         proto.attribute.extend(literal.protos[node.name].attribute)
         pools[node.name] = shop.part([proto], [(source, Form.U8_LAST)], [(output, Form.U8_LAST)])
     return pools

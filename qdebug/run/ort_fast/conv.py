@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from qdebug.model.graph import Node
 from qdebug.plan.quantize import FloatArray, Int8Array, quantize
-from qdebug.plan.rewrite.edit import attributes_of, copy_node
+from qdebug.plan.rewrite.edit import attributes_of, copy_node, make_node
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
 from qdebug.run.ort_fast.literal import TO_FIRST, ZERO_U8, Literal
 from qdebug.run.ort_fast.matmul import SMALLEST_STEP, KernelPart, scaled_product
@@ -80,12 +79,12 @@ def conv_to_codes(literal: Literal, item: Int8Layer) -> KernelPart | None:
         shop.constant(np.rint(bias).astype(np.int32), f"{name}:bias32"),
     ]
     names = [*(shop.scratch(name) for _ in tail), shop.name(layer.output, Form.U8_LAST)]
-    node = helper.make_node("QLinearConv", inputs, names[:1], domain=CONTRIB, channels_last=1)
+    node = make_node("QLinearConv", inputs, names[0], domain=CONTRIB, channels_last=1)
     node.attribute.extend(literal.protos[name].attribute)
     nodes = [node]
     for pair, start, end in zip(limits, names, names[1:], strict=False):
         operands = [shop.constant(np.uint8(v), f"code:{v}") for v in pair or ()]
-        nodes.append(helper.make_node("Clip", [start, *operands], [end]))
+        nodes.append(make_node("Clip", [start, *operands], end))
     part = shop.part(nodes, [(conv.source, Form.U8_LAST)], [(layer.output, Form.U8_LAST)])
     return KernelPart(part, frozenset(layer.nodes))
 
@@ -114,7 +113,7 @@ def conv_to_float(literal: Literal, item: Int8Layer) -> KernelPart | None:
         part = shop.part([*nodes, *after], [*needs, *also], gives)
         return KernelPart(part, frozenset(layer.nodes))
     output = conv.node.outputs[0]
-    turn = helper.make_node("Transpose", [summed], [shop.name(output)], perm=TO_FIRST)
+    turn = make_node("Transpose", [summed], shop.name(output), perm=TO_FIRST)
     part = shop.part([*nodes, turn], needs, [(output, Form.PLAIN)])
     return KernelPart(part, frozenset({layer.name}))
 
@@ -172,7 +171,7 @@ def _rows(literal: Literal, conv: _Conv, windows: Windows) -> tuple[str, list[on
         pads = np.array([0, top, left, 0, 0, bottom, right, 0])
         operands = [shop.constant(pads, f"pads:{windows.pads}"), literal.grid(conv.source)[1]]
         padded = shop.scratch(name)
-        nodes.append(helper.make_node("Pad", [current, *operands], [padded]))
+        nodes.append(make_node("Pad", [current, *operands], padded))
         current = padded
     flat, gathered, rows = (shop.scratch(name) for _ in range(3))
     channels = conv.codes.shape[1]
@@ -181,7 +180,7 @@ def _rows(literal: Literal, conv: _Conv, windows: Windows) -> tuple[str, list[on
     pixels = shop.constant(windows.pixels, f"pixels:{digest}")
     nodes += [
         _reshape(literal, current, [0, -1, channels], flat),
-        helper.make_node("Gather", [flat, pixels], [gathered], axis=1),
+        make_node("Gather", [flat, pixels], gathered, axis=1),
         _reshape(literal, gathered, [0, -1, size], rows),
     ]
     return rows, nodes
@@ -189,7 +188,7 @@ def _rows(literal: Literal, conv: _Conv, windows: Windows) -> tuple[str, list[on
 
 def _reshape(literal: Literal, start: str, shape: list[int], end: str) -> onnx.NodeProto:
     sizes = literal.shop.constant(np.array(shape), f"shape:{shape}")
-    return helper.make_node("Reshape", [start, sizes], [end])
+    return make_node("Reshape", [start, sizes], end)
 
 
 def _tail(

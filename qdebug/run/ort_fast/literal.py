@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from qdebug.model.graph import Graph, Node
 from qdebug.plan.quantize import FloatArray, dequantize
-from qdebug.plan.rewrite.edit import copy_node
+from qdebug.plan.rewrite.edit import copy_node, make_node
 from qdebug.plan.rewrite.fp16 import half_roles
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
 from qdebug.run.fp16_emulation.rounding import SELECTING, as_tensorrt_computes, fed_fp32
@@ -92,15 +92,14 @@ class Literal:
         shop = self.shop
         start, end = shop.name(tensor, source), shop.name(tensor, form)
         middle = shop.scratch(tensor)
-        make = helper.make_node
         match source, form:
             case Form.HALF, Form.PLAIN:
-                nodes = [make("Cast", [start], [end], to=TensorProto.FLOAT)]
+                nodes = [make_node("Cast", [start], end, to=TensorProto.FLOAT)]
             case Form.PLAIN, Form.HALF:
-                cast = make("Cast", [start], [middle], to=TensorProto.FLOAT16)
+                cast = make_node("Cast", [start], middle, to=TensorProto.FLOAT16)
                 nodes = [cast, *self._barrier(middle, end)]
             case Form.PLAIN_LAST, Form.PLAIN:
-                nodes = [make("Transpose", [start], [end], perm=TO_FIRST)]
+                nodes = [make_node("Transpose", [start], end, perm=TO_FIRST)]
             case (Form.PLAIN, Form.FAKE):
                 codes = self._quantize(tensor, start, middle, signed=True)
                 nodes = [codes, self._dequantize(tensor, middle, end, signed=True)]
@@ -112,12 +111,12 @@ class Literal:
                 nodes = [self._quantize(tensor, start, end, signed=True)]
             case Form.PLAIN, Form.U8_LAST:
                 codes = self._quantize(tensor, start, middle)
-                nodes = [codes, make("Transpose", [middle], [end], perm=TO_LAST)]
+                nodes = [codes, make_node("Transpose", [middle], end, perm=TO_LAST)]
             case Form.U8, Form.U8_LAST:
-                nodes = [make("Transpose", [start], [end], perm=TO_LAST)]
+                nodes = [make_node("Transpose", [start], end, perm=TO_LAST)]
             case _:
                 assert (source, form) == (Form.U8_LAST, Form.U8)
-                nodes = [make("Transpose", [start], [end], perm=TO_FIRST)]
+                nodes = [make_node("Transpose", [start], end, perm=TO_FIRST)]
         return shop.part(nodes, [(tensor, source)], [(tensor, form)])
 
     def _node(
@@ -164,19 +163,19 @@ class Literal:
     def _barrier(self, start: str, end: str) -> list[onnx.NodeProto]:
         middle = self.shop.scratch(end)
         return [
-            helper.make_node("Identity", [start], [middle]),
-            helper.make_node("Identity", [middle], [end]),
+            make_node("Identity", [start], middle),
+            make_node("Identity", [middle], end),
         ]
 
     def _quantize(
         self, tensor: str, start: str, end: str, *, signed: bool = False
     ) -> onnx.NodeProto:
-        return helper.make_node("QuantizeLinear", [start, *self.grid(tensor, signed)], [end])
+        return make_node("QuantizeLinear", [start, *self.grid(tensor, signed)], end)
 
     def _dequantize(
         self, tensor: str, start: str, end: str, *, signed: bool = False
     ) -> onnx.NodeProto:
-        return helper.make_node("DequantizeLinear", [start, *self.grid(tensor, signed)], [end])
+        return make_node("DequantizeLinear", [start, *self.grid(tensor, signed)], end)
 
     def grid(self, tensor: str, signed: bool = False) -> tuple[str, str]:
         """Names of the scale and the zero point of a quantized activation."""

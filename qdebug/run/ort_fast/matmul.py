@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.plan.quantize import FloatArray
-from qdebug.plan.rewrite.edit import attributes_of
+from qdebug.plan.rewrite.edit import attributes_of, make_node
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
 from qdebug.run.ort_fast.literal import Literal
 from qdebug.run.ort_fast.parts import CONTRIB, Form, Part, Workshop
@@ -41,7 +40,7 @@ def scaled_product(
 ) -> onnx.NodeProto:
     """(a − zero) · b · scales + bias. x86 has fast kernels for unsigned a and signed b only."""
     inputs = [*operands, *scales, zero, "", bias]
-    return helper.make_node("MatMulIntegerToFloat", inputs, [output], domain=CONTRIB)
+    return make_node("MatMulIntegerToFloat", inputs, output, domain=CONTRIB)
 
 
 def matmul_part(literal: Literal, item: Int8Layer) -> KernelPart | None:
