@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qdebug.calibrators.coverage import Excess, Growth, Stretch
-from qdebug.measure.metrics import Metrics
+from qdebug.measure.metrics import OUTPUT_METRICS, Metrics
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
@@ -259,7 +259,7 @@ class CalibrateResult(Result):
         return [
             {
                 "method": name,
-                "sqnr_db": method.trial.sqnr_db,
+                **{m.name: m.worst(method.trial.outputs) for m in OUTPUT_METRICS},
                 "metric": method.trial.metric,
                 "mean_clipped_fraction": _mean(method.clipped),
                 "max_clipped_fraction": max(method.clipped, default=None),

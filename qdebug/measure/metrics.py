@@ -29,6 +29,8 @@ class Metric:
         unit: "dB", "share" (of 1), "ratio", "count", "index", or "" for the tensor's own unit.
         better: "higher" or "lower" where it measures a quality; else "".
         column: its head in the table of layers; "" leaves it out.
+        output_column: likewise in the tables of `sweep` and `calibrate`, which show the worst
+            output's; only for a metric that has `better`.
         of: its value from a tensor's totals; None where a layer has it beside its tensor's.
     """
 
@@ -38,12 +40,21 @@ class Metric:
     unit: str = ""
     better: str = ""
     column: str = ""
+    output_column: str = ""
     of: Callable[[ErrorSums], object] | None = None
 
     @property
     def can_be_gated(self) -> bool:
         """Whether a gate condition may name it: an index has no order."""
         return self.unit != "index"
+
+    def worst(self, outputs: Mapping[str, Metrics]) -> float | None:
+        """Its value for the worst of `outputs`; NaN where one is broken, None where there is
+        none."""
+        values = [v for m in outputs.values() if (v := getattr(m, self.name)) is not None]
+        if any(map(math.isnan, values)):
+            return math.nan
+        return (max if self.better == "lower" else min)(values, default=None)
 
 
 def sqnr_db(signal_sq: float, error_sq: float) -> float:
@@ -65,9 +76,10 @@ def _metric(
     unit: str = "",
     better: str = "",
     column: str = "",
+    output_column: str = "",
 ) -> ValueT:
     """A field of `Metrics`, with all that there is to say about it (see Metric)."""
-    about = Metric("", meaning, formula, unit, better, column, of)
+    about = Metric("", meaning, formula, unit, better, column, output_column, of)
     return cast(ValueT, field(metadata={"metric": about, "description": f"{meaning}: {formula}"}))
 
 
@@ -135,6 +147,7 @@ class Metrics:
         unit="dB",
         better="higher",
         column="cum. dB",
+        output_column="SQNR dB",
     )
     cosine: float = _metric(
         _unless_broken(_cosine),
@@ -142,6 +155,7 @@ class Metrics:
         "Σ ref·cand / √(Σ ref² · Σ cand²)",
         unit="ratio",
         better="higher",
+        output_column="cosine",
     )
     ref_amax: float = _metric(
         lambda sums: sums.ref_amax,
@@ -212,6 +226,9 @@ METRICS: tuple[Metric, ...] = tuple(
     replace(f.metadata["metric"], name=f.name) for f in fields(Metrics)
 )
 """The metrics that every compared tensor has: the model's outputs, and the layers'."""
+
+OUTPUT_METRICS = tuple(metric for metric in METRICS if metric.output_column)
+"""Those that `sweep` and `calibrate` show of the worst output."""
 
 METRIC_NAMES = tuple(metric.name for metric in METRICS)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from qdebug.engine_info.summary import GATE_NAMES
 from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Checked, Condition, check_condition
-from qdebug.measure.metrics import Metrics
+from qdebug.measure.metrics import OUTPUT_METRICS, Metrics
 from qdebug.results import Hidden, Inline, MaybeText, ModelRef, Result, in_json
 
 ENGINE_VALUES: tuple[str, ...] = (
@@ -263,8 +263,7 @@ class SweepResult(Result):
                 **row.combination.values,
                 **{name: row.engine_value(name) for name in ENGINE_VALUES},
                 "errors_of": "engine" if row.execution else "simulation",
-                "sqnr_db": row.errors.sqnr_db,
-                "cosine": row.errors.cosine,
+                **{m.name: m.worst(row.errors.outputs) for m in OUTPUT_METRICS},
                 "metric": row.errors.metric,
                 "passed": row.passed,
                 "failure": row.failure.message if row.failure else "",

@@ -15,10 +15,11 @@ from qdebug.measure.calibration import (
     Coverage,
     MethodResult,
 )
+from qdebug.measure.metrics import OUTPUT_METRICS
 from qdebug.report.blocks import Block, Column, Line, Table
 from qdebug.report.names import shorten
 from qdebug.report.terminal import print_view
-from qdebug.report.words import counted, decibel, number, printable, share, some
+from qdebug.report.words import counted, figure, number, printable, share, some
 
 _MOST_LISTED = 5
 _MOST_NAMED = 3
@@ -57,7 +58,7 @@ def view(result: CalibrateResult) -> list[Block]:
 
 
 def _methods(result: CalibrateResult) -> Table:
-    heads = ["SQNR dB", "cosine", "clipped (mean)", "clipped (most)"]
+    heads = [m.output_column for m in OUTPUT_METRICS] + ["clipped (mean)", "clipped (most)"]
     if result.metric:
         # Of a metric in a file the name says enough: a path would take the other columns' room.
         heads.insert(0, shorten(printable(result.metric.name.rpartition(":")[2]), _LONGEST_METRIC))
@@ -72,8 +73,8 @@ def _figures(method: MethodResult) -> Iterator[str]:
     trial, clipped = method.trial, method.clipped
     if trial.metric is not None:
         yield f"{trial.metric:.4f}"
-    yield decibel(trial.sqnr_db)
-    yield number(min((m.cosine for m in trial.outputs.values()), default=math.nan), 5)
+    for metric in OUTPUT_METRICS:
+        yield figure(metric.worst(trial.outputs), metric.unit)
     yield share(float(np.mean(clipped)) if clipped else None)
     yield share(max(clipped) if clipped else None)
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from qdebug.measure.conditions import Checked
+from qdebug.measure.metrics import OUTPUT_METRICS, Metric
 from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
 from qdebug.report.blocks import Block, Column, Line, Style, Table, notes, table_of
 from qdebug.report.names import shorten
 from qdebug.report.terminal import print_view
-from qdebug.report.words import counted, decibel, number, printable
+from qdebug.report.words import counted, figure, number, printable
 from qdebug.wording import option
 
 _AXES = {
@@ -135,8 +136,10 @@ def _table(result: SweepResult) -> Table:
             _of_engine(lambda e: number(e.values.get("reformat_count") or 0)),
         ),
         (Column("audit"), lambda row: "failed" if row.engine is None else _audited(row.engine)),
-        (Column("SQNR dB", "number"), _of_errors(lambda e: decibel(e.sqnr_db))),
-        (Column("cosine", "number", 6), _of_errors(_cosine)),
+        *(
+            (Column(m.output_column, "number", 6 if k else 0), _of_errors(_output_figure(m)))
+            for k, m in enumerate(OUTPUT_METRICS)
+        ),
     ]
     if result.metric:
         head = shorten(printable(result.metric.name), _LONGEST_METRIC)
@@ -255,8 +258,8 @@ def _audited(engine: EngineFacts) -> str:
     return f"{len(engine.unknown)} unknown" if engine.unknown else "ok"
 
 
-def _cosine(errors: OutputErrors) -> str:
-    return "–" if errors.cosine is None else f"{errors.cosine:.5f}"
+def _output_figure(metric: Metric) -> Callable[[OutputErrors], str]:
+    return lambda errors: figure(metric.worst(errors.outputs), metric.unit)
 
 
 def _metric(errors: OutputErrors) -> str:

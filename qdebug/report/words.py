@@ -43,6 +43,17 @@ def share(value: float | None) -> str:
     return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.0f}%"
 
 
+def figure(value: float | None, unit: str) -> str:
+    """The value of a metric of this unit (see `measure.metrics.Metric`)."""
+    if unit == "dB":
+        return decibel(value)
+    if unit == "share":
+        return share(value)
+    if value is None:
+        return "–"
+    return f"{value:.5f}" if unit == "ratio" and math.isfinite(value) else number(value)
+
+
 def printable(name: str) -> str:
     """A user's name with what would move the cursor or end the line written as an escape."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qdebug.measure.conditions import parse_condition, parse_value_condition
-from qdebug.measure.metrics import METRIC_NAMES, Metrics
+from qdebug.measure.metrics import METRIC_NAMES, METRICS, OUTPUT_METRICS, Metrics
 from qdebug.measure.sweep import (
     ENGINE_VALUES,
     Combination,
@@ -52,6 +52,23 @@ def swept(*rows: SweepRow) -> SweepResult:
         samples=4,
         metric=None,
         combinations=numbered,
+    )
+
+
+def test_every_metric_of_outputs_has_a_column() -> None:
+    (cells,) = swept(row()).rows()
+    assert {m.name for m in OUTPUT_METRICS} <= set(cells)
+    assert cells["sqnr_db"] == 30 and all(m.better for m in OUTPUT_METRICS)
+
+
+def test_the_worst_output_of_a_metric() -> None:
+    known = {metric.name: metric for metric in METRICS}
+    outputs = errors(30.0, 20.0).outputs
+    assert known["sqnr_db"].worst(outputs) == 20 and known["sqnr_db"].worst({}) is None
+    large = {k: replace(m, rmse=m.sqnr_db) for k, m in outputs.items()}
+    assert known["rmse"].worst(large) == 30  # less is better
+    assert math.isnan(
+        known["rmse"].worst({**large, "z": replace(outputs["y0"], rmse=math.nan)}) or 0
     )
 
 
