@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
-from qdebug.errors import StoreError, UsageError
+from qdebug.errors import StoreError
 from qdebug.outputfiles import check_distinct, check_writable, write_text
 
 
@@ -50,7 +51,7 @@ def test_check_distinct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     check_distinct({"-o": "run.h5", "--json": None}, inputs)
     check_distinct({"-o": "/dev/null", "--json": "/dev/null"}, inputs)
     for path in ("model.onnx", "./model.onnx", "alias", str(tmp_path / "model.onnx")):
-        with pytest.raises(UsageError, match="is also MODEL"):
+        with refused("QD-USAGE-SAME-FILE", "MODEL"):
             check_distinct({"-o": path}, inputs)
-    with pytest.raises(UsageError, match=r"--json: \./run is also -o"):
+    with refused("QD-USAGE-SAME-FILE", "--json: ./run", "-o"):
         check_distinct({"-o": "run", "--json": "./run"}, inputs)

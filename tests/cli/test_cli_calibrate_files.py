@@ -114,10 +114,11 @@ def test_targets_are_checked_before_the_model_runs(
     desk.refused(*CALIBRATE, "-o", ".", says=["--output: . is a directory"])
     desk.refused(*CALIBRATE, "--trt-cache", "no/a.cache", says=["--trt-cache", "mkdir -p"])
     desk.refused(*CALIBRATE, "--json", "no/a.json", says=["--json: no/a.json", "mkdir -p"])
+    says = ["net.onnx", "MODEL", "QD-USAGE-SAME-FILE"]
     for flag in ("-o", "--trt-cache", "--json"):
-        desk.refused(*CALIBRATE, flag, "net.onnx", "--force", says=["net.onnx is also MODEL"])
+        desk.refused(*CALIBRATE, flag, "net.onnx", "--force", says=says)
     both = ("-o", "one", "--trt-cache", "one")
-    desk.refused(*CALIBRATE, *both, says=["--trt-cache: one is also --output"])
+    desk.refused(*CALIBRATE, *both, says=["--trt-cache: one", "--output", "SAME-FILE"])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -16,7 +16,7 @@ from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import gate_values, summarize
-from qdebug.errors import QdebugError, UsageError
+from qdebug.errors import UsageError
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 
 NETWORKS = Path(__file__).parents[4] / "calib_data"
@@ -77,27 +77,26 @@ def test_a_model_without_a_zero_byte_is_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message", "hint"),
+    ("content", "code", "says"),
     [
-        (b"vtrt\0\0\0\0", "serialized engine", "--exportLayerInfo"),
-        (b"ptrt\0\0\0\0", "serialized engine", "--exportLayerInfo"),
-        (b"\x89HDF\r\n\x1a\n\0", "run file", "What tells of an engine"),
-        ("", "is empty", "What tells of an engine"),
-        ("hello\n", "not a build log", "What tells of an engine"),
-        ('{"a": 1}', "neither layer information nor a profile", "What tells of an engine"),
-        ("[]", "neither layer information nor a profile", "What tells of an engine"),
-        ('{"Layers": [\n"a",', "file:2: not valid JSON", "written to its end"),
-        ("[" * 100_000, "nested too deep", ""),
-        ("[TRT] [V] Parsing node: a [Conv]\n", "lists the engine's layers", "--verbose"),
-        (b"\x08\x00\xff\xff", "file", ""),
+        (b"vtrt\0\0\0\0", "QD-USAGE-ENGINE-FILE-FOREIGN", "--exportLayerInfo"),
+        (b"ptrt\0\0\0\0", "QD-USAGE-ENGINE-FILE-FOREIGN", "--exportLayerInfo"),
+        (b"\x89HDF\r\n\x1a\n\0", "QD-USAGE-ENGINE-FILE", "file"),
+        ("", "QD-USAGE-ENGINE-FILE", "file"),
+        ("hello\n", "QD-USAGE-ENGINE-FILE", "file"),
+        ('{"a": 1}', "QD-USAGE-ENGINE-FILE", "file"),
+        ("[]", "QD-USAGE-ENGINE-FILE", "file"),
+        ('{"Layers": [\n"a",', "QD-USAGE-ENGINE-FILE-DAMAGED", "file:2:"),
+        ("[" * 100_000, "QD-USAGE-ENGINE-FILE-DAMAGED", "file"),
+        ("[TRT] [V] Parsing node: a [Conv]\n", "QD-USAGE-ENGINE-FILE", "--verbose"),
+        (b"\x08\x00\xff\xff", "QD-USAGE-ENGINE-FILE", "file"),
     ],
 )
 def test_what_is_none_is_refused_by_name(
-    content: Any, message: str, hint: str, tmp_path: Path
+    content: Any, code: str, says: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(QdebugError, match=message) as error:
+    with refused(code, says, str(tmp_path / "file")):
         open_engine_file(_write(tmp_path / "file", content))
-    assert hint in str(error.value) and "file" in str(error.value)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
