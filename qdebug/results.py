@@ -27,6 +27,7 @@ from types import ModuleType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from qdebug.errors import UsageError
+from qdebug.outputfiles import check_new, write_text
 from qdebug.wording import option
 
 T = TypeVar("T")
@@ -127,9 +128,8 @@ class Result:
         Raises:
             StoreError: it exists and is not to be replaced, or cannot be written.
         """
-        files = report("files")
-        files.check_new(os.fspath(path), option("path"), force=force)
-        files.write_text(os.fspath(path), text, option("path"))
+        check_new(os.fspath(path), option("path"), force=force)
+        write_text(os.fspath(path), text, option("path"))
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
