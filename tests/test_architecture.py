@@ -17,8 +17,8 @@ from qdebug.run.registry import backend_names
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("outputfiles",), ("results",),
-    ("yamlfile",), ("userfile",), ("model",), ("calibrators",), ("plan",),
+    ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("outputfiles",),
+    ("results",), ("yamlfile",), ("userfile",), ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
     ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip
