@@ -116,9 +116,14 @@ def _backend(spec: BackendSpec) -> Finding:
         return Finding(what, "absent", "not installed", spec.install)
     found = _version(spec.distributions) or "installed"
     if not spec.probe:
-        return Finding(what, "ok", found)
+        return Finding(what, "ok", f"{found} ({', '.join(spec.capabilities)})")
     works, detail, step = spec.resolve(spec.probe)(found)
-    return Finding(what, "ok" if works else "absent", f"{found}: {detail}", step)
+    return Finding(
+        what,
+        "ok" if works else "absent",
+        f"{found} ({', '.join(spec.capabilities)}): {detail}",
+        step,
+    )
 
 
 def _ort_agrees() -> Finding:

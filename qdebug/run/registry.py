@@ -72,6 +72,18 @@ class BackendSpec:
     probe: str = ""
 
     @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What it can do, in words."""
+        known = (
+            (self.executes, "executes"),
+            (self.builds, "builds"),
+            (self.audits, "audits"),
+            (self.profiles, "profiles"),
+            (self.captures, "captures"),
+        )
+        return (*(word for able, word in known if able), *self.precisions)
+
+    @property
     def installed(self) -> bool:
         """Whether every module it needs can be found. None is imported."""
         return all(

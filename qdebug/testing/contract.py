@@ -289,6 +289,9 @@ class BackendContract:
                 products = [built.info.layer_of(name) for name in self.products]
                 found = {p.precision for p in products if p is not None}
                 assert found and found <= {*spec.precisions, "tf32"}
+        observed = runtime.open(proto, ["c"])
+        assert ("c" in observed.run(feeds)) == spec.captures
+        observed.close()
         session = runtime.clean(proto)
         assert session.latency_ms(feeds) > 0
         times = session.layer_times(feeds)
