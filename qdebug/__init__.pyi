@@ -54,50 +54,17 @@ from qdebug.types import Precision as Precision
 from qdebug.types import Progress as Progress
 
 __version__: str
+# fmt: off
 __all__ = [
-    "BackendError",
-    "BisectResult",
-    "BisectSettings",
-    "CalibrateResult",
-    "CalibrateSettings",
-    "Cause",
-    "CompareResult",
-    "CompareSettings",
-    "DoctorResult",
-    "ExportResult",
-    "ExportSettings",
-    "InspectResult",
-    "InspectSettings",
-    "LayerResult",
-    "MetricError",
-    "ModelError",
-    "PlanError",
-    "Precision",
-    "PrecisionPlan",
-    "Progress",
-    "QdebugError",
-    "RangesResult",
-    "RangesSettings",
-    "Run",
-    "SampleError",
-    "Samples",
-    "StoreError",
-    "SweepResult",
-    "SweepSettings",
-    "TensorRange",
-    "TensorResult",
-    "UsageError",
-    "bisect",
-    "calibrate",
-    "compare",
-    "doctor",
-    "export",
-    "inspect",
-    "load_run",
-    "open_samples",
-    "ranges",
-    "sweep",
+    "BackendError", "BisectResult", "BisectSettings", "CalibrateResult", "CalibrateSettings",
+    "Cause", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult", "ExportSettings",
+    "InspectResult", "InspectSettings", "LayerResult", "MetricError", "ModelError", "PlanError",
+    "Precision", "PrecisionPlan", "Progress", "QdebugError", "RangesResult", "RangesSettings",
+    "Run", "SampleError", "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange",
+    "TensorResult", "UsageError", "bisect", "calibrate", "compare", "doctor", "export", "inspect",
+    "load_run", "open_samples", "ranges", "sweep"
 ]
+# fmt: on
 
 Feeds = Mapping[str, ArrayLike]
 Path = str | os.PathLike[str]
@@ -149,62 +116,7 @@ def compare(
 ) -> CompareResult:
     """Compare a quantized or FP16 model with its FP32 reference, tensor by tensor.
 
-    Args:
-        model: The ONNX model; without, the one that the plan names.
-        inputs: Samples to compare on: .npz, .npy, .h5, a directory of them, test_data_set_*,
-            Polygraphy's inputs JSON, or script.py:function.
-        precision: Precision of the candidate.
-        fallback_precision: Precision of layers without an INT8 form.
-        weights: Scales of weights.
-        plan: A precision plan; the layers and ranges that it names are kept.
-        calibration: Ranges to use: scales.yaml, a TensorRT cache or a plan.
-        calib_data: Samples to calibrate on.
-        method: Calibrator: minmax, percentile[:P], entropy, mse, mean-max.
-        samples: Use the first N samples.
-        calib_samples: Calibrate on the first N samples.
-        batch_size: Samples per execution where the batch axis is dynamic.
-        fp16_kernels: How FP16 layers are simulated: as TensorRT's kernels compute them, which
-            sum in FP16, or with exact sums.
-        cache: Reuse what an earlier calibration pass over the same model and data gathered.
-        reference: The FP32 model of one that carries Q/DQ, or a run file whose reference
-            activations are reused.
-        local_samples: Measure local errors on N of the samples, rounded up to whole batches,
-            of which at least two.
-        memory_budget: Memory for captured tensors, such as 512M.
-        metric: End-to-end accuracy: top1, agreement, file.py:function,
-            package.module:function.
-        fail_on: A condition that must hold, such as "output.cosine>=0.99",
-            "layer.sqnr_db>=20" or "metric>=0.95"; repeatable. Metrics: max_abs_err,
-            mean_abs_err, rmse, sqnr_db, cosine, ref_amax, cand_amax, clipped_fraction,
-            nan_count, inf_count, worst_sample_sqnr_db, worst_channel_sqnr_db; of layers also
-            local_sqnr_db, input_clipped_fraction.
-        backend: Where the candidate runs: simulation, onnxruntime, openvino, tensorrt-rtx,
-            tensorrt. `qdebug doctor` lists what is installed.
-        typing: How the builder is told the precisions: strong, by Q/DQ and Casts; TensorRT 10
-            only: implicit, by layer precisions and dynamic ranges, or implicit-cache, by
-            layer precisions and a calibrator's cache.
-        compute_capability: A GPU to build for, such as 8.9; repeatable, one engine for all.
-            tensorrt-rtx only.
-        optimization_level: How long the builder looks for fast kernels, 0 to 5.
-        workspace: Scratch memory, such as 512M.
-        tactic_sources: A trt.TacticSource to allow; repeatable.
-        timing_cache: Kernel times to share between builds. tensorrt only.
-        tf32: Let FP32 layers compute in TF32.
-        sparsity: Use kernels for weights with 2:4 sparsity.
-        plugin: A shared object with plugins; repeatable.
-        refit: Let weights of the engine be replaced later. Needs a GPU to build on.
-        version_compatible: Let the engine run under later versions of the library.
-        save_engine: Write the engine, as trtexec --loadEngine takes it.
-        save_log: Write the verbose log of its build, for `qdebug inspect`.
-        provider: Execution provider of ONNX Runtime, such as CUDA.
-        capture: How an engine's tensors are observed: as further outputs, as debug tensors,
-            or in an engine without fusion.
-        output: Write a run file (HDF5): results, plan, ranges and activations.
-        keep: Activations to keep in it: all, worst:N samples, or none.
-        keep_dtype: How activations are kept.
-        save_plan: Write the plan that was run, ranges included.
-        force: Replace existing files.
-        progress: Called with a `Progress` again and again.
+    The keywords: see `CompareSettings`.
 
     Raises:
         QdebugError: bad input (nothing was written), a runtime that failed, or a metric that
@@ -241,34 +153,7 @@ def calibrate(
 ) -> CalibrateResult:
     """Calibrate by several methods in one pass, and compare them on samples none has seen.
 
-    Args:
-        model: The FP32 ONNX model.
-        calib_data: Samples to calibrate on: .npz, .npy, .h5, a directory of them,
-            test_data_set_*, Polygraphy's inputs JSON, or script.py:function.
-        method: Calibrators to try, with commas: minmax, percentile[:P], entropy, mse, mean-
-            max.
-        calibrator: Your own: file.py:function gets a histogram and returns amax; repeatable.
-        mix: Try the best method of each tensor too.
-        from_cache: Judge an existing calibration too: a TensorRT cache, scales.yaml or a
-            plan.
-        weights: Scales of weights.
-        fallback_precision: Precision of layers without an INT8 form.
-        fp16_kernels: How FP16 layers are simulated: as TensorRT's kernels compute them, which
-            sum in FP16, or with exact sums.
-        weight_method: Ranges of weights: the largest magnitude, or least squared error.
-        samples: Use the first N samples.
-        batch_size: Samples per execution where the batch axis is dynamic.
-        cache: Reuse what an earlier calibration pass over the same model and data gathered.
-        holdout: Samples to judge on.
-        holdout_share: The share of the samples to hold out.
-        metric: End-to-end accuracy: top1, agreement, file.py:function,
-            package.module:function.
-        output: Write the best ranges, for --calibration.
-        trt_cache: Write them as a calibration cache for TensorRT 10, of EntropyCalibration2:
-            what trtexec and, by default, Polygraphy read. For a calibrator of another class
-            change its first line.
-        force: Replace existing files.
-        progress: Called with a `Progress` again and again.
+    The keywords: see `CalibrateSettings`.
 
     Raises:
         QdebugError: bad input, or a runtime that failed.
@@ -296,21 +181,7 @@ def ranges(
 ) -> RangesResult:
     """Dynamic range, histogram and calibration coverage of every tensor.
 
-    Args:
-        source: A run file, or an FP32 ONNX model.
-        calib_data: Samples to run the model on: .npz, .npy, .h5, a directory of them,
-            test_data_set_*, Polygraphy's inputs JSON, or script.py:function.
-        holdout: Other samples: how far do they leave the ranges?
-        samples: Use the first N samples.
-        batch_size: Samples per execution where the batch axis is dynamic.
-        cache: Reuse what an earlier calibration pass over the same model and data gathered.
-        tensors: Only this tensor, with its histogram and calibrators; repeatable.
-        top: Show the first N tensors.
-        sort: The order of the tensors.
-        plot: Draw all ranges over the depth of the network, or with one --tensor its
-            histogram; into a folder both, for each tensor shown.
-        force: Replace existing files.
-        progress: Called with a `Progress` again and again.
+    The keywords: see `RangesSettings`.
 
     Raises:
         QdebugError: bad input, or a runtime that failed.
@@ -380,74 +251,7 @@ def bisect(
     Evaluations are kept in a journal, by which a search that was interrupted goes on; with a metric
     in memory that uses more than plain data there is none.
 
-    Args:
-        model: The ONNX model; without, the one that the plan names.
-        inputs: Samples to compare on: .npz, .npy, .h5, a directory of them, test_data_set_*,
-            Polygraphy's inputs JSON, or script.py:function.
-        precision: Precision of the candidate.
-        fallback_precision: Precision of layers without an INT8 form.
-        weights: Scales of weights.
-        plan: A precision plan; the layers and ranges that it names are kept.
-        calibration: Ranges to use: scales.yaml, a TensorRT cache or a plan.
-        calib_data: Samples to calibrate on.
-        method: Calibrator: minmax, percentile[:P], entropy, mse, mean-max.
-        samples: Use the first N samples.
-        calib_samples: Calibrate on the first N samples.
-        batch_size: Samples per execution where the batch axis is dynamic.
-        fp16_kernels: How FP16 layers are simulated: as TensorRT's kernels compute them, which
-            sum in FP16, or with exact sums.
-        cache: Reuse what an earlier calibration pass over the same model and data gathered.
-        holdout: Samples to verify the answer on.
-        holdout_share: The share of the samples to hold out.
-        metric: End-to-end accuracy: top1, agreement, file.py:function,
-            package.module:function.
-        target: What must hold, such as "output.cosine>=0.999" or "metric>=0.97".
-        max_drop: Instead of a target: how far the metric may fall below FP32's.
-        max_rise: The same for a metric where less is better: how far it may rise.
-        strategy: How to search: auto (predicts the cheapest set that passes, verifies it, and
-            shrinks it); rank (the layers with the largest local errors, by doubling and a
-            binary search); ddmin (delta debugging, which knows neither costs nor ranks);
-            prefix (the first layers, by a binary search, as Polygraphy's debug precision);
-            suffix (the last layers, in the same way); exhaustive (every set, the cheapest
-            first; up to 16 layers).
-        pin_to: Precision of pinned layers; auto takes fp16 where it suffices.
-        pin: Always pin this layer: a name, a pattern with *, or op:TYPE; repeatable.
-        never_pin: Never pin it; repeatable.
-        profile: Count costs in milliseconds: the JSON of trtexec --exportProfile, or a run
-            file of compare on a GPU.
-        profile_layers: What the profiled layers are: the JSON of trtexec --exportLayerInfo,
-            or the build log. Needed where their names do not tell.
-        max_evaluations: Stop a search after N candidates.
-        time_limit: Stop searching after so many seconds.
-        journal: Remember evaluations here; a search that was ended goes on from there.
-        memory_budget: Memory for activations that candidates start from, such as 1G.
-        int8_kernels: Search on ONNX Runtime's INT8 kernels, where they agree with the
-            simulation.
-        select_point: Take this point of the list of error against cost: its number, or knee.
-        backend: Where the candidate runs: simulation, onnxruntime, openvino, tensorrt-rtx,
-            tensorrt. `qdebug doctor` lists what is installed.
-        typing: How the builder is told the precisions: strong, by Q/DQ and Casts; TensorRT 10
-            only: implicit, by layer precisions and dynamic ranges, or implicit-cache, by
-            layer precisions and a calibrator's cache.
-        compute_capability: A GPU to build for, such as 8.9; repeatable, one engine for all.
-            tensorrt-rtx only.
-        optimization_level: How long the builder looks for fast kernels, 0 to 5.
-        workspace: Scratch memory, such as 512M.
-        tactic_sources: A trt.TacticSource to allow; repeatable.
-        timing_cache: Kernel times to share between builds. tensorrt only.
-        tf32: Let FP32 layers compute in TF32.
-        sparsity: Use kernels for weights with 2:4 sparsity.
-        plugin: A shared object with plugins; repeatable.
-        refit: Let weights of the engine be replaced later. Needs a GPU to build on.
-        version_compatible: Let the engine run under later versions of the library.
-        save_engine: Write the engine, as trtexec --loadEngine takes it.
-        save_log: Write the verbose log of its build, for `qdebug inspect`.
-        provider: Execution provider of ONNX Runtime, such as CUDA.
-        capture: How an engine's tensors are observed: as further outputs, as debug tensors,
-            or in an engine without fusion.
-        output: Write the plan that was found.
-        force: Replace existing files.
-        progress: Called with a `Progress` again and again.
+    The keywords: see `BisectSettings`.
 
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
@@ -469,15 +273,7 @@ def inspect(
 ) -> InspectResult:
     """What an engine really is: precision, fusion, formats and tactics of its layers.
 
-    Args:
-        file: An ONNX model, an engine (on its GPU), layer information or a profile of trtexec
-            (JSON), or a verbose build log of qdebug, trtexec, Polygraphy or Python.
-        profile: Times of the same engine's layers (trtexec --exportProfile).
-        model: The ONNX model that was built.
-        diff: Another engine of the same model: what differs?
-        expect: The plan that was asked for; exit 1 if a layer was built in another precision.
-        fail_on: Exit 1 unless it holds, as "int8_share>=0.8" or "reformat_count<=4";
-            repeatable. An unknown name lists all.
+    The keywords: see `InspectSettings`.
 
     Raises:
         QdebugError: a file that cannot be read or is none of the known kinds, a plan that does not
@@ -525,46 +321,7 @@ def sweep(
 ) -> SweepResult:
     """Builder settings against accuracy, latency and build time: every combination is built.
 
-    Args:
-        model: The ONNX model; without, the one that the plan names.
-        inputs: Samples to compare on: .npz, .npy, .h5, a directory of them, test_data_set_*,
-            Polygraphy's inputs JSON, or script.py:function.
-        reference: The FP32 model of one that carries Q/DQ.
-        calibration: Ranges to use: scales.yaml, a TensorRT cache or a plan.
-        calib_data: Samples to calibrate on.
-        method: Calibrator: minmax, percentile[:P], entropy, mse, mean-max.
-        samples: Use the first N samples.
-        calib_samples: Calibrate on the first N samples.
-        batch_size: Samples per execution where the batch axis is dynamic.
-        cache: Reuse what was calibrated, built and measured earlier.
-        fp16_kernels: How FP16 layers are simulated: as TensorRT's kernels compute them, which
-            sum in FP16, or with exact sums.
-        precision: int8+fp16 is FP16 where there is no INT8 form.
-        plan: A precision plan to try beside the precisions; repeatable.
-        weights: Scales of weights.
-        compute_capability: GPUs to build for, such as 8.9; one engine for several with '+'.
-            tensorrt-rtx only.
-        optimization_level: How long the builder looks for fast kernels.
-        tactic_sources: default, none, or names of trt.TacticSource joined by '+'.
-        typing: How the builder is told the precisions; implicit ones in TensorRT 10 only.
-        tf32: Let FP32 layers compute in TF32.
-        sparsity: Use kernels for weights with 2:4 sparsity.
-        refit: Let weights be replaced later.
-        version_compatible: Let the engine run under later versions of the library.
-        fail_on: Exit 1 unless a combination meets it, such as "output.cosine>=0.99",
-            "metric>=0.95" or "int8_share>=0.8"; repeatable.
-        metric: End-to-end accuracy: top1, agreement, file.py:function,
-            package.module:function.
-        backend: The library that builds: onnxruntime, openvino, tensorrt-rtx, tensorrt.
-        workspace: Scratch memory, such as 512M.
-        timing_cache: Kernel times to share between builds. tensorrt only.
-        plugin: A shared object with plugins; repeatable.
-        provider: Execution provider of ONNX Runtime, such as CUDA.
-        save_engines: Write every engine and the log of its build here, by its row in the
-            table: 1.engine, 1.log, …
-        output: Write all figures as CSV.
-        force: Replace existing files.
-        progress: Called with a `Progress` again and again.
+    The keywords: see `SweepSettings`.
 
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
@@ -586,19 +343,7 @@ def export(
 ) -> ExportResult:
     """Write a precision plan or a calibration for another tool.
 
-    Args:
-        plan: A precision plan, or a calibration: scales.yaml or a TensorRT cache, which stand
-            for INT8 in every layer that has that form.
-        model: The FP32 ONNX model.
-        to: What to write: onnx (the explicit Q/DQ + Cast model); trtexec (shell script for
-            trtexec and tensorrt_rtx); polygraphy (network postprocessing script for
-            Polygraphy); python (script that builds the engine with TensorRT's Python API);
-            modelopt (script and exclude lists for NVIDIA's Model Optimizer); ort (arguments
-            of ONNX Runtime's quantizer); trt-cache (TensorRT calibration cache
-            (EntropyCalibration2)).
-        missing: INT8 layers whose inputs have no range: refuse, or leave them in float.
-        output: The file to write.
-        force: Replace existing files.
+    The keywords: see `ExportSettings`.
 
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.

@@ -46,7 +46,7 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
     wrong = _with_code(error)
     root, data = _parse(name, text, wrong)
     if not isinstance(data, dict):
-        raise wrong(f"{name}:{_line_of(root, ())}: is not a mapping of keys to values")
+        raise wrong(f"{name}:{_line_of(root, ())}: the file is not a mapping of keys to values")
     try:
         return schema.model_validate(data)
     except ValidationError as problem:
@@ -155,7 +155,7 @@ def _reason(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return "unknown key"
     if problem["type"] == "missing":
-        return "is missing"
+        return "required key is missing"
     if problem["type"] == "dict_type":
         return f"must be a mapping of names to values (got {problem['input']!r})"
     message = str(problem["msg"]).removeprefix("Value error, ")
@@ -174,7 +174,7 @@ def _hint(schema: type[BaseModel], problem: Any) -> str:
         return f"Known keys: {', '.join(known)}."
     if problem["type"] == "missing" and problem["loc"] == ("schema",):
         expected = schema.model_fields["schema_"].annotation
-        return f"A file of the kind that is wanted says 'schema: {get_args(expected)[0]}'."
+        return f"The file must start with 'schema: {get_args(expected)[0]}'."
     return ""
 
 

@@ -35,7 +35,11 @@ from numpy.typing import ArrayLike
 {imports}
 
 __version__: str
-__all__ = {names}
+# fmt: off
+__all__ = [
+{names}
+]
+# fmt: on
 
 Feeds = Mapping[str, ArrayLike]
 Path = str | os.PathLike[str]
@@ -47,7 +51,13 @@ _PATH = "str | os.PathLike[str]"
 def stub() -> str:
     """The text of the stub, formatted."""
     functions = (_function(name) for name in qdebug._PUBLIC["qdebug.api"])
-    head = _HEAD.format(imports="\n".join(_imports()), names=sorted(qdebug.__all__))
+    names = textwrap.fill(
+        ", ".join(f'"{name}"' for name in sorted(qdebug.__all__)),
+        100,
+        initial_indent="    ",
+        subsequent_indent="    ",
+    )
+    head = _HEAD.format(imports="\n".join(_imports()), names=names)
     text = f'{_FIRST_LINE}"""{qdebug.__doc__}"""\n{head}' + "\n".join(functions)
     for arguments in (["check", "--select", "I,F401", "--fix"], ["format"]):
         text = _ruff(text, *arguments)
@@ -84,20 +94,14 @@ def _overloads(command: Command, returned: str, *, progress: bool) -> str:
     settings = sorted(settings_of(command.settings), key=lambda s: not s.option.positional)
     first, others = settings[0], settings[1:]
     by_plan = any(s.name == "plan" for s in others)  # which may name the model
-    about = {setting.name: setting.option.help for setting in settings}
     keywords = [_parameter(setting) for setting in others]
     extra = []
     if progress:
         extra = ["progress: Callable[[Progress], None] | None = None"]
-        about["progress"] = "Called with a `Progress` again and again."
     head = f"{first.name}: {_type(first)}{' | None = None' if by_plan else ''}"
     doc = (inspect.getdoc(getattr(api, command.name)) or "").split("\n\nArgs:")
     raises = "Raises:" + doc[1].partition("Raises:")[2] if "Raises:" in doc[-1] else ""
-    arguments = "\n".join(
-        textwrap.fill(f"{name}: {text}", 90, initial_indent="    ", subsequent_indent="        ")
-        for name, text in about.items()
-    )
-    text = f"{doc[0]}\n\nArgs:\n{arguments}\n\n{raises}"
+    text = f"{doc[0]}\n\nThe keywords: see `{command.settings.__name__}`.\n\n{raises}"
     first_form = ", ".join([head, "*", *keywords, *extra])
     whole = f"{first.name}: {command.settings.__name__}"
     second_form = ", ".join([whole, "*", *extra] if extra else [whole])

@@ -99,9 +99,7 @@ def resumable(kept: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if kept:
-            print(
-                "qdebug: what is done is kept; the same command goes on from there", file=sys.stderr
-            )
+            print("qdebug: progress is saved; rerun the command to resume", file=sys.stderr)
         raise
 
 

@@ -28,7 +28,7 @@ class BisectSettings(CandidateSettings):
             "Samples to verify the answer on.",
             WHAT,
             metavar="DATA",
-            unset="a share of --inputs",
+            unset="a share of the samples",
             reads=True,
         ),
     ] = None
@@ -114,7 +114,7 @@ class BisectSettings(CandidateSettings):
     journal: Annotated[
         str | None,
         Option(
-            "Remember evaluations here; a search that was ended goes on from there.",
+            "Keep evaluations here; the same command resumes an interrupted search.",
             SEARCH,
             metavar="FILE",
             unset="one in the cache folder",

@@ -65,7 +65,7 @@ class CalibrateSettings:
     from_cache: Annotated[
         str | None,
         Option(
-            "Judge an existing calibration too: a TensorRT cache, scales.yaml or a plan.",
+            "Evaluate an existing calibration too: a TensorRT cache, scales.yaml or a plan.",
             WHAT,
             metavar="FILE",
             reads=True,
@@ -86,10 +86,10 @@ class CalibrateSettings:
     holdout: Annotated[
         DataLike | None,
         Option(
-            "Samples to judge on.",
+            "Evaluation samples.",
             GATE,
             metavar="DATA",
-            unset="a share of --calib-data",
+            unset="a share of the calibration data",
             reads=True,
         ),
     ] = None
@@ -100,7 +100,7 @@ class CalibrateSettings:
     output: Annotated[
         str | None,
         Option(
-            "Write the best ranges, for --calibration.",
+            "Write the best ranges, for use as a calibration.",
             WRITE,
             metavar="scales.yaml",
             short="-o",

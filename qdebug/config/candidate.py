@@ -41,7 +41,7 @@ BATCH_SIZE = Option(
 CACHE = Option(
     "Reuse what an earlier calibration pass over the same model and data gathered.",
     WHAT,
-    off="Run the model to calibrate even if an earlier pass over the same data was kept.",
+    off="Ignore cached results.",
 )
 FP16_KERNELS = Option(
     "How FP16 layers are simulated: as TensorRT's kernels compute them, which sum in FP16, or with "

@@ -151,7 +151,7 @@ _ALL = (
         ShownWithProgress,
         "Precisions and builder settings against error, size, build time and latency.",
         "model.onnx --inputs samples.npz --precision int8,fp16 --optimization-level 0,3,5",
-        more="What was built and measured is kept: a sweep that was ended goes on where it was.",
+        more="What was built and measured is kept: the same command resumes an interrupted sweep.",
     ),
     Command(
         "export",

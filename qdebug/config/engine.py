@@ -58,8 +58,8 @@ class EngineSettings:
     typing: Annotated[
         TypingName,
         Option(
-            "How the builder is told the precisions: strong, by Q/DQ and Casts; TensorRT 10 only: "
-            "implicit, by layer precisions and dynamic ranges, or implicit-cache, by layer "
+            "How precisions are passed to the builder: strong, by Q/DQ and Casts; TensorRT 10 "
+            "only: implicit, by layer precisions and dynamic ranges, or implicit-cache, by layer "
             "precisions and a calibrator's cache.",
             ENGINE,
         ),

@@ -37,7 +37,7 @@ class InspectSettings:
             "The ONNX model that was built.",
             MORE,
             metavar="FILE.onnx",
-            unset="the one that --expect names",
+            unset="the one that the plan names",
             reads=True,
         ),
     ] = None

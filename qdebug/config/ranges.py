@@ -51,7 +51,7 @@ class RangesSettings:
     plot: Annotated[
         str | None,
         Option(
-            "Draw all ranges over the depth of the network, or with one --tensor its histogram; "
+            "Draw all ranges over the depth of the network, or with a single tensor its histogram; "
             "into a folder both, for each tensor shown.",
             SHOW,
             metavar="FILE.svg|FILE.png|FOLDER",

@@ -44,7 +44,7 @@ from qdebug.config.option import (
     Positive,
 )
 from qdebug.config.values import values_of
-from qdebug.run.registry import specs
+from qdebug.run.registry import default_builder, specs
 
 BUILDERS = ", ".join(spec.name for spec in specs() if spec.builds)
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
@@ -68,8 +68,14 @@ class SweepSettings:
     model: Annotated[ModelLike, MODEL_OR_PLAN]
     inputs: Annotated[DataLike, INPUTS]
     backend: Annotated[
-        str, Option(f"The library that builds: {BUILDERS}.", ENGINE, parse=known_backend)
-    ] = "tensorrt-rtx"
+        str,
+        Option(
+            f"The library that builds: {BUILDERS}. By default the first installed one "
+            "that takes builder settings.",
+            ENGINE,
+            parse=known_backend,
+        ),
+    ] = default_builder("optimization_level").name
     precision: Annotated[
         tuple[MixName, ...],
         _axis(
@@ -109,7 +115,7 @@ class SweepSettings:
     ] = ("default",)
     typing: Annotated[
         tuple[TypingName, ...],
-        _axis("How the builder is told the precisions; implicit ones in TensorRT 10 only."),
+        _axis("How precisions are passed to the builder; implicit in TensorRT 10 only."),
     ] = ("strong",)
     tf32: Annotated[tuple[SwitchName, ...], _axis("Let FP32 layers compute in TF32.")] = ("off",)
     sparsity: Annotated[
@@ -140,7 +146,7 @@ class SweepSettings:
         Option(
             "Reuse what was calibrated, built and measured earlier.",
             WHAT,
-            off="Calibrate, build and measure anew, whatever was kept.",
+            off="Ignore cached results.",
         ),
     ] = True
     workspace: Annotated[int | None, WORKSPACE] = None

@@ -96,14 +96,14 @@ class Audit:
         return tuple(x for x in self.layers if x.verdict is AuditVerdict.MISMATCH)
 
 
-def audit(asked: Mapping[str, Precision], info: EngineInfo) -> Audit:
-    """Compare the precision asked for each ONNX node with the one that was built.
+def audit(requested: Mapping[str, Precision], info: EngineInfo) -> Audit:
+    """Compare the precision requested for each ONNX node with the one that was built.
 
     A matrix product is INT8 when the engine's layer that does its work reads Int8 data and, if it
     has weights, Int8 weights (`EngineLayer.precision`). TF32 counts as FP32, and is noted.
 
     Args:
-        asked: node name -> precision. For a plan, the layers' names, which are their anchors'.
+        requested: node name -> precision. For a plan, the layers' names, which are their anchors'.
         info: of the engine, from a detailed source.
 
     Raises:
@@ -116,21 +116,21 @@ def audit(asked: Mapping[str, Precision], info: EngineInfo) -> Audit:
             code="QD-USAGE-AUDIT-NAMES-ONLY",
         )
     nodes = {node.name: node for node in info.nodes}
-    _check_same_model(asked, nodes, info)
-    return Audit(tuple(_row(name, want, nodes.get(name), info) for name, want in asked.items()))
+    _check_same_model(requested, nodes, info)
+    return Audit(tuple(_row(name, want, nodes.get(name), info) for name, want in requested.items()))
 
 
 def _check_same_model(
-    asked: Mapping[str, Precision], nodes: Mapping[str, OnnxNode], info: EngineInfo
+    requested: Mapping[str, Precision], nodes: Mapping[str, OnnxNode], info: EngineInfo
 ) -> None:
     """Single layers may be merged into others; not all products, nor half of a log's nodes."""
-    products = [n for n in asked if n in nodes and nodes[n].op_type in QUANTIZABLE_OPS]
-    absent = [n for n in asked if n not in info.of_node]
+    products = [n for n in requested if n in nodes and nodes[n].op_type in QUANTIZABLE_OPS]
+    absent = [n for n in requested if n not in info.of_node]
     strange = [n for n in absent if n not in nodes]
-    lost = all(n not in info.of_node for n in products or asked)
-    if asked and (lost or (nodes and len(strange) > len(asked) / 2)):
+    lost = all(n not in info.of_node for n in products or requested)
+    if requested and (lost or (nodes and len(strange) > len(requested) / 2)):
         raise UsageError(
-            f"{len(absent)} of the {len(asked)} layers asked for are not in the engine, for "
+            f"{len(absent)} of the {len(requested)} requested layers are not in the engine, for "
             f"example '{absent[0]}'",
             "Give the engine that was built from this model.",
             code="QD-USAGE-AUDIT-OTHER-MODEL",
@@ -159,7 +159,7 @@ def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[Audi
     if info.nodes and node is None:
         return AuditVerdict.UNKNOWN, "not a node of the model that was built"
     if any(layer.named_only for layer in info.layers):
-        return AuditVerdict.UNKNOWN, "no layer's name tells of it"
+        return AuditVerdict.UNKNOWN, "no layer name mentions it"
     if op_type in QUANTIZABLE_OPS:
         return AuditVerdict.UNKNOWN, "no layer names it"
     if op_type in MOVING_OPS:

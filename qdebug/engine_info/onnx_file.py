@@ -31,10 +31,7 @@ _DTYPES = {
     onnx.TensorProto.INT64: "int64",
     onnx.TensorProto.BOOL: "bool",
 }
-_NOTE = (
-    "This is what the model asks for; which kernels TensorRT builds for it is told by the log of "
-    "a build."
-)
+_NOTE = "This is what the model requests; for the kernels that TensorRT builds, see the build log."
 
 
 def info_of_graph(graph: Graph) -> EngineInfo:

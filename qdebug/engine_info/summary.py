@@ -105,7 +105,7 @@ GATE_NAMES: tuple[str, ...] = (
     *("fused_share", "reformat_count", "layer_count", "precision_changes", "left_high"),
     *("unread_qdq", "sparse_share", "total_ms", "warning_count", "mismatch_count", "unknown_count"),
 )
-"""What --fail-on may ask for. Shares are of the matrix products: by number, by
+"""What the setting `fail_on` may name. Shares are of the matrix products: by number, by
 multiply-accumulates, by time. TF32 counts as FP32."""
 
 

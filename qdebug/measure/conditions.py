@@ -88,7 +88,7 @@ def parse_condition(
             code="QD-METRIC-CONDITION-NOT-MEASURED",
         )
     if scope != "metric":
-        _check_known(where, f"metric of scope '{scope}'", name or "", names[scope])
+        _check_known(where, "metric", name or "", names[scope], f" for scope '{scope}'")
     return Condition(text, scope, name or "", operator, _bound(bound, where))
 
 
@@ -140,13 +140,13 @@ def _bound(text: str, where: str) -> float:
     return number
 
 
-def _check_known(where: str, what: str, name: str, known: Sequence[str]) -> None:
+def _check_known(where: str, what: str, name: str, known: Sequence[str], of: str = "") -> None:
     if name in known:
         return
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean '{close[0]}'? " if close else ""
     raise MetricError(
-        f"{where}: unknown {what} '{name}'",
+        f"{where}: unknown {what} '{name}'{of}",
         f"{hint}Known: {', '.join(known)}.",
         code="QD-METRIC-CONDITION-NAME",
     )

@@ -73,8 +73,8 @@ def view(result: CompareResult, *, top: int = 10) -> list[Block]:
 
 
 def _title(result: CompareResult) -> str:
-    simulated = result.engine.not_executed_because if result.engine else True
-    how = "simulated on ONNX Runtime" if simulated else f"on {result.backend}"
+    engine = result.engine
+    how = f"on {engine.library}" if engine and engine.executed else "simulated on ONNX Runtime"
     return (
         f"{printable(result.model.name)}: {_precision(result)} {how} against FP32, "
         f"{counted(result.samples, 'sample')}"
@@ -212,5 +212,6 @@ def _verdict(result: CompareResult) -> Line:
         return Line(f"No gate was set ({option('fail_on')}).")
     failed = sum(not c.passed for c in checked)
     if failed:
-        return Line(f"FAILED: {failed} of {counted(len(checked), 'condition')} failed.", "bad")
+        of = f"{failed} of " if len(checked) > 1 else ""
+        return Line(f"FAILED: {of}{counted(len(checked), 'condition')} failed.", "bad")
     return Line(f"PASSED: {counted(len(checked), 'condition')} passed.", "good")

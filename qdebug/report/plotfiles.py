@@ -19,7 +19,7 @@ _LONGEST_STEM = 80
 
 @dataclass(frozen=True)
 class PlotFiles:
-    """What --plot asks for.
+    """What the setting `plot` asks for.
 
     Attributes:
         path: a .svg or .png file, or a folder (one that exists, or a name without a suffix).

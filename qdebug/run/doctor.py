@@ -153,11 +153,11 @@ def _ort_agrees() -> Finding:
     session = SimulationBackend().open(model, [])
     same = np.array_equal(session.run({"x": values})["y"], fake_quantize(values, scale))
     if same:
-        return Finding("Q/DQ simulation", "ok", "ONNX Runtime rounds as the quantize contract says")
+        return Finding("Q/DQ simulation", "ok", "ONNX Runtime rounds half to even, as specified")
     return Finding(
         "Q/DQ simulation",
         "missing",
-        "ONNX Runtime's QuantizeLinear differs from the quantize contract on this machine",
+        "ONNX Runtime's QuantizeLinear does not quantize as specified on this machine",
         "Try another onnxruntime version, and report this.",
     )
 

@@ -86,10 +86,7 @@ class BackendSpec:
     @property
     def installed(self) -> bool:
         """Whether every module it needs can be found. None is imported."""
-        return all(
-            name in sys.modules or importlib.util.find_spec(name) is not None
-            for name in self.modules
-        )
+        return all(name in sys.modules or _is_importable(name) for name in self.modules)
 
     def open(self, settings: Mapping[str, Any] | None = None, **context: Any) -> Any:
         """Call the factory.
@@ -240,6 +237,13 @@ def specs() -> tuple[BackendSpec, ...]:
     return tuple(found)
 
 
+def default_builder(setting: str) -> BackendSpec:
+    """The first installed backend that builds engines and takes `setting`; the first of all such
+    backends where none is installed."""
+    found = [spec for spec in specs() if spec.builds and setting in spec.settings]
+    return next((spec for spec in found if spec.installed), found[0])
+
+
 def spec_of(name: str) -> BackendSpec:
     """The backend called `name`.
 
@@ -273,6 +277,13 @@ def spec_of(name: str) -> BackendSpec:
             code="QD-BACKEND-PLUGIN",
         )
     return spec
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # by a finder that refuses it
+        return False
 
 
 @cache

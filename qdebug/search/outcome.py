@@ -48,7 +48,7 @@ class PinnedLayer:
 
 @dataclass(frozen=True)
 class Check:
-    """The answer, run once more, literally.
+    """The answer, run once more in the simulation or on the engine.
 
     Attributes:
         on: which samples, for people; `samples` is their number.

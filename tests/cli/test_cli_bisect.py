@@ -281,7 +281,7 @@ def test_a_killed_search_goes_on(desk: Any, how: signal.Signals) -> None:
     _, said = running.communicate(timeout=60)
     assert running.returncode == (130 if how == signal.SIGINT else -9)
     if how == signal.SIGINT:
-        assert b"interrupted" in said and b"the same command goes on" in said
+        assert b"interrupted" in said and b"rerun the command to resume" in said
     done = desk.run("bisect", *flags, "--json", "-")
     assert done.code == 1
     replayed = [h["replayed"] for h in done.json["history"]]

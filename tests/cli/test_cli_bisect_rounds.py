@@ -41,13 +41,13 @@ def test_a_set_that_fails_on_held_out_samples_is_searched_on_with_them(desk: Any
 
 
 def test_a_named_journal_survives_a_second_search(desk: Any) -> None:
-    # With no drop allowed, INT8 kernels and literal Q/DQ disagree about a single sample.
+    # With no drop allowed, INT8 kernels and the simulation disagree about a single sample.
     flags = [*DIGITS, "--max-drop", "0", "--journal", "j", "--json", "-"]
     first, second = desk.run("bisect", *flags), desk.run("bisect", *flags)
     assert first.code == second.code == 0, first.err + second.err
     assert all(h["replayed"] for h in second.json["history"])
     again = any("repeated" in note for note in first.json["notes"])
-    assert Path("j.literal").exists() == again
+    assert Path("j.simulation").exists() == again
 
 
 def test_held_out_samples_do_not_calibrate(desk: Any) -> None:

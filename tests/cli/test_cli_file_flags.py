@@ -60,7 +60,7 @@ def test_a_kind_of_file_that_belongs_to_another_flag(desk: Any) -> None:
     says = ["--plan: scales.yaml:1: schema", "give it as --calibration"]
     desk.refused(*COMPARE, "--plan", "scales.yaml", says=says)
     desk.write("other.yaml", "layers: {}\n")
-    says = ["--plan: other.yaml:1: schema: is missing", "'schema: qdebug.plan/1'"]
+    says = ["--plan: other.yaml:1: schema: required key is missing", "'schema: qdebug.plan/1'"]
     desk.refused(*COMPARE, "--plan", "other.yaml", says=says)
 
 

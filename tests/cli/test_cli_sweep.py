@@ -186,7 +186,7 @@ def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert "the same command goes on from there" in err and "Traceback" not in err
+    assert "rerun the command to resume" in err and "Traceback" not in err
 
 
 @needs_rtx

@@ -255,23 +255,29 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             inner = ", with the tensors measured as outputs: less is fused" if self._capture else ""
             return True, f"Candidates run on engines of {self._engines.name}{inner}."
         if self._capture:
-            return True, "Candidates run on literal Q/DQ: tensors inside them are measured."
+            return True, "Candidates run in the simulation: tensors inside them are measured."
         if Precision.INT8 not in self._bound.precisions.values():
             return True, "No layer runs in INT8: INT8 kernels are not needed."
         if self._sessions is None or not self._sessions.takes(self._bound.precisions):
-            return True, "Candidates run on literal Q/DQ: this base plan has no INT8 kernels."
+            return True, "Candidates run in the simulation: this base plan has no INT8 kernels."
         if literal is not None:
-            return literal, f"Candidates run on {'literal Q/DQ' if literal else 'INT8 kernels'}."
+            return (
+                literal,
+                f"Candidates run {'in the simulation' if literal else 'on INT8 kernels'}.",
+            )
         found = self.agreement = self._compare_modes()
         if found.fast.failure:
-            return True, f"Candidates run on literal Q/DQ: INT8 kernels fail, {found.fast.failure}"
+            return (
+                True,
+                f"Candidates run in the simulation: INT8 kernels fail, {found.fast.failure}",
+            )
         figures = (
             f"output SQNR {found.fast.sqnr_db:.1f} dB against {found.literal.sqnr_db:.1f} dB "
-            f"literally, on {found.samples} samples"
+            f"in the simulation, on {found.samples} samples"
         )
         if found.holds:
             return False, f"Candidates run on INT8 kernels, which agree here: {figures}."
-        return True, f"Candidates run on literal Q/DQ: INT8 kernels do not agree here, {figures}."
+        return True, f"Candidates run in the simulation: INT8 kernels do not agree here, {figures}."
 
     def _compare_modes(self) -> KernelAgreement:
         """The base plan in both modes on a few samples."""

@@ -58,9 +58,9 @@ def in_milliseconds(setup: Setup, runtime: EngineRuntime) -> SearchSpace:
     samples = setup.searched.samples
     ready = _fitted(setup, runtime, setup.searched)
     engine = engine_of(ready, setup.pair, not_run="")
-    asked = build_request(runtime.typing, setup.pair)
+    requested = build_request(runtime.typing, setup.pair)
     first = setup.searched.batches[0]
-    with closing(ready.clean(asked.graph.proto, engine.built)) as session:
+    with closing(ready.clean(requested.graph.proto, engine.built)) as session:
         measured = session.layer_times(samples.feeds(first.start, first.count))
     kernels = kernel_times(engine.info, measured)
     costs = costs_of(kernels, setup.pair, setup.space.costs)

@@ -21,7 +21,7 @@ from qdebug.search.outcome import Check
 from qdebug.search.problem import Measurement, Pins
 from qdebug.store.manifest import package_versions
 
-SEARCHED = "searched samples, literal Q/DQ"
+SEARCHED = "searched samples, simulation"
 ON_ENGINE = "searched samples, on the engine"
 
 
@@ -98,13 +98,13 @@ def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
         "target": one.condition.expression,
         "metric": metric,
         "machine": f"{platform.machine()} {versions}",
-        "execution": "literal" if one.runner.literal else "fast",
+        "execution": "simulation" if one.runner.literal else "fast",
         "fp16_kernels": str(setup.context.fp16_kernels),
     }
 
 
 class Verifier(AbstractContextManager["Verifier"]):
-    """Runs sets of pins once more on the samples of a subset, on literal Q/DQ: those searched, or
+    """Runs sets of pins once more on the samples of a subset, in the simulation: those searched, or
     those that took no part in the search. A context manager.
 
     Attributes:

@@ -40,8 +40,8 @@ _ENGINE_DISAGREES = (
     "repeated on engines."
 )
 _DISAGREE = (
-    "ONNX Runtime's INT8 kernels and literal Q/DQ disagree about the set found: the search was "
-    "repeated on literal Q/DQ."
+    "ONNX Runtime's INT8 kernels and the simulation disagree about the set found: the search was "
+    "repeated in the simulation."
 )
 _MOST_TRIED = 8
 """Sets that passed before and are tried first when the held-out samples join."""
@@ -267,7 +267,7 @@ def _journal(
     if metric is None:  # a function in memory whose result does not depend on its code alone
         return None
     key = search_key(setup, evaluator, metric)
-    again = "" if one.literal is None or not options.int8_kernels else "literal"
+    again = "" if one.literal is None or not options.int8_kernels else "simulation"
     if one.held_out:
         key["held_out"] = setup.held_out.key
         again += "joint"

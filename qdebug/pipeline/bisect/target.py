@@ -22,7 +22,7 @@ from qdebug.pipeline.evaluator import KeptReference
 from qdebug.wording import option
 
 _NAMES = {**GATED, "layer": GATED["tensor"]}
-"""As of --fail-on, without local errors: pinning other layers does not change those."""
+"""As of `fail_on`, without local errors: pinning other layers does not change those."""
 
 
 @dataclass(frozen=True)

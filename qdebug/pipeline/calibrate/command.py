@@ -113,7 +113,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class _Given:
-    """The calibration of --from-cache, and the ranges in it that the model has tensors for."""
+    """The calibration of `from_cache`, and the ranges in it that the model has tensors for."""
 
     file: Ranges
     tensors: Mapping[str, TensorRange]

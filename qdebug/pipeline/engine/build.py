@@ -75,9 +75,9 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
         QdebugError: the library cannot parse or build it.
     """
     check_precisions(runtime.name, pair.precisions.values())
-    asked = build_request(runtime.typing, pair)
-    built = runtime.build(asked.graph.proto)
-    info = with_nodes(built.info, asked.graph) if built.info else None
+    requested = build_request(runtime.typing, pair)
+    built = runtime.build(requested.graph.proto)
+    info = with_nodes(built.info, requested.graph) if built.info else None
     report = EngineReport(
         library=runtime.label,
         built_for=runtime.built_for,
@@ -87,9 +87,9 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
         size_bytes=built.size_bytes,
         layers=len(info.working) if info else 0,
         warnings=built.warnings,
-        audit=audit_plan(pair.model, pair.layers, asked.precisions, info) if info else None,
+        audit=audit_plan(pair.model, pair.layers, requested.precisions, info) if info else None,
     )
-    return Engine(runtime, built, info, report, asked.notes)
+    return Engine(runtime, built, info, report, requested.notes)
 
 
 def check_precisions(backend: str, precisions: Iterable[Precision]) -> None:

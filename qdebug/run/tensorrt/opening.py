@@ -24,7 +24,7 @@ from qdebug.run.tensorrt.serialized import is_engine, read_engine
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _TAKES = (
-    "What tells of an engine: an ONNX model, the engine, the JSON of trtexec --exportLayerInfo or "
+    "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "
     "--exportProfile, or a verbose build log."
 )
 

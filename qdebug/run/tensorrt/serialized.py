@@ -42,7 +42,7 @@ def read_engine(data: bytes, name: str) -> EngineInfo:
     header = engine_header(data)
     if header is not None and not header.whole:
         raise UsageError(
-            f"{name} is a serialized engine of {header.builder}, and is cut off or spoilt",
+            f"{name} is a serialized engine of {header.builder}, and is truncated or corrupt",
             f"Compare its size with the original. {_INSTEAD}",
             code="QD-USAGE-ENGINE-FILE-DAMAGED",
         )
