@@ -46,6 +46,6 @@ def test_an_engine_of_another_version_is_not_executed(rtx: Library, built: Built
 def test_an_engine_that_is_cut_off_is_said_without_a_gpu(built: Built, tmp_path: Path) -> None:
     path = tmp_path / "net.engine"
     path.write_bytes(built("digits_cnn", "int8").engine[:-100])
-    with pytest.raises(UsageError, match="cut off") as caught:
+    with pytest.raises(UsageError, match="truncated") as caught:
         open_engine_file(path)
     assert "--exportLayerInfo" in caught.value.hint
