@@ -67,7 +67,8 @@ def _knee(points: Sequence[Point]) -> int | None:
         return None
     cost = np.array([points[i].cost for i in finite])
     noise = np.array([points[i].noise for i in finite])
-    level = np.log(np.maximum(noise, noise[noise > 0].min() / 10))
+    floor = max(noise[noise > 0].min() / 10, np.finfo(np.float64).tiny)
+    level = np.log(np.maximum(noise, floor))
     x = (cost - cost[0]) / (cost[-1] - cost[0])
     y = (level - level[-1]) / (level[0] - level[-1])
     passed = np.array([points[i].passed for i in finite])
