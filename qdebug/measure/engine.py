@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdebug.engine_info.audit import Audit
-from qdebug.measure.attribution import Attribution, SimulationAgreement
+from qdebug.measure.causes.attribution import Attribution, SimulationAgreement
 from qdebug.measure.observation import CaptureCheck, Preflight
 from qdebug.results import MaybeText, in_json
 from qdebug.run.engine import BuildWarning

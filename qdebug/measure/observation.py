@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qdebug.measure.attribution import RELEVANT_DB, TOLERANCE_DB
+from qdebug.measure.causes.attribution import RELEVANT_DB, TOLERANCE_DB
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.sums import ErrorSums, measure
 from qdebug.results import MaybeText, in_json

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qdebug.measure.engine_causes import ENGINE_LABELS
+from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, LayerResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from qdebug.engine_info.audit import Audit, AuditedLayer, AuditVerdict
-from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH
+from qdebug.measure.causes.attribution import KERNEL, REFERENCE_MISMATCH
 from qdebug.measure.engine import EngineExecution, EngineReport
 from qdebug.measure.observation import CaptureCheck
 from qdebug.report.blocks import Block, Column, Facts, Line, table_of

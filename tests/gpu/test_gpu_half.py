@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from sums import summed_in_fp32
 
-from qdebug.measure.attribution import RELEVANT_DB, TOLERANCE_DB, agreement
+from qdebug.measure.causes.attribution import RELEVANT_DB, TOLERANCE_DB, agreement
 from qdebug.measure.metrics import sqnr_db
 from qdebug.model.graph import Graph
 from qdebug.pipeline.engine.attribute import attribute_engine

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qdebug.measure.attribution import RELEVANT_DB, agreement
+from qdebug.measure.causes.attribution import RELEVANT_DB, agreement
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
 from qdebug.run.engine import CaptureWay
 from qdebug.run.tensorrt.backend import WAYS

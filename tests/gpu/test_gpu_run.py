@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.errors import BackendError
-from qdebug.measure.attribution import RELEVANT_DB
+from qdebug.measure.causes.attribution import RELEVANT_DB
 from qdebug.measure.observation import add_errors, sqnr
 from qdebug.measure.sums import ErrorSums
 from qdebug.pipeline.engine.observe import preflight

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.config.compare import CompareSettings
-from qdebug.measure.causes import inherited_cause
+from qdebug.measure.causes.quantization import inherited_cause
 from qdebug.measure.result import Cause, LayerResult
 from qdebug.pipeline.compare.command import compare
 from qdebug.types import Array

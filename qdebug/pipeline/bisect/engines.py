@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from qdebug.measure.attribution import KERNEL
+from qdebug.measure.causes.attribution import KERNEL
 from qdebug.measure.result import Cause
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.candidates import Engines

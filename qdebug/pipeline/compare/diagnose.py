@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import onnx
 
-from qdebug.measure.causes import harmless_cause, inherited_cause
+from qdebug.measure.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
+from qdebug.measure.causes.quantization import harmless_cause, inherited_cause
 from qdebug.measure.compare import REFERENCE
-from qdebug.measure.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
 from qdebug.measure.result import Cause, LayerResult, TensorResult
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples

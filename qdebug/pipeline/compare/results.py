@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from qdebug.measure.causes.overflow import contained
 from qdebug.measure.compare import ErrorTotals, skipped_tensors
 from qdebug.measure.metrics import metrics_of, sqnr_db
-from qdebug.measure.overflow import contained
 from qdebug.measure.result import (
     Divergence,
     LayerResult,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from qdebug.engine_info.profile import LayerTime
-from qdebug.measure.attribution import Attribution, SimulationAgreement, agreement, attribute
+from qdebug.measure.causes.attribution import Attribution, SimulationAgreement, agreement, attribute
 from qdebug.measure.compare import REFERENCE, Comparison, ErrorTotals
 from qdebug.measure.observation import CaptureCheck
 from qdebug.measure.sums import ErrorSums

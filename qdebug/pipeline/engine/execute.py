@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from qdebug.config.compare import CompareSettings
 from qdebug.engine_info.profile import LayerTime
+from qdebug.measure.causes.engine import attributed_cause, not_as_planned
 from qdebug.measure.compare import REFERENCE
 from qdebug.measure.engine import EngineExecution, EngineReport
-from qdebug.measure.engine_causes import attributed_cause, not_as_planned
 from qdebug.measure.metrics import metrics_of
 from qdebug.measure.result import CompareResult, LayerResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdebug.measure.attribution import Attribution, agreement, attribute
+from qdebug.measure.causes.attribution import Attribution, agreement, attribute
 from qdebug.measure.sums import measure
 
 RNG = np.random.default_rng(0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from qdebug.engine_info.audit import AuditedLayer, AuditVerdict
-from qdebug.measure.attribution import Attribution
-from qdebug.measure.engine_causes import attributed_cause, not_as_planned
+from qdebug.measure.causes.attribution import Attribution
+from qdebug.measure.causes.engine import attributed_cause, not_as_planned
 from qdebug.types import Precision
 
 NAN = math.nan

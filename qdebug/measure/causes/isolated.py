@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qdebug.measure.causes import OperandPart, WeightPart, half_causes, int8_causes
+from qdebug.measure.causes.quantization import OperandPart, WeightPart, half_causes, int8_causes
 from qdebug.measure.metrics import sqnr_db
 from qdebug.measure.result import Cause
 from qdebug.measure.sums import error_energy

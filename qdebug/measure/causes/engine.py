@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from qdebug.engine_info.audit import AuditedLayer
-from qdebug.measure.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
+from qdebug.measure.causes.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
 from qdebug.measure.result import Cause
 from qdebug.wording import option
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from qdebug.measure.causes import half_causes
+from qdebug.measure.causes.quantization import half_causes
 
 
 def labels(*figures: float) -> list[tuple[str, float | None]]:
