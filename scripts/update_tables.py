@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.measure.metrics import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
+from qdebug.run.registry import CAPABILITIES, built_in  # noqa: E402
 from qdebug.search.strategies import STRATEGIES  # noqa: E402
 
 PACKAGE = REPOSITORY / "qdebug"
@@ -109,6 +110,22 @@ def imported_packages() -> dict[str, set[str]]:
     return found
 
 
+def backends() -> str:
+    """What each backend can do."""
+    heads = ("`--backend`", "What it is", *CAPABILITIES, "Precisions", "Get it by")
+    rows = (
+        (
+            f"`{spec.name}`",
+            spec.help,
+            *("yes" if spec.can(capability) else "–" for capability in CAPABILITIES),
+            ", ".join(spec.precisions),
+            spec.install,
+        )
+        for spec in built_in()
+    )
+    return table(heads, rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "calibrators": calibrators,
     "tensor-metrics": tensor_metrics,
@@ -116,6 +133,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "task-metrics": task_metrics,
     "strategies": strategies,
     "packages": packages,
+    "backends": backends,
 }
 
 

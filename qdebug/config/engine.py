@@ -7,29 +7,34 @@ from typing import Annotated, Literal
 
 from qdebug.config.option import ENGINE, Level, Option
 from qdebug.config.values import parse_bytes
-from qdebug.run.registry import DEFAULT, backend_names, spec_of
+from qdebug.run.registry import DEFAULT, only, spec_of, usage
 
 CaptureName = Literal["outputs", "debug", "unfused"]
 TypingName = Literal["strong", "implicit", "implicit-cache"]
 
 WORKSPACE = Option(
-    "Scratch memory, such as 512M.",
+    f"Scratch memory, such as 512M. {only('workspace')}",
     ENGINE,
     metavar="SIZE",
     unset="the library's",
     parse=parse_bytes,
 )
 TIMING_CACHE = Option(
-    "Kernel times to share between builds. tensorrt only.",
+    f"Kernel times to share between builds. {only('timing_cache')}",
     ENGINE,
     metavar="FILE",
     unset="one in the cache folder",
     writes="own",
 )
 PROVIDER = Option(
-    "Execution provider of ONNX Runtime, such as CUDA.", ENGINE, metavar="NAME", unset="the CPU's"
+    f"Execution provider of ONNX Runtime, such as CUDA. {only('provider')}",
+    ENGINE,
+    metavar="NAME",
+    unset="the CPU's",
 )
-PLUGIN = Option("A shared object with plugins; repeatable.", ENGINE, metavar="FILE")
+PLUGIN = Option(
+    f"A shared object with plugins; repeatable. {only('plugin')}", ENGINE, metavar="FILE"
+)
 
 
 def known_backend(name: object) -> str:
@@ -49,8 +54,7 @@ class EngineSettings:
     backend: Annotated[
         str,
         Option(
-            f"Where the candidate runs: {', '.join(backend_names())}. `qdebug doctor` lists what "
-            "is installed.",
+            f"Where the candidate runs: {usage()}. `qdebug doctor` lists what is installed.",
             ENGINE,
             parse=known_backend,
         ),
@@ -60,14 +64,15 @@ class EngineSettings:
         Option(
             "How precisions are passed to the builder: strong, by Q/DQ and Casts; TensorRT 10 "
             "only: implicit, by layer precisions and dynamic ranges, or implicit-cache, by layer "
-            "precisions and a calibrator's cache.",
+            f"precisions and a calibrator's cache. {only('typing')}",
             ENGINE,
         ),
     ] = "strong"
     compute_capability: Annotated[
         tuple[str, ...],
         Option(
-            "A GPU to build for, such as 8.9; repeatable, one engine for all. tensorrt-rtx only.",
+            "A GPU to build for, such as 8.9; repeatable, one engine for all. "
+            f"{only('compute_capability')}",
             ENGINE,
             metavar="X.Y",
             unset="the GPU that is present, or 8.9",
@@ -76,7 +81,7 @@ class EngineSettings:
     optimization_level: Annotated[
         Level | None,
         Option(
-            "How long the builder looks for fast kernels, 0 to 5.",
+            f"How long the builder looks for fast kernels, 0 to 5. {only('optimization_level')}",
             ENGINE,
             metavar="N",
             unset="the library's",
@@ -86,7 +91,7 @@ class EngineSettings:
     tactic_sources: Annotated[
         tuple[str, ...] | None,
         Option(
-            "A trt.TacticSource to allow; repeatable.",
+            f"A trt.TacticSource to allow; repeatable. {only('tactic_sources')}",
             ENGINE,
             metavar="NAME",
             flag="--tactic-source",
@@ -94,20 +99,32 @@ class EngineSettings:
         ),
     ] = None
     timing_cache: Annotated[str | None, TIMING_CACHE] = None
-    tf32: Annotated[bool, Option("Let FP32 layers compute in TF32.", ENGINE)] = False
-    sparsity: Annotated[bool, Option("Use kernels for weights with 2:4 sparsity.", ENGINE)] = False
+    tf32: Annotated[bool, Option(f"Let FP32 layers compute in TF32. {only('tf32')}", ENGINE)] = (
+        False
+    )
+    sparsity: Annotated[
+        bool, Option(f"Use kernels for weights with 2:4 sparsity. {only('sparsity')}", ENGINE)
+    ] = False
     plugin: Annotated[tuple[str, ...], PLUGIN] = ()
     refit: Annotated[
         bool,
-        Option("Let weights of the engine be replaced later. Needs a GPU to build on.", ENGINE),
+        Option(
+            "Let weights of the engine be replaced later. Needs a GPU to build on. "
+            f"{only('refit')}",
+            ENGINE,
+        ),
     ] = False
     version_compatible: Annotated[
-        bool, Option("Let the engine run under later versions of the library.", ENGINE)
+        bool,
+        Option(
+            f"Let the engine run under later versions of the library. {only('version_compatible')}",
+            ENGINE,
+        ),
     ] = False
     save_engine: Annotated[
         str | None,
         Option(
-            "Write the engine, as trtexec --loadEngine takes it.",
+            "Write the engine, as its library loads it (trtexec --loadEngine).",
             ENGINE,
             metavar="FILE",
             writes="new",
@@ -116,7 +133,7 @@ class EngineSettings:
     save_log: Annotated[
         str | None,
         Option(
-            "Write the verbose log of its build, for `qdebug inspect`.",
+            "Write the log of its build, for `qdebug inspect`.",
             ENGINE,
             metavar="FILE",
             writes="new",
@@ -127,7 +144,7 @@ class EngineSettings:
         CaptureName | None,
         Option(
             "How an engine's tensors are observed: as further outputs, as debug tensors, or in an "
-            "engine without fusion.",
+            f"engine without fusion. {only('capture')}",
             ENGINE,
             unset="outputs",
         ),

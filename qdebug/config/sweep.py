@@ -44,9 +44,8 @@ from qdebug.config.option import (
     Positive,
 )
 from qdebug.config.values import values_of
-from qdebug.run.registry import default_builder, specs
+from qdebug.run.registry import default_builder, only, usage
 
-BUILDERS = ", ".join(spec.name for spec in specs() if spec.builds)
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
 LevelName = Literal["default", "0", "1", "2", "3", "4", "5"]
 SwitchName = Literal["off", "on"]
@@ -70,7 +69,7 @@ class SweepSettings:
     backend: Annotated[
         str,
         Option(
-            f"The library that builds: {BUILDERS}. By default the first installed one "
+            f"The library that builds: {usage('builds')}. By default the first installed one "
             "that takes builder settings.",
             ENGINE,
             parse=known_backend,
@@ -97,33 +96,46 @@ class SweepSettings:
     compute_capability: Annotated[
         tuple[str, ...],
         _axis(
-            "GPUs to build for, such as 8.9; one engine for several with '+'. tensorrt-rtx only.",
+            "GPUs to build for, such as 8.9; one engine for several with '+'. "
+            f"{only('compute_capability')}",
             metavar="X.Y",
             unset="the GPU that is present, or 8.9",
         ),
     ] = ()
     optimization_level: Annotated[
-        tuple[LevelName, ...], _axis("How long the builder looks for fast kernels.")
+        tuple[LevelName, ...],
+        _axis(f"How long the builder looks for fast kernels. {only('optimization_level')}"),
     ] = ("default",)
     tactic_sources: Annotated[
         tuple[str, ...],
         _axis(
-            "default, none, or names of trt.TacticSource joined by '+'.",
+            f"default, none, or names of trt.TacticSource joined by '+'. {only('tactic_sources')}",
             metavar="NAMES",
             flag="--tactic-source",
         ),
     ] = ("default",)
     typing: Annotated[
         tuple[TypingName, ...],
-        _axis("How precisions are passed to the builder; implicit in TensorRT 10 only."),
+        _axis(
+            "How precisions are passed to the builder; implicit in TensorRT 10 only. "
+            f"{only('typing')}"
+        ),
     ] = ("strong",)
-    tf32: Annotated[tuple[SwitchName, ...], _axis("Let FP32 layers compute in TF32.")] = ("off",)
-    sparsity: Annotated[
-        tuple[SwitchName, ...], _axis("Use kernels for weights with 2:4 sparsity.")
+    tf32: Annotated[
+        tuple[SwitchName, ...], _axis(f"Let FP32 layers compute in TF32. {only('tf32')}")
     ] = ("off",)
-    refit: Annotated[tuple[SwitchName, ...], _axis("Let weights be replaced later.")] = ("off",)
+    sparsity: Annotated[
+        tuple[SwitchName, ...],
+        _axis(f"Use kernels for weights with 2:4 sparsity. {only('sparsity')}"),
+    ] = ("off",)
+    refit: Annotated[
+        tuple[SwitchName, ...], _axis(f"Let weights be replaced later. {only('refit')}")
+    ] = ("off",)
     version_compatible: Annotated[
-        tuple[SwitchName, ...], _axis("Let the engine run under later versions of the library.")
+        tuple[SwitchName, ...],
+        _axis(
+            f"Let the engine run under later versions of the library. {only('version_compatible')}"
+        ),
     ] = ("off",)
     reference: Annotated[
         ModelLike | None,

@@ -20,6 +20,10 @@ ENGINE_VALUES: tuple[str, ...] = (
 )
 """What a condition may ask of an engine, beside its outputs and the metric."""
 
+NEEDED_FOR = {"build_s": "builds", "size_bytes": "builds", "latency_ms": "executes"}
+"""What a backend must be able to do to tell one of them (run.registry.CAPABILITIES); for all others
+it must audit."""
+
 
 @dataclass(frozen=True)
 class Combination:
@@ -32,6 +36,8 @@ class Combination:
         optimization_level, tactic_sources: "default" is the library's choice.
         typing: how the builder is told the precisions.
         tf32, sparsity, refit, version_compatible: "on" or "off".
+
+    From `optimization_level` on, "" is what the backend does not have.
     """
 
     precision: str

@@ -74,14 +74,11 @@ class BackendSpec:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """What it can do, in words."""
-        known = (
-            (self.executes, "executes"),
-            (self.builds, "builds"),
-            (self.audits, "audits"),
-            (self.profiles, "profiles"),
-            (self.captures, "captures"),
-        )
-        return (*(word for able, word in known if able), *self.precisions)
+        return (*(name for name in CAPABILITIES if self.can(name)), *self.precisions)
+
+    def can(self, capability: str) -> bool:
+        """Whether it has one of CAPABILITIES."""
+        return bool(getattr(self, capability))
 
     @property
     def installed(self) -> bool:
@@ -134,17 +131,59 @@ class BackendSpec:
         for name in given:
             if name in self.settings:
                 continue
-            takers = [s.name for s in _literal().values() if name in s.settings]
-            what = "builds no engine" if not self.builds else "does not have this setting"
-            use = f"Use {' or '.join(option('backend', t) for t in takers)}, or drop" * bool(takers)
+            what = "does not have this setting" if self.builds else CAPABILITIES["builds"]
+            use = _use(takers(name))
             raise UsageError(
                 f"{option(name)}: {option('backend', self.name)} {what}",
-                f"{use or 'Drop'} {option(name)}.",
+                f"{f'{use}, or drop' if use else 'Drop'} {option(name)}.",
                 code="QD-USAGE-BACKEND-SETTING",
+            )
+
+    def require(self, capability: str, wanted_by: str) -> None:
+        """Refuse what needs one of CAPABILITIES, if the backend does not have it.
+
+        Args:
+            wanted_by: what asks for it, as the user wrote it.
+
+        Raises:
+            UsageError: names the backends that have it.
+        """
+        if self.can(capability):
+            return
+        use = _use([s.name for s in specs() if s.can(capability)])
+        raise UsageError(
+            f"{wanted_by}: {option('backend', self.name)} {CAPABILITIES[capability]}",
+            f"{use}." if use else "",
+            code="QD-USAGE-BACKEND-CAPABILITY",
+        )
+
+    def check_precisions(self, wanted: Iterable[str]) -> None:
+        """Refuse precisions that it has no kernels for: it would run other ones in silence.
+
+        Raises:
+            UsageError: names the first of them.
+        """
+        absent = [p for p in dict.fromkeys(wanted) if p not in self.precisions]
+        if absent:
+            raise UsageError(
+                f"{option('backend', self.name)} has no {absent[0].upper()} kernels, and the "
+                f"candidate has layers in {absent[0].upper()}",
+                f"Choose among {', '.join(self.precisions)}, or leave out {option('backend')} to "
+                "simulate it.",
+                code="QD-USAGE-BACKEND-PRECISION",
             )
 
 
 NOT_INSTALLED = "QD-USAGE-BACKEND-NOT-INSTALLED"
+
+CAPABILITIES: Mapping[str, str] = {
+    "executes": "does not execute engines",
+    "builds": "builds no engines",
+    "audits": "does not tell the precisions that layers were built in",
+    "profiles": "does not measure the time of each layer",
+    "captures": "does not let tensors inside a model be observed",
+}
+"""The flags of a BackendSpec, and what a message says of a backend without it."""
 
 FILES_TO_WRITE = frozenset({"save_engine", "save_log"})
 """Settings that the pipeline carries out itself, with what `EngineRuntime.build` gives."""
@@ -225,6 +264,11 @@ def backend_names() -> tuple[str, ...]:
     return (*_literal(), *(name for name in _added() if name not in _literal()))
 
 
+def built_in() -> tuple[BackendSpec, ...]:
+    """Those of this package."""
+    return tuple(_literal().values())
+
+
 def specs() -> tuple[BackendSpec, ...]:
     """All of them that can be read, in the order of `backend_names`; a broken entry point is left
     out, and `spec_of` says why."""
@@ -235,6 +279,25 @@ def specs() -> tuple[BackendSpec, ...]:
         except BackendError:
             continue
     return tuple(found)
+
+
+def takers(setting: str) -> tuple[str, ...]:
+    """The backends that take an engine setting."""
+    return tuple(spec.name for spec in specs() if setting in spec.settings)
+
+
+def only(setting: str) -> str:
+    """Which backends take an engine setting, for help texts."""
+    return f"Only with {', '.join(takers(setting))}."
+
+
+def usage(*capabilities: str) -> str:
+    """Every backend that has these capabilities with all it can do, for help texts."""
+    return "; ".join(
+        f"{spec.name} ({', '.join(spec.capabilities)})"
+        for spec in specs()
+        if all(map(spec.can, capabilities))
+    )
 
 
 def default_builder(setting: str) -> BackendSpec:
@@ -270,13 +333,19 @@ def spec_of(name: str) -> BackendSpec:
             f"Repair or remove the package that adds it ({entry.value}).",
             code="QD-BACKEND-PLUGIN",
         ) from error
-    if not isinstance(spec, BackendSpec) or spec.name != name:
+    if not isinstance(spec, BackendSpec) or spec.name != name or not spec.builds:
         raise BackendError(
-            f"the entry point '{name}' of {GROUP} is not a BackendSpec of that name",
+            f"the entry point '{name}' of {GROUP} is not a BackendSpec of that name that builds",
             f"Repair or remove the package that adds it ({entry.value}).",
             code="QD-BACKEND-PLUGIN",
         )
     return spec
+
+
+def _use(names: Iterable[str]) -> str:
+    """Advice to choose one of these backends; "" for none."""
+    listed = " or ".join(option("backend", name) for name in names)
+    return f"Use {listed}" if listed else ""
 
 
 def _is_importable(module: str) -> bool:

@@ -19,6 +19,7 @@ from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.run.base import Backend
 from qdebug.run.engine import EngineRuntime
+from qdebug.run.registry import spec_of
 from qdebug.search.outcome import PinnedLayer
 from qdebug.search.problem import Measurement, Pins
 from qdebug.search.space import SearchSpace
@@ -50,11 +51,14 @@ def built_answer(setup: Setup, plan: PrecisionPlan) -> Engine | None:
 
 
 def in_milliseconds(setup: Setup, runtime: EngineRuntime) -> SearchSpace:
-    """The search space with costs measured on the engine of nothing pinned, layer by layer.
+    """The search space with costs measured on the engine of nothing pinned, layer by layer; as it
+    was, where the backend measures no layers.
 
     Raises:
         QdebugError: the engine cannot be built or run.
     """
+    if not spec_of(runtime.name).profiles:
+        return setup.space
     samples = setup.searched.samples
     ready = _fitted(setup, runtime, setup.searched)
     engine = engine_of(ready, setup.pair, not_run="")

@@ -21,7 +21,7 @@ from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.compare.lockstep import open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
-from qdebug.pipeline.engine.build import check_parsed, open_runtime
+from qdebug.pipeline.engine.build import check_parsed, check_requested, open_runtime
 from qdebug.pipeline.engine.latency import is_run_file, profiled_costs, read_kernels
 from qdebug.pipeline.model_pair import (
     CalibratedPlan,
@@ -81,6 +81,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     target = read_target(settings)
     engine = open_runtime(settings, cached=settings.cache, progress=progress)
     plan = plan_from(settings)
+    check_requested(settings.backend, plan)
     if plan.precision is Precision.FP32:
         raise UsageError(
             f"{option('precision')}: in FP32 there is nothing to pin",
@@ -175,20 +176,32 @@ def _space(
         wanted = getattr(settings, setting)
         return [x.name for x in select_layers(wanted, pair.model, pair.layers, setting)]
 
-    pin_to = settings.pin_to
-    if pin_to is None and Precision.FP16 not in spec_of(settings.backend).precisions:
-        pin_to = "fp32"
+    pin_to = _pin_to(settings)
     space = search_space(
         pair.precisions,
         _costs(settings.profile, pair, samples, kernels),
         rated,
-        pin_to=PinTo(pin_to) if pin_to else None,
+        pin_to=pin_to,
         pin=named("pin"),
         never_pin=named("never_pin"),
     )
     if settings.strategy == "exhaustive":
         check_count(len(space.problem.items))
     return space
+
+
+def _pin_to(settings: BisectSettings) -> PinTo | None:
+    """Where layers may be pinned to: auto means what the backend has.
+
+    Raises:
+        UsageError: it has no such kernels.
+    """
+    spec, wanted = spec_of(settings.backend), settings.pin_to
+    if wanted in (None, "auto") and Precision.FP16 not in spec.precisions:
+        return PinTo.FP32
+    if wanted in (Precision.FP16, Precision.FP32):
+        spec.check_precisions([wanted])
+    return PinTo(wanted) if wanted else None
 
 
 def _costs(

@@ -42,7 +42,7 @@ from qdebug.pipeline.compare.run_file import (
     stored_rows,
 )
 from qdebug.pipeline.context import Context, simulation_context
-from qdebug.pipeline.engine.build import engine_of, fitted, open_runtime
+from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
 from qdebug.pipeline.evaluator import OutputKeeper, Sink
@@ -74,6 +74,7 @@ def compare(
     with ExitStack() as stack:
         stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
         plan = plan_from(settings)
+        check_requested(settings.backend, plan)
         model = load_model(settings.model, plan)
         if runtime is not None:
             check_model(runtime.typing, model)

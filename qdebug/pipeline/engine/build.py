@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,18 +10,18 @@ from qdebug.config.engine import EngineSettings
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.onnx_file import with_nodes
 from qdebug.engine_info.plan_audit import audit_plan
-from qdebug.errors import UsageError
 from qdebug.measure.engine import EngineReport
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch, Samples
 from qdebug.outputfiles import check_writable, make_folder, write_bytes, write_text
 from qdebug.pipeline.engine.request import build_request
 from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import PrecisionPlan
 from qdebug.run.engine import BuiltEngine, EngineRuntime, Shape
 from qdebug.run.host import as_runtime
 from qdebug.run.registry import spec_of
 from qdebug.store.cache import cache_folder
-from qdebug.types import Precision, ProgressCallback, ignore_progress
+from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 
@@ -74,7 +74,7 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
     Raises:
         QdebugError: the library cannot parse or build it.
     """
-    check_precisions(runtime.name, pair.precisions.values())
+    spec_of(runtime.name).check_precisions(pair.precisions.values())
     requested = build_request(runtime.typing, pair)
     built = runtime.build(requested.graph.proto)
     info = with_nodes(built.info, requested.graph) if built.info else None
@@ -92,22 +92,16 @@ def engine_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str | None = 
     return Engine(runtime, built, info, report, requested.notes)
 
 
-def check_precisions(backend: str, precisions: Iterable[Precision]) -> None:
-    """Refuse precisions that a backend has no kernels for: it would run other ones in silence.
+def check_requested(backend: str, plan: PrecisionPlan) -> None:
+    """Refuse, before anything is run, a plan that requests precisions which the backend does not
+    have. Its fallback precision is not among them: whether a layer needs it shows in the pair.
 
     Raises:
         UsageError: names the first of them.
     """
     spec = spec_of(backend)
-    absent = [p for p in dict.fromkeys(precisions) if p not in spec.precisions]
-    if absent:
-        raise UsageError(
-            f"{option('backend', backend)} has no {absent[0].upper()} kernels, and the candidate "
-            f"has layers in {absent[0].upper()}",
-            f"Choose among {', '.join(spec.precisions)}, or leave out {option('backend')} to "
-            "simulate it.",
-            code="QD-USAGE-BACKEND-PRECISION",
-        )
+    if spec.builds:
+        spec.check_precisions([plan.precision, *plan.layers.values()])
 
 
 def check_parsed(runtime: EngineRuntime, pair: ModelPair, samples: Samples) -> None:

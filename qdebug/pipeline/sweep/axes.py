@@ -13,18 +13,24 @@ from qdebug.config.engine import EngineSettings, TypingName
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
-from qdebug.measure.sweep import ENGINE_VALUES, Combination, SweepRow, idle_axes
+from qdebug.measure.sweep import ENGINE_VALUES, NEEDED_FOR, Combination, SweepRow, idle_axes
 from qdebug.pipeline.compare.gate import missing_metric
 from qdebug.pipeline.engine.build import open_runtime
+from qdebug.pipeline.engine.request import STRONG
 from qdebug.pipeline.model_pair import names_model
 from qdebug.plan.pair import ModelPair
 from qdebug.run.engine import EngineRuntime
-from qdebug.run.registry import spec_of, specs
+from qdebug.run.registry import spec_of
 from qdebug.types import Precision, ProgressCallback
 from qdebug.wording import option
 
 _DEFAULT = "default"
 _ENGINE_SETTINGS = frozenset(f.name for f in fields(EngineSettings)) - {"backend"}
+_AXES = (
+    *("compute_capability", "optimization_level", "tactic_sources", "typing"),
+    *("tf32", "sparsity", "refit", "version_compatible"),
+)
+"""What is tried of a builder, as far as the backend has it."""
 _SCOPES = ("output", "metric", "layer", "tensor")
 
 
@@ -98,6 +104,27 @@ def _compared(settings: SweepSettings, **chosen: str | None) -> CompareSettings:
     )
 
 
+def check_backend(settings: SweepSettings, conditions: Sequence[Condition]) -> None:
+    """Find out, before anything is built, whether the backend can do what is asked of it.
+
+    Raises:
+        UsageError: it builds nothing, does not take a setting, or does not tell what a condition is
+            about.
+    """
+    spec = spec_of(settings.backend)
+    spec.require("builds", "sweep")
+    spec.check_settings(
+        f.name
+        for f in fields(settings)
+        if f.name in _ENGINE_SETTINGS and getattr(settings, f.name) != f.default
+    )
+    if settings.save_engines and "save_engine" not in spec.settings:
+        spec.check_settings(["save_engines"])
+    for condition in conditions:
+        needed = NEEDED_FOR.get(condition.name, "audits") if not condition.scope else "builds"
+        spec.require(needed, option("fail_on", condition.expression))
+
+
 def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[BuilderPoint]:
     """The product of the builder's axes; the library supports every value.
 
@@ -105,27 +132,8 @@ def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[
         BackendError, UsageError: the library is not there, or has no such value.
     """
     spec = spec_of(settings.backend)
-    if not spec.builds:
-        others = [s.name for s in specs() if s.builds]
-        raise UsageError(
-            f"{option('backend', spec.name)} builds no engines, so there is nothing to sweep",
-            f"Use {' or '.join(option('backend', name) for name in others)}.",
-            code="QD-USAGE-SWEEP-BACKEND",
-        )
-    spec.check_settings(
-        f.name
-        for f in fields(settings)
-        if f.name in _ENGINE_SETTINGS and getattr(settings, f.name) != f.default
-    )
-    axes: dict[str, Sequence[str]] = {
-        "compute_capability": settings.compute_capability or ("",),
-        "optimization_level": settings.optimization_level,
-        "tactic_sources": settings.tactic_sources,
-        "typing": settings.typing,
-        "tf32": settings.tf32,
-        "sparsity": settings.sparsity,
-        "refit": settings.refit,
-        "version_compatible": settings.version_compatible,
+    axes = {
+        axis: getattr(settings, axis) or ("",) if axis in spec.settings else ("",) for axis in _AXES
     }
     points = product(*axes.values())
     return [_point(settings, dict(zip(axes, values, strict=True)), progress) for values in points]
@@ -134,18 +142,18 @@ def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[
 def _point(
     settings: SweepSettings, values: Mapping[str, str], progress: ProgressCallback
 ) -> BuilderPoint:
-    named = {_DEFAULT: None, "none": ()}
+    named = {"": None, _DEFAULT: None, "none": ()}
     capability, level, sources = (
         values[axis] for axis in ("compute_capability", "optimization_level", "tactic_sources")
     )
     engine = EngineSettings(
         backend=settings.backend,
         compute_capability=tuple(capability.split("+")) if capability else (),
-        optimization_level=None if level == _DEFAULT else int(level),
+        optimization_level=None if level in ("", _DEFAULT) else int(level),
         workspace=settings.workspace,
         tactic_sources=named[sources] if sources in named else tuple(sources.split("+")),
         timing_cache=settings.timing_cache,
-        typing=cast("TypingName", values["typing"]),
+        typing=cast("TypingName", values["typing"] or STRONG),
         tf32=values["tf32"] == "on",
         sparsity=values["sparsity"] == "on",
         refit=values["refit"] == "on",

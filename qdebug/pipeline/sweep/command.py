@@ -17,7 +17,7 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.outputfiles import make_folder, write_bytes, write_text
 from qdebug.pipeline.context import Context, simulation_context
-from qdebug.pipeline.engine.build import shapes_of
+from qdebug.pipeline.engine.build import check_requested, shapes_of
 from qdebug.pipeline.model_pair import (
     bind_user_plan,
     build_pair,
@@ -29,6 +29,7 @@ from qdebug.pipeline.sweep.axes import (
     BuilderPoint,
     Variant,
     builder_points,
+    check_backend,
     idle_note,
     read_conditions,
     variants_of,
@@ -56,9 +57,10 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     started = time.perf_counter()
     conditions = read_conditions(settings)
     metric = load_metric(settings.metric) if settings.metric else None
+    check_backend(settings, conditions)
     points = builder_points(settings, progress)
     variants = variants_of(settings)
-    models = _Models(settings.model, {})
+    models = _Models(settings.model, settings.backend, {})
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
     if metric is not None and metric.needs_labels:
@@ -112,6 +114,7 @@ class _Models:
     """The user's model, prepared once for each opset that a plan needs."""
 
     path: str
+    backend: str
     _known: dict[int, Model]
 
     def of(self, plan: PrecisionPlan) -> Model:
@@ -123,6 +126,7 @@ class _Models:
     def checked(self, variant: Variant) -> PrecisionPlan:
         """The plan of a variant, which fits the model: found out before anything is built."""
         plan = plan_from(variant.settings)
+        check_requested(self.backend, plan)
         model = self.of(plan)
         if not model.quantized:
             bind_user_plan(plan, model, variant.settings.plan)
