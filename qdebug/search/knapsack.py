@@ -16,6 +16,9 @@ _STEPS = 30_000
 """Decisions that are tried; a limit that is the same on every machine, unlike one in seconds."""
 _GAP = 1e-3
 """The share of its cost by which the set found may exceed the cheapest."""
+_ROUNDING = 1e-12
+"""By which sums of the same noises may differ, relative to what is allowed: it depends on the order
+in which they are added up."""
 _EACH = 1e-6
 """A small price for every layer, relative to the most expensive one: of two sets at equal cost the
 smaller is taken."""
@@ -41,7 +44,7 @@ def cheapest(costs: Floats, noise: Floats, allowed: float, failed: Sequence[Mask
     prices = costs / (costs.max() or 1.0) + _EACH
     order = np.argsort(-prices / noise, kind="stable")
     outside = [_bits(~mask[order]) for mask in failed]
-    lowered = _lowered(prices[order], noise[order], allowed, outside)
+    lowered = _lowered(prices[order], noise[order], allowed * (1 + _ROUNDING), outside)
     if lowered is None:
         return None
     raised = np.ones(len(costs), np.bool_)

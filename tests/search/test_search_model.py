@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from synthetic import FP16, additive, layers, problem, search
 
@@ -84,6 +84,7 @@ def test_without_slack_or_order_the_link_stays_in_the_middle() -> None:
     st.lists(st.tuples(st.floats(0, 10), positive), min_size=1, max_size=8),
     st.floats(0, 1), st.lists(st.integers(0, 255), max_size=4),
 )  # fmt: skip
+@example([(1.0, 1.0), (1.0, 6144.0), (1.0, 2047.0001)], 1.0, [])
 def test_the_cheapest_set(rows: list[tuple[float, float]], share: float, bits: list[int]) -> None:
     costs, noise = np.array(rows).T
     count, allowed = len(rows), share * float(noise.sum())
