@@ -41,7 +41,7 @@ _PUBLIC = {
     "qdebug.search.outcome": ("BisectResult",),
     "qdebug.run.doctor": ("DoctorResult",),
     "qdebug.plan.export": ("ExportResult",),
-    "qdebug.store.run": ("Run",),
+    "qdebug.measure.recorded": ("Run",),
     "qdebug.model.samples": ("Samples",),
     "qdebug.plan.plan": ("PrecisionPlan", "TensorRange"),
     "qdebug.types": ("Precision", "Progress"),

@@ -38,6 +38,7 @@ from qdebug.errors import UsageError as UsageError
 from qdebug.measure.calibration import CalibrateResult as CalibrateResult
 from qdebug.measure.inspection import InspectResult as InspectResult
 from qdebug.measure.ranges import RangesResult as RangesResult
+from qdebug.measure.recorded import Run as Run
 from qdebug.measure.result import Cause as Cause
 from qdebug.measure.result import CompareResult as CompareResult
 from qdebug.measure.result import LayerResult as LayerResult
@@ -49,7 +50,6 @@ from qdebug.plan.plan import PrecisionPlan as PrecisionPlan
 from qdebug.plan.plan import TensorRange as TensorRange
 from qdebug.run.doctor import DoctorResult as DoctorResult
 from qdebug.search.outcome import BisectResult as BisectResult
-from qdebug.store.run import Run as Run
 from qdebug.types import Precision as Precision
 from qdebug.types import Progress as Progress
 
@@ -77,8 +77,13 @@ def compare(
     precision: Literal["int8", "fp16", "fp32"] | None = None,
     fallback_precision: Literal["fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,
-    plan: str | os.PathLike[str] | PrecisionPlan | None = None,
-    calibration: str | os.PathLike[str] | CalibrateResult | Mapping[str, float] | None = None,
+    plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
+    calibration: str
+    | os.PathLike[str]
+    | CalibrateResult
+    | PrecisionPlan
+    | Mapping[str, float]
+    | None = None,
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     method: str = "minmax",
     samples: int | None = None,
@@ -135,7 +140,12 @@ def calibrate(
     method: Sequence[str] = ("minmax", "percentile", "entropy", "mse", "mean-max"),
     calibrator: Sequence[str | Callable[..., float]] = (),
     mix: bool = False,
-    from_cache: str | os.PathLike[str] | None = None,
+    from_cache: str
+    | os.PathLike[str]
+    | CalibrateResult
+    | PrecisionPlan
+    | Mapping[str, float]
+    | None = None,
     weights: Literal["per-channel", "per-tensor"] = "per-channel",
     fallback_precision: Literal["fp16", "fp32"] = "fp32",
     fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
@@ -199,8 +209,13 @@ def bisect(
     precision: Literal["int8", "fp16", "fp32"] | None = None,
     fallback_precision: Literal["fp16", "fp32"] | None = None,
     weights: Literal["per-channel", "per-tensor"] | None = None,
-    plan: str | os.PathLike[str] | PrecisionPlan | None = None,
-    calibration: str | os.PathLike[str] | CalibrateResult | Mapping[str, float] | None = None,
+    plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
+    calibration: str
+    | os.PathLike[str]
+    | CalibrateResult
+    | PrecisionPlan
+    | Mapping[str, float]
+    | None = None,
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     method: str = "minmax",
     samples: int | None = None,
@@ -218,7 +233,7 @@ def bisect(
     pin_to: Literal["fp16", "fp32", "auto"] | None = None,
     pin: Sequence[str] = (),
     never_pin: Sequence[str] = (),
-    profile: str | os.PathLike[str] | None = None,
+    profile: str | os.PathLike[str] | CompareResult | Run | None = None,
     profile_layers: str | os.PathLike[str] | None = None,
     max_evaluations: int | None = None,
     time_limit: float | None = None,
@@ -267,8 +282,8 @@ def inspect(
     *,
     profile: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,
-    diff: str | os.PathLike[str] | None = None,
-    expect: str | os.PathLike[str] | PrecisionPlan | None = None,
+    diff: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    expect: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     fail_on: Sequence[str] = (),
 ) -> InspectResult:
     """What an engine really is: precision, fusion, formats and tactics of its layers.
@@ -288,7 +303,12 @@ def sweep(
     *,
     inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
-    calibration: str | os.PathLike[str] | CalibrateResult | Mapping[str, float] | None = None,
+    calibration: str
+    | os.PathLike[str]
+    | CalibrateResult
+    | PrecisionPlan
+    | Mapping[str, float]
+    | None = None,
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     method: str = "minmax",
     samples: int | None = None,
@@ -297,7 +317,7 @@ def sweep(
     cache: bool = True,
     fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
     precision: Sequence[Literal["int8", "fp16", "fp32", "int8+fp16"]] = (),
-    plan: Sequence[str | os.PathLike[str] | PrecisionPlan] = (),
+    plan: Sequence[str | os.PathLike[str] | PrecisionPlan | BisectResult | Run] = (),
     weights: Sequence[Literal["per-channel", "per-tensor"]] = (),
     compute_capability: Sequence[str] = (),
     optimization_level: Sequence[Literal["default", "0", "1", "2", "3", "4", "5"]] = ("default",),
@@ -333,7 +353,7 @@ def sweep(
 ) -> SweepResult: ...
 @overload
 def export(
-    plan: str | os.PathLike[str] | PrecisionPlan,
+    plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run,
     *,
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,
     to: str = "onnx",

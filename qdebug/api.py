@@ -7,7 +7,7 @@ Each takes the options of its command as keywords, under the names of the flags 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdebug.config.bisect import BisectSettings
@@ -18,8 +18,7 @@ from qdebug.config.inspect import InspectSettings
 from qdebug.config.option import settings_of
 from qdebug.config.ranges import RangesSettings
 from qdebug.config.sweep import SweepSettings
-from qdebug.errors import UsageError, given_by
-from qdebug.inmemory import InMemory
+from qdebug.errors import UsageError
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from qdebug.measure.calibration import CalibrateResult
     from qdebug.measure.inspection import InspectResult
     from qdebug.measure.ranges import RangesResult
+    from qdebug.measure.recorded import Run
     from qdebug.measure.result import CompareResult
     from qdebug.measure.sweep import SweepResult
     from qdebug.model.samples import Samples
     from qdebug.plan.export import ExportResult
     from qdebug.run.doctor import DoctorResult
     from qdebug.search.outcome import BisectResult
-    from qdebug.store.run import Run
 
 SettingsT = TypeVar("SettingsT")
 
@@ -194,6 +193,7 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
+    from qdebug.config.objects import as_settings
     from qdebug.measure.calibration import CalibrateResult
     from qdebug.pipeline.export import export_plan
     from qdebug.search.outcome import BisectResult
@@ -201,7 +201,7 @@ def export(plan: Any = None, **settings: Any) -> ExportResult:
     if isinstance(plan, BisectResult | CalibrateResult):
         settings.setdefault("model", plan.model.path)
     if isinstance(plan, CalibrateResult):
-        plan = _calibration(plan)
+        plan = as_settings(CompareSettings, {"calibration": plan})["calibration"]
     checked = _settings(ExportSettings, plan, settings)
     return export_plan(
         checked.plan,
@@ -226,7 +226,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     Raises:
         StoreError: no such file, or not a run file that is whole.
     """
-    from qdebug.store.run import Run
+    from qdebug.measure.recorded import Run
 
     return Run(os.fspath(path))
 
@@ -245,11 +245,12 @@ def open_samples(
     Raises:
         QdebugError: the data or the model cannot be read, or do not fit.
     """
+    from qdebug.config.objects import as_settings
     from qdebug.model.load import read_model
     from qdebug.model.prepare import prepare_model
     from qdebug.model.samples import open_samples as opened
 
-    given = _in_settings({"inputs": data, "model": model})
+    given = as_settings(CompareSettings, {"inputs": data, "model": model})
     inputs = prepare_model(read_model(given["model"])).graph.inputs
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
 
@@ -266,6 +267,7 @@ def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> Se
         UsageError: an unknown keyword, a value that cannot be, or one that is missing.
         QdebugError: an object in memory that cannot be used, or a file that cannot be written.
     """
+    from qdebug.config.objects import as_settings
     from qdebug.config.resolve import from_keywords
     from qdebug.pipeline.preflight import check_files, planned_model
 
@@ -281,103 +283,6 @@ def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> Se
         values = {s.name: value for s, value in every.items() if value is not s.default}
     elif first is not None:
         values[next(s.name for s in settings_of(kind) if s.option.positional)] = first
-    settings = from_keywords(kind, _in_settings(values), planned_model)
+    settings = from_keywords(kind, as_settings(kind, values), planned_model)
     check_files(settings)
     return settings
-
-
-def _in_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` as settings hold them: paths as text, objects in memory under a name."""
-    found = {}
-    for name, value in values.items():
-        convert = _CONVERTED.get(name)
-        if isinstance(value, os.PathLike) and convert is not _plans:  # a Run has a plan of its own
-            value = os.fspath(value)
-        if convert is not None and not isinstance(value, str | None):
-            with given_by(name):
-                value = convert(value)
-        found[name] = value
-    return found
-
-
-def _model_in_memory(value: Any) -> InMemory:
-    import onnx
-
-    if not isinstance(value, onnx.ModelProto):
-        raise _not_usable(value, "a path or an onnx.ModelProto")
-    return InMemory("the model given in memory", value)
-
-
-def _samples_in_memory(value: Any) -> InMemory:
-    from qdebug.model.samples import samples_in_memory
-
-    return samples_in_memory(value)
-
-
-def _metric_in_memory(value: Any) -> InMemory:
-    from qdebug.measure.task import metric_in_memory
-
-    if not callable(value):
-        raise _not_usable(value, "the name of a metric or a function")
-    return metric_in_memory(value)
-
-
-def _calibrators(value: Any) -> Any:
-    from qdebug.calibrators.user import calibrator_in_memory
-
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return tuple(calibrator_in_memory(item) if callable(item) else item for item in items)
-
-
-def _plans(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return tuple(item if isinstance(item, str) else _plans(item) for item in value)
-    from qdebug.plan.plan import PrecisionPlan
-
-    value = getattr(value, "plan", value)  # of a BisectResult or a Run
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if not isinstance(value, PrecisionPlan):
-        raise _not_usable(value, "a path, a PrecisionPlan or a BisectResult")
-    return InMemory("the plan given in memory", value)
-
-
-def _calibration(value: Any) -> InMemory:
-    from qdebug.measure.calibration import CalibrateResult
-    from qdebug.plan.plan import TensorRange
-    from qdebug.plan.rangesfile import Ranges
-
-    name, digest = "the calibration given in memory", ""
-    if isinstance(value, CalibrateResult):
-        digest, value = value.model.sha256, {**value.chosen.ranges, **value.weights}
-    if not isinstance(value, Mapping):
-        raise _not_usable(value, "a path, a CalibrateResult, or a dict of amax by tensor")
-    tensors = {
-        str(tensor): amax if isinstance(amax, TensorRange) else TensorRange(float(amax))
-        for tensor, amax in value.items()
-    }
-    return InMemory(name, Ranges(tensors, True, "ranges by tensor", digest))
-
-
-_CONVERTED: dict[str, Callable[[Any], Any]] = {
-    "model": _model_in_memory,
-    "file": _model_in_memory,
-    "source": _model_in_memory,
-    "reference": _model_in_memory,
-    "inputs": _samples_in_memory,
-    "calib_data": _samples_in_memory,
-    "holdout": _samples_in_memory,
-    "metric": _metric_in_memory,
-    "calibrator": _calibrators,
-    "plan": _plans,
-    "calibration": _calibration,
-}
-"""How objects become settings, by the name of the setting."""
-
-
-def _not_usable(value: object, wanted: str) -> UsageError:
-    return UsageError(
-        f"a value of type {type(value).__name__} cannot be used",
-        f"Give {wanted}.",
-        code="QD-USAGE-TYPE",
-    )

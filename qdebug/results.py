@@ -24,7 +24,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import PurePath
 from types import ModuleType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from qdebug.errors import UsageError
 from qdebug.outputfiles import check_new, write_text
@@ -94,6 +94,18 @@ class Result:
         """The result as JSON types: what `--json` writes, and what its JSON Schema describes."""
         return {"schema": self.SCHEMA, **to_json(self)}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The result that `to_dict` made `data` of; what that leaves out has its default.
+
+        Raises:
+            ValueError: it is of another schema; see also `from_json`.
+        """
+        if data["schema"] != cls.SCHEMA:
+            raise ValueError(f"the schema is {data['schema']!r}, not {cls.SCHEMA!r}")
+        found: Self = from_json(cls, data)
+        return found
+
     def to_pandas(self) -> Any:
         """The main table as a `pandas.DataFrame`: a row for each layer, tensor, method or
         combination, nested values under dotted names. NaN and infinities stay what they are.
@@ -149,12 +161,6 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(rows)
 
 
-def stored_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a result's JSON as `Result.rows` has it: flat, with NaN and infinities."""
-    odd = {key: float(text) for key, text in row.get("non_finite", {}).items()}
-    return _flat({key: row[key] for key in row if key != "non_finite"} | odd)
-
-
 def report(module: str) -> ModuleType:
     """A module of `report`, found when it is needed: reports are made from results, and so stand
     above them."""
@@ -164,6 +170,58 @@ def report(module: str) -> ModuleType:
 def to_json(value: Any) -> Any:
     """`value` as types that JSON has; see the module about NaN and infinities."""
     return _strict(_plain(value))
+
+
+def from_json(kind: Any, data: Any) -> Any:
+    """The value of type `kind` that `to_json` made `data` of.
+
+    Fields that are hidden in the JSON, or that an earlier version did not write, get their
+    defaults; keys that are not known are left out. A null in a list of numbers is NaN, whatever it
+    was.
+
+    Raises:
+        TypeError: it was not made of such a value; or AttributeError, KeyError or ValueError.
+    """
+    kind, _ = _unmarked(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        if data is None and type(None) in arguments:
+            return None
+        (kind,) = (a for a in arguments if a is not type(None))
+        return from_json(kind, data)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        odd = data.get("non_finite", {})
+        return {
+            key: from_json(arguments[1], odd.get(key, value))
+            for key, value in data.items()
+            if key != "non_finite"
+        }
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return tuple(from_json(arguments[0], item) for item in data)
+    if kind is float:
+        return math.nan if data is None else float(data)
+    if is_dataclass(kind):
+        return _record_from(kind, data)
+    if origin is None and not isinstance(data, kind) and not issubclass(kind, (Enum, PurePath)):
+        raise TypeError(f"{kind.__name__} is expected, not {data!r:.80}")
+    return data if origin is not None else kind(data)
+
+
+def _record_from(record: Any, data: Mapping[str, Any]) -> Any:
+    """A dataclass; its odd numbers are taken from "non_finite"."""
+    odd = data.get("non_finite", {})
+    own = {f.name for f in fields(record)}
+    given: dict[str, Any] = {}
+    for part in _parts(record):
+        if part.attribute not in own:
+            continue
+        if part.how.inline:
+            given[part.attribute] = from_json(part.kind, data)
+        elif part.key in data:
+            value = odd.get(part.key, data[part.key])
+            empty = part.how.empty_is_null and value is None
+            given[part.attribute] = "" if empty else from_json(part.kind, value)
+    return record(**given)
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def _default(setting: Setting) -> str:
 
 def _object(setting: Setting) -> str:
     kinds = setting.python_type.removesuffix(" | None").split(" | ")
-    return ", ".join(f"`{kind}`" for kind in kinds if setting.takes_objects and kind != "str")
+    return ", ".join(f"`{kind}`" for kind in kinds if setting.as_object and kind != "str")
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

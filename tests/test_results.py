@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -90,6 +90,36 @@ def test_what_is_not_finite_is_null_and_said(value: float, flag: str) -> None:
     assert data["items"][0]["non_finite"] == {"error": flag, "doubled": flag}
     assert data["by_name"] == {"x": None, "non_finite": {"x": flag}}
     assert to_json([value, 1.0]) == [None, 1.0]
+
+
+@pytest.mark.parametrize("error", [0.5, math.inf, -math.inf])
+def test_a_result_is_read_back(error: float) -> None:
+    result = found(error)
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    read = Found.from_dict({**data, "more": 1})
+    assert read == replace(result, items=(replace(result.items[0], secret=None),))
+    assert read.to_dict() == result.to_dict()
+    assert math.isnan(Found.from_dict(found(math.nan).to_dict()).items[0].figures.error)
+    del data["colour"]  # as an earlier version would have written it
+    assert Found.from_dict(data).colour is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema": "qdebug.other/1"},
+        {"items": [{"name": "a"}]},
+        {"items": 3},
+        {"items": [3]},
+        {"colour": "blue"},
+        {"by_name": []},
+        {"by_name": {"x": "much"}},
+        {"items": [{"name": 3, "error": 1.0, "count": 3, "from": "here"}]},
+    ],
+)
+def test_what_is_not_the_json_of_a_result(changes: dict[str, object]) -> None:
+    with pytest.raises((AttributeError, LookupError, TypeError, ValueError)):
+        Found.from_dict({**found().to_dict(), **changes})
 
 
 @pytest.mark.parametrize("error", [0.5, math.nan])

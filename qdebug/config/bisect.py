@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from qdebug.config.candidate import FORCE, CandidateSettings
-from qdebug.config.option import GATE, SEARCH, WHAT, WRITE, DataLike, Option, Positive, Share
+from qdebug.config.option import (
+    GATE,
+    SEARCH,
+    WHAT,
+    WRITE,
+    DataLike,
+    Option,
+    Positive,
+    RunLike,
+    Share,
+)
 from qdebug.config.values import parse_bytes, parse_difference
 from qdebug.search.strategies import STRATEGIES
 
@@ -85,7 +95,7 @@ class BisectSettings(CandidateSettings):
         tuple[str, ...], Option("Never pin it; repeatable.", SEARCH, metavar="NAME")
     ] = ()
     profile: Annotated[
-        str | None,
+        RunLike | None,
         Option(
             "Count costs in milliseconds: the JSON of trtexec --exportProfile, or a run file of "
             "compare on a GPU.",

@@ -22,6 +22,7 @@ from qdebug.config.option import (
     GATE,
     WHAT,
     WRITE,
+    CalibrationLike,
     CalibratorLike,
     DataLike,
     MetricLike,
@@ -63,7 +64,7 @@ class CalibrateSettings:
     ] = ()
     mix: Annotated[bool, Option("Try the best method of each tensor too.", WHAT)] = False
     from_cache: Annotated[
-        str | None,
+        CalibrationLike | None,
         Option(
             "Evaluate an existing calibration too: a TensorRT cache, scales.yaml or a plan.",
             WHAT,

@@ -42,7 +42,7 @@ class InspectSettings:
         ),
     ] = None
     diff: Annotated[
-        str | None,
+        ModelLike | None,
         Option("Another engine of the same model: what differs?", MORE, metavar="FILE", reads=True),
     ] = None
     expect: Annotated[

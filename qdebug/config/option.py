@@ -65,22 +65,27 @@ class AsObject:
     """Marks a type that Python callers may give as an object; as text it is a path or a name.
 
     Attributes:
+        what: how it is converted, in config.objects.
         python: the annotation for Python callers.
+        takes_sequences: a list or a tuple is one such object, not several.
     """
 
+    what: str
     python: str
+    takes_sequences: bool = False
 
 
-ModelLike = Annotated[Any, AsObject("str | os.PathLike[str] | onnx.ModelProto")]
-DataLike = Annotated[
-    Any, AsObject("str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds]")
-]
-MetricLike = Annotated[Any, AsObject("str | Callable[..., float]")]
-CalibratorLike = Annotated[Any, AsObject("str | Callable[..., float]")]
-CalibrationLike = Annotated[
-    Any, AsObject("str | os.PathLike[str] | CalibrateResult | Mapping[str, float]")
-]
-PlanLike = Annotated[Any, AsObject("str | os.PathLike[str] | PrecisionPlan")]
+_PATH = "str | os.PathLike[str]"
+_DATA = f"{_PATH} | Mapping[str, ArrayLike] | Iterable[Feeds]"
+_CALIBRATION = f"{_PATH} | CalibrateResult | PrecisionPlan | Mapping[str, float]"
+
+ModelLike = Annotated[Any, AsObject("model", f"{_PATH} | onnx.ModelProto")]
+DataLike = Annotated[Any, AsObject("data", _DATA, takes_sequences=True)]
+MetricLike = Annotated[Any, AsObject("metric", "str | Callable[..., float]")]
+CalibratorLike = Annotated[Any, AsObject("calibrator", "str | Callable[..., float]")]
+CalibrationLike = Annotated[Any, AsObject("calibration", _CALIBRATION)]
+PlanLike = Annotated[Any, AsObject("plan", f"{_PATH} | PrecisionPlan | BisectResult | Run")]
+RunLike = Annotated[Any, AsObject("run", f"{_PATH} | CompareResult | Run")]
 
 Positive = Annotated[int, Gt(0)]
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -166,9 +171,9 @@ class Setting:
         return _python(self.hint)
 
     @property
-    def takes_objects(self) -> bool:
-        """Whether Python callers may give an object in place of a path or a name."""
-        return any(isinstance(part, AsObject) for part in _parts(self.hint))
+    def as_object(self) -> AsObject | None:
+        """What Python callers may give in place of a path or a name."""
+        return next((part for part in _parts(self.hint) if isinstance(part, AsObject)), None)
 
 
 def settings_of(kind: type[Any]) -> tuple[Setting, ...]:

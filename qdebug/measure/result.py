@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from qdebug.measure.conditions import Checked
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import METRIC_NAMES, Metrics
-from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
+from qdebug.results import Hidden, Inline, ModelRef, Result, from_json, in_json
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
@@ -165,6 +165,12 @@ class CompareResult(Result):
     timings_s: Mapping[str, float] = field(default_factory=dict)
     engine: EngineReport | None = None
     run_file: Hidden[Path | None] = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """See Result.from_dict; `conditions` are those of the verdict."""
+        conditions = from_json(GateVerdict, data["verdict"]).conditions
+        return replace(super().from_dict(data), conditions=conditions)
 
     @property
     def passed(self) -> bool:

@@ -90,5 +90,5 @@ def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
 
 def _compared(path: str, info: EngineInfo) -> EngineDiff:
     with given_by("diff"):
-        other = open_engine_file(Path(path))
+        other = _opened(path)
     return EngineDiff(path, gate_values(summarize(other)), diff(info, other))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -148,22 +147,6 @@ def _figure_text(metric: Metric, value: float | None) -> str:
     if metric.unit == "share":
         return share(value)
     return "–" if value is None else number(value, 3)
-
-
-def stored_view(title: str, rows: Sequence[Mapping[str, Any]], *, top: int = 10) -> list[Block]:
-    """The view of a result that was read back: its layers as `rows`, at most `top`."""
-
-    def stored(metric: Metric) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: _figure_text(metric, row.get(metric.name))
-
-    columns: list[tuple[Column, Callable[[Mapping[str, Any]], str]]] = [
-        (Column("#", "number"), lambda row: str(row["rank"])),
-        (Column("layer", "name"), lambda row: str(row["name"])),
-        (Column("op", "op"), lambda row: str(row["op_type"])),
-        (Column("prec."), lambda row: str(row["precision"])),
-        *((Column(m.column, "number"), stored(m)) for m in _FIGURES),
-    ]
-    return [Line(title, "title"), table_of(rows[:top], columns)]
 
 
 def _style(layer: LayerResult) -> Style:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, o
 def test_result_plan_and_manifest(compared: tuple[Path, qdebug.CompareResult]) -> None:
     path, result = compared
     with qdebug.load_run(path) as run:
-        assert run.result["layers"][0]["name"] == result.layers[0].name
-        assert run.result["schema"] == "qdebug.compare/1"
+        assert run.result == replace(result, run_file=path)
         assert run.plan is not None
         assert run.plan.tensors
         assert run.manifest["settings"]["weights"] == "per-tensor"  # type: ignore[index]
@@ -51,8 +51,7 @@ def test_a_run_is_shown_as_its_result_and_taken_as_its_file(
     path, result = compared
     data = {"model": DATA / "digits_cnn.onnx", "inputs": DATA / "digits_holdout.npz", "samples": 24}
     with qdebug.load_run(path) as run:
-        assert run.to_dict() == run.result
-        assert run.to_dict() is not run.result
+        assert run.to_dict() == result.to_dict()
         table, expected = run.to_pandas(), result.to_pandas()
         assert list(table.columns) == list(expected.columns)
         assert list(table["sqnr_db"]) == list(expected["sqnr_db"])  # infinities too
@@ -83,6 +82,15 @@ def test_activations_are_read_when_asked_for(
         with pytest.raises(qdebug.StoreError) as caught:
             logits.engine[worst]
         assert caught.value.code == "QD-STORE-NO-TENSOR"
+
+
+def test_results_that_are_damaged(compared: tuple[Path, object]) -> None:
+    path, _ = compared
+    run = qdebug.load_run(path)
+    run._reader.__dict__["results"] = {**run._reader.results, "layers": 3}
+    with pytest.raises(qdebug.StoreError) as caught:
+        _ = run.result
+    assert caught.value.code == "QD-STORE-DAMAGED" and str(path) in caught.value.message
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import check_engine_flags
@@ -148,7 +147,7 @@ def untimed_notes(space: SearchSpace, profile: str | None, layers: str | None) -
     free = [item.name for item in items if not any(item.costs.values())]
     if space.costs.unit != "ms" or not free:
         return ()
-    unexplained = profile and not layers and not is_run_file(Path(profile))
+    unexplained = profile and not layers and not is_run_file(profile)
     hint = (
         f" {option('profile_layers')} says which layers its kernels contain." if unexplained else ""
     )
@@ -218,7 +217,7 @@ def _costs(
 def _profiled(settings: BisectSettings, model: Model) -> tuple[KernelTime, ...] | None:
     """The kernels of the profile that was given, read before anything is run; None without one."""
     if settings.profile is not None:
-        return read_kernels(Path(settings.profile), settings.profile_layers, model.file)
+        return read_kernels(settings.profile, settings.profile_layers, model.file)
     if settings.profile_layers is not None:
         raise UsageError(
             f"{option('profile_layers')} is given without {option('profile')}",

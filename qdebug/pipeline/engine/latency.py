@@ -6,18 +6,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.profile import LayerTime, info_of_profile, with_times
-from qdebug.errors import StoreError, UsageError, given_by
+from qdebug.errors import UsageError, given_by
+from qdebug.inmemory import InMemory
 from qdebug.measure.engine import KernelTime
+from qdebug.measure.recorded import Run
+from qdebug.measure.result import CompareResult
 from qdebug.model.load import ModelFile
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import layer_aliases
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 from qdebug.search.cost import Costs, latency_costs
-from qdebug.store.reader import RunReader
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -26,13 +27,11 @@ _HOW = "Run `compare` on the GPU with an engine, and write a run file."
 _KNOWN = {"int8": Precision.INT8, "fp16": Precision.FP16, "fp32": Precision.FP32}
 
 
-def read_kernels(
-    profile: Path, layers_file: str | None, model: ModelFile
-) -> tuple[KernelTime, ...]:
+def read_kernels(profile: str, layers_file: str | None, model: ModelFile) -> tuple[KernelTime, ...]:
     """The kernels of a profiled engine of `model`, with their times.
 
     Args:
-        profile: of trtexec, or a run file of an engine that was executed.
+        profile: of trtexec, or a run file of an engine that was executed, or its result in memory.
         layers_file: layer information or build log of the engine that was profiled.
 
     Raises:
@@ -49,12 +48,12 @@ def read_kernels(
         with given_by("profile"):
             return kernels_of_run(profile, model)
     with given_by("profile"):
-        times = open_profile(profile)
+        times = open_profile(Path(profile))
     if not layers_file:
         return _kernels(info_of_profile(times))
     with given_by("profile_layers"):
         info = open_engine_file(Path(layers_file))
-    return _kernels(with_times(info, times, str(profile)))
+    return _kernels(with_times(info, times, profile))
 
 
 def profiled_costs(
@@ -123,61 +122,43 @@ def _parts(owners: set[str], work: Costs, precisions: Mapping[str, Precision]) -
     return {name: weight / total if total else 1 / len(weights) for name, weight in weights.items()}
 
 
-def is_run_file(path: Path) -> bool:
-    """Whether `path` holds HDF5."""
+def is_run_file(path: str) -> bool:
+    """Whether `path` holds HDF5, or is the result of a run in memory."""
+    if isinstance(path, InMemory):
+        return isinstance(path.value, CompareResult)
     try:
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             return file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC
     except OSError:
         return False
 
 
-def kernels_of_run(path: Path, model: ModelFile) -> tuple[KernelTime, ...]:
-    """The times of the engine's layers in a run of `model`.
+def kernels_of_run(path: str, model: ModelFile) -> tuple[KernelTime, ...]:
+    """The times of the engine's layers in a run of `model`: a file, or its result in memory.
 
     Raises:
         UsageError: it is a run of another model, of no engine, or of one that was not executed.
         StoreError: it cannot be read.
     """
-    with RunReader(path) as run:
-        described, results = run.manifest.get("model"), run.results
-    other = described if isinstance(described, Mapping) else {}
-    if other.get("digest") != model.digest:
-        raise UsageError(
-            f"{option('profile')}: the run {path} is of another model "
-            f"({other.get('path', 'unknown')})",
-            "Give a run of the same model, or the JSON of trtexec --exportProfile.",
-            code="QD-USAGE-PROFILE-RUN",
-        )
-    engine = results.get("engine")
-    if not engine:
-        raise UsageError(
-            f"{option('profile')}: the run {path} was made without an engine",
-            _HOW,
-            code="QD-USAGE-PROFILE-RUN",
-        )
-    if not engine.get("execution"):
-        why = engine.get("not_executed_because") or "no reason is given"
-        raise UsageError(
-            f"{option('profile')}: the engine of {path} was not executed: {why}",
-            _HOW,
-            code="QD-USAGE-PROFILE-RUN",
-        )
-    kernels = engine["execution"].get("kernels")
-    if not kernels:
-        raise UsageError(
-            f"{option('profile')}: the run {path} holds no times of layers",
-            _HOW,
-            code="QD-USAGE-PROFILE-RUN",
-        )
-    try:
-        return tuple(_kernel(entry) for entry in kernels)
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(
-            f"{path}: the times of layers are damaged.", _HOW, code="QD-STORE-DAMAGED"
-        ) from error
-
-
-def _kernel(entry: Mapping[str, Any]) -> KernelTime:
-    nodes = tuple(map(str, entry["onnx_nodes"]))
-    return KernelTime(str(entry["name"]), float(entry["ms"]), nodes, str(entry["precision"]))
+    if isinstance(path, InMemory):
+        result: CompareResult = path.value
+        same = result.model.sha256 == model.sha256
+    else:
+        with Run(path) as run:
+            described, result = run.manifest.get("model"), run.result
+        same = isinstance(described, Mapping) and described.get("digest") == model.digest
+    what = ""
+    if not same:
+        what = f"is of another model ({result.model.path})"
+    elif result.engine is None:
+        what = "was made without an engine"
+    elif result.engine.execution is None:
+        why = result.engine.not_executed_because or "no reason is given"
+        what = f"has an engine that was not executed: {why}"
+    elif result.engine.execution.kernels:
+        return result.engine.execution.kernels
+    raise UsageError(
+        f"{option('profile')}: {path} {what or 'holds no times of layers'}",
+        _HOW if same else "Give a run of the same model, or the JSON of trtexec --exportProfile.",
+        code="QD-USAGE-PROFILE-RUN",
+    )

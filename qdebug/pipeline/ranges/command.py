@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,7 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
 
 
 def _is_run(source: str) -> bool:
-    return is_run_file(Path(source)) or source.endswith(_RUN_SUFFIXES)
+    return is_run_file(source) or source.endswith(_RUN_SUFFIXES)
 
 
 def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from qdebug.errors import StoreError
+from qdebug.measure.result import CompareResult
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import parse_plan
-from qdebug.results import data_frame, report, stored_row
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import ROLES, Role
 from qdebug.types import Array
@@ -26,8 +26,8 @@ class Run(contextlib.AbstractContextManager["Run"]):
     `with`, the file closes when nothing refers to it any more.
 
         with qdebug.load_run("run.h5") as run:
-            worst = run.result["layers"][0]
-            tensor = run.tensors[worst["tensor"]]
+            worst = run.result.layers[0]
+            tensor = run.tensors[worst.tensor]
             for sample in tensor.candidate:
                 print(sample, abs(tensor.candidate[sample] - tensor.reference[sample]).max())
     """
@@ -44,39 +44,34 @@ class Run(contextlib.AbstractContextManager["Run"]):
         self.close()
 
     def __repr__(self) -> str:
-        model = Path(str(self.result["model"]["path"])).name
         return (
-            f"<Run {self.path}: {model} in {self.result['precision']}, {self.result['samples']} "
-            f"samples, activations of {len(self.samples)}>"
+            f"<Run {self.path}: {self.result.model.name} in {self.result.precision}, "
+            f"{self.result.samples} samples, activations of {len(self.samples)}>"
         )
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     def _repr_html_(self) -> str:
-        """The run as a notebook shows it: its worst layers."""
-        view = report("compare").stored_view(repr(self)[1:-1], self._rows())
-        return str(report("html").to_html(view))
+        """The run as a notebook shows it: as its result."""
+        return self.result._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
-        """The result of `compare` as JSON types: `result`, as a dict of its own.
+        """See CompareResult.to_dict: the JSON in the file.
 
         Raises:
             StoreError: the file is damaged.
         """
-        return copy.deepcopy(self.result)
+        return self.result.to_dict()
 
     def to_pandas(self) -> Any:
-        """The layers as a `pandas.DataFrame`, worst first, as `CompareResult.to_pandas` has them.
+        """See CompareResult.to_pandas: the layers, worst first.
 
         Raises:
             UsageError: pandas is not installed (QD-USAGE-PANDAS).
             StoreError: the file is damaged.
         """
-        return data_frame(self._rows())
-
-    def _rows(self) -> list[dict[str, Any]]:
-        return [stored_row(layer) for layer in self.result["layers"]]
+        return self.result.to_pandas()
 
     def close(self) -> None:
         """Close the file; may be called again."""
@@ -87,14 +82,22 @@ class Run(contextlib.AbstractContextManager["Run"]):
         """The file."""
         return self._reader.path
 
-    @property
-    def result(self) -> dict[str, Any]:
-        """The result of `compare` as its JSON has it, schema qdebug.compare/1.
+    @cached_property
+    def result(self) -> CompareResult:
+        """What `compare` found.
 
         Raises:
-            StoreError: the file is damaged.
+            StoreError: the file is damaged, or of a version of qdebug that wrote something else.
         """
-        return self._reader.results
+        stored = self._reader.results
+        try:
+            return replace(CompareResult.from_dict(stored), run_file=self.path)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise StoreError(
+                f"{self.path}: the results cannot be read: {error}",
+                "Run compare again.",
+                code="QD-STORE-DAMAGED",
+            ) from error
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -129,7 +132,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
             StoreError: the file is damaged.
         """
         kept = dict.fromkeys(name for role in ROLES for name in self._reader.tensors(role))
-        computed = [tensor["name"] for tensor in self.result["tensors"] if tensor["name"] in kept]
+        computed = [tensor.name for tensor in self.result.tensors if tensor.name in kept]
         names = [*(name for name in kept if name not in set(computed)), *computed]
         return {name: RunTensor(name, self._reader) for name in names}
 

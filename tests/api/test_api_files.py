@@ -1,0 +1,130 @@
+"""Every setting that names a file to read takes what such a file holds, where Python has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qdebug
+from qdebug.config.commands import COMMANDS
+from qdebug.config.option import Setting, settings_of
+from qdebug.testing.contract import network
+
+ONLY_FILES = {
+    ("inspect", "profile"),  # of trtexec
+    ("bisect", "profile_layers"),  # of trtexec, or a log
+}
+FILE_SETTINGS = [
+    (command.name, setting)
+    for command in COMMANDS.values()
+    for setting in settings_of(command.settings)
+    if setting.option.reads
+]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Any]]]:
+    """By what a setting takes: a file, and objects that hold the same."""
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QDEBUG_CACHE_DIR", str(folder / "cache"))
+        proto = network()
+        del proto.graph.output[1]
+        onnx.save(proto, folder / "model.onnx")
+        arrays = {"x": rng.normal(size=(24, 4)).astype(np.float32)}
+        feeds = [{"x": row[None]} for row in arrays["x"]]
+        np.savez(folder / "data.npz", **arrays)
+        seen = {"inputs": arrays, "backend": "onnxruntime", "save_plan": folder / "plan.yaml"}
+        result = qdebug.compare(folder / "model.onnx", output=folder / "run.h5", **seen)
+        run = qdebug.load_run(folder / "run.h5")
+        assert run.plan is not None
+        found = qdebug.calibrate(proto, calib_data=arrays, method="minmax")
+        found.save_scales(folder / "scales.yaml")
+        amax = {name: entry.amax for name, entry in found.chosen.ranges.items()}
+        qdebug.export(run.plan, model=folder / "model.onnx", output=folder / "qdq.onnx")
+        yield {
+            "model": [folder / "model.onnx", proto],
+            "data": [folder / "data.npz", arrays, feeds, lambda: iter(feeds)],
+            "plan": [folder / "plan.yaml", run.plan, run],
+            "calibration": [folder / "scales.yaml", found, amax, run.plan, run],
+            "run": [folder / "run.h5", result, run],
+            "quantized": [folder / "qdq.onnx", onnx.load(folder / "qdq.onnx")],
+        }
+
+
+def keywords(command: str, setting: str, given: dict[str, list[Any]], folder: Path) -> Any:
+    """What the command needs beside the setting."""
+    model, data, plan = (given[what][0] for what in ("model", "data", "plan"))
+    both = {"model": model, "inputs": data, "batch_size": 1}
+    found: dict[str, Any] = {
+        "compare": both,
+        "calibrate": {"model": model, "calib_data": data, "method": "minmax", "batch_size": 1},
+        "ranges": {"source": model, "calib_data": data, "batch_size": 1},
+        "bisect": {**both, "target": "output.sqnr_db>=60"},
+        "sweep": {**both, "backend": "onnxruntime"},
+        "inspect": {"file": given["quantized"][0], "model": model},
+        "export": {"plan": plan, "model": model, "output": folder / "exported", "force": True},
+    }[command]
+    if (command, setting) in (("compare", "reference"), ("sweep", "reference")):
+        found["model"] = given["quantized"][0]
+    if setting == "holdout":
+        found["calib_data" if "calib_data" in found else "inputs"] = {"x": np.eye(4, dtype="f")}
+    return {name: value for name, value in found.items() if name != setting}
+
+
+def figures(result: Any) -> Any:
+    """What a result must say, however the files were given."""
+    match type(result).__name__:
+        case "CompareResult":
+            return [(t.name, t.metrics) for t in result.tensors]
+        case "CalibrateResult":
+            data = result.to_dict()
+            return data["methods"], data["cache_difference"]
+        case "RangesResult":
+            return result.to_dict()["tensors"]
+        case "BisectResult":
+            return result.pinned, result.cost
+        case "SweepResult":
+            return [row.execution.errors for row in result.combinations]
+        case "InspectResult":
+            audit, diff = result.audit, result.diff
+            return result.info.layers, audit, diff and diff.values
+        case "ExportResult":
+            return [path.read_bytes() for path in result.files]
+    raise TypeError(type(result))
+
+
+def test_what_has_no_type_in_memory_is_known() -> None:
+    without = {(command, s.name) for command, s in FILE_SETTINGS if s.as_object is None}
+    assert without == ONLY_FILES
+
+
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [entry for entry in FILE_SETTINGS if entry[1].as_object],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_an_object_is_as_its_file(
+    command: str,
+    setting: Setting,
+    given: dict[str, list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
+    assert setting.as_object is not None
+    beside = keywords(command, setting.name, given, tmp_path)
+    file, *objects = given[setting.as_object.what]
+    if (command, setting.name) == ("calibrate", "from_cache"):
+        objects = objects[:1]  # a dict names no methods, a plan others
+    run = getattr(qdebug, command)
+    expected = figures(run(**{setting.name: file}, **beside))
+    assert objects
+    for value in objects:
+        assert figures(run(**{setting.name: value}, **beside)) == expected, type(value)
