@@ -184,7 +184,7 @@ def ranges(
     cache: bool = True,
     tensors: Sequence[str] = (),
     top: int = 20,
-    sort: Literal["crest", "amax", "name", "order", "growth"] = "crest",
+    sort: str = "crest",
     plot: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,

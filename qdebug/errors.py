@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
 from qdebug.wording import option
+
+_ENDLESS, _SHOWN = re.compile(r"\S{1000,}"), 200
 
 
 class QdebugError(Exception):
@@ -23,9 +26,9 @@ class QdebugError(Exception):
     family = "QD-ERROR"
 
     def __init__(self, message: str, hint: str = "", *, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _readable(message)
+        self.hint = _readable(hint)
+        super().__init__(self.message)
         self.code = code or self.family
         self.setting = ""
 
@@ -36,6 +39,11 @@ class QdebugError(Exception):
     def reworded(self, message: str, hint: str | None = None) -> Self:
         """The same error, of the same class and code, in other words."""
         return type(self)(message, self.hint if hint is None else hint, code=self.code)
+
+
+def _readable(text: str) -> str:
+    """`text`, in which words are cut that no name is as long as: something else was given."""
+    return _ENDLESS.sub(lambda found: f"{found[0][:_SHOWN]}…", text)
 
 
 class UsageError(QdebugError):

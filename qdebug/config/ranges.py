@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from qdebug.config.candidate import BATCH_SIZE, CACHE, DATA, FORCE, SAMPLES
 from qdebug.config.option import SHOW, WHAT, DataLike, ModelLike, Option, Positive
 from qdebug.config.values import unique
-
-SortName = Literal["crest", "amax", "name", "order", "growth"]
+from qdebug.measure.orders import ORDERS
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,15 @@ class RangesSettings:
         ),
     ] = ()
     top: Annotated[Positive, Option("Show the first N tensors.", SHOW, metavar="N")] = 20
-    sort: Annotated[SortName, Option("The order of the tensors.", SHOW)] = "crest"
+    sort: Annotated[
+        str,
+        Option(
+            f"The order of the tensors: {', '.join(ORDERS)}.",
+            SHOW,
+            metavar="NAME",
+            words=tuple(ORDERS),
+        ),
+    ] = next(iter(ORDERS))
     plot: Annotated[
         str | None,
         Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -342,24 +342,6 @@ def even_bins(histogram: TensorHistogram, bins: int) -> EvenBins:
     inside = np.clip(where[count > 0], low, high)
     counted, _ = np.histogram(inside, edges, weights=count[count > 0].astype(np.float64))
     return EvenBins(edges, np.rint(counted).astype(np.int64))
-
-
-def sorted_by(tensors: list[TensorDynamics], order: str) -> list[TensorDynamics]:
-    """`tensors` by one of SORTS; what has no value goes last, ties by the order of execution."""
-    return sorted(tensors, key=SORTS[order])
-
-
-def _descending(value: float) -> float:
-    return math.inf if math.isnan(value) else -value
-
-
-SORTS: Mapping[str, Callable[[TensorDynamics], tuple[float | str, ...]]] = {
-    "crest": lambda t: (_descending(t.crest_factor), t.position),
-    "amax": lambda t: (-t.amax, t.position),
-    "name": lambda t: (t.name, t.position),
-    "order": lambda t: (t.position,),
-    "growth": lambda t: (-t.growth, t.position),
-}
 
 
 def _mark(histogram: TensorHistogram, method: str, amax: float) -> Mark:

@@ -138,9 +138,10 @@ def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
     version = opset_of(proto)
     if not version:
         raise ModelError(
-            f"{path}: not an ONNX model, or a truncated one: it names no opset",
+            f"{path}: the model imports no opset of ONNX's own operators; a file that was cut off "
+            "may lack it",
             "Compare its size with the original, or export the model again.",
-            code="QD-MODEL-TRUNCATED",
+            code="QD-MODEL-NO-OPSET",
         )
     if OLDEST_OPSET <= version <= _SAFE_OPSET:
         return

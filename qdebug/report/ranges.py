@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from qdebug.measure.orders import ORDERS
 from qdebug.measure.ranges import Mark, RangesResult, TensorDynamics
 from qdebug.report.blocks import Block, Column, Line, Table, table_of
 from qdebug.report.calibrate import coverage_blocks
 from qdebug.report.names import shorten_names
 from qdebug.report.words import counted, number, printable, share
 
-_SORTED = {
-    "crest": "hardest to quantize first, by crest factor (amax / rms)",
-    "amax": "largest amax first",
-    "name": "by name",
-    "order": "in execution order",
-    "growth": "by growth: range of all samples / range of their first half",
-}
 _TOP = 20
 _OCTAVES = 14
 """Octaves shown; what is smaller shares one row. INT8 has 7 below its range."""
@@ -37,7 +31,7 @@ def view(result: RangesResult, *, top: int = _TOP, detailed: bool = False) -> li
     more = f"; {hidden} more in the JSON" if hidden else ""
     blocks: list[Block] = [
         Line(f"{name}: ranges of {tensors} over {samples}", "title"),
-        Line(f"{_SORTED[result.sort]}{more}", "muted"),
+        Line(f"{ORDERS[result.sort].title}{more}", "muted"),
         _tensors(result, shown),
         *(Line(note, "note") for note in _notes(result)),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -84,7 +85,7 @@ def check_select_point(wanted: str | None) -> None:
         UsageError: it is neither a number from 1 nor "knee".
     """
     name = option("select_point")
-    if wanted not in (None, KNEE) and not (wanted.isascii() and wanted.isdigit() and int(wanted)):
+    if wanted not in (None, KNEE) and not re.fullmatch("0*[1-9][0-9]{0,8}", wanted):
         raise UsageError(
             f"{name}: '{wanted}' is not a point of the list of error against cost",
             f"Give its number in the list that the same command prints without {name}, or knee.",

@@ -43,7 +43,7 @@ class PartialFile:
             raise StoreError(
                 f"{target}: cannot be written ({error.strerror}).",
                 _elsewhere(),
-                code="QD-STORE-TARGET",
+                code="QD-STORE-OUTPUT-PATH",
             ) from error
         self._lock()
 
@@ -53,7 +53,7 @@ class PartialFile:
             raise StoreError(
                 f"{self.target}: there is no directory {parent}.",
                 f"Run `mkdir -p {parent}`, or choose another path with {option('output')}.",
-                code="QD-STORE-TARGET",
+                code="QD-STORE-OUTPUT-PATH",
             )
         try:
             mode = self._final.stat().st_mode
@@ -63,7 +63,7 @@ class PartialFile:
             raise StoreError(
                 f"{self.target}: exists and is not a regular file.",
                 _elsewhere(),
-                code="QD-STORE-TARGET",
+                code="QD-STORE-OUTPUT-PATH",
             )
         if not overwrite:
             raise StoreError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -255,7 +256,7 @@ def _damage(path: Path, what: str) -> Iterator[None]:
 
 
 def _open_hdf5(path: Path) -> Any:
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110 (Path raises where the name is too long)
         raise StoreError(
             f"{path}: no such file.",
             f"`qdebug compare` writes a run file where `{option('output')}` says.",

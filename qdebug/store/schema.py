@@ -32,6 +32,7 @@ characters long.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -89,7 +90,7 @@ class Keep:
             return cls("all")
         if word == "none" and not colon:
             return cls("none")
-        if word == "worst" and number.isascii() and number.isdigit() and int(number) >= 1:
+        if word == "worst" and re.fullmatch("0*[1-9][0-9]{0,8}", number):
             return cls("worst", int(number))
         raise UsageError(
             f"{option('keep', text)}: not a valid choice of samples to keep.",

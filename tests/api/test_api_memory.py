@@ -12,6 +12,8 @@ import onnx
 import pytest
 
 import qdebug
+from qdebug.config.commands import COMMANDS
+from qdebug.config.option import settings_of
 from qdebug.model.samples import open_samples, samples_in_memory
 from qdebug.types import Array, TensorSpec
 
@@ -227,6 +229,35 @@ def test_an_object_is_not_quoted_in_messages(model: onnx.ModelProto, name: str) 
         with pytest.raises(qdebug.UsageError) as caught:
             qdebug.compare(CNN, inputs=HOLDOUT, **{name: value})
         assert len(str(caught.value)) < 600
+
+
+TEXTS = [
+    (command.name, setting.name)
+    for command in COMMANDS.values()
+    for setting in settings_of(command.settings)
+    if not setting.is_switch
+    and not setting.option.writes
+    and setting.name not in ("pin", "tensors")
+]
+
+
+@pytest.mark.parametrize(("command", "setting"), TEXTS)
+def test_a_value_of_any_length_is_refused_or_taken(
+    command: str, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In few words, and never by an error of another kind."""
+    monkeypatch.chdir(tmp_path)
+    declared = {s.name: s for s in settings_of(COMMANDS[command].settings)}
+    given: dict[str, Any] = {name: CNN for name, s in declared.items() if s.required}
+    given |= {n: HOLDOUT for n in ("inputs", "calib_data") if n in given}
+    given |= {"bisect": {"target": "output.sqnr_db>=0"}, "ranges": {"calib_data": HOLDOUT}}.get(
+        command, {}
+    )
+    given["plan" if "plan" in declared else setting] = "no such plan"  # nothing is run
+    for value in ("x" * 10_000, "9" * 5_000, "worst:" + "9" * 5_000):
+        with pytest.raises(qdebug.QdebugError) as caught:
+            getattr(qdebug, command)(**{**given, setting: value})
+        assert len(str(caught.value)) < 1000
 
 
 def test_a_quantized_model_with_its_reference(

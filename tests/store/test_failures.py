@@ -137,7 +137,7 @@ def test_a_link_keeps_leading_to_the_run(tmp_path: Path) -> None:
 
 def test_targets_that_cannot_be(tmp_path: Path) -> None:
     for path in (tmp_path / "none" / "run.h5", tmp_path, Path("/dev/null"), tmp_path / ("x" * 250)):
-        with pytest.raises(StoreError, match="QD-STORE-TARGET"):
+        with pytest.raises(StoreError, match="QD-STORE-OUTPUT-PATH"):
             RunWriter(path, overwrite=True, keep=ALL)
     assert names_in(tmp_path) == []
 
@@ -145,7 +145,7 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(StoreError, match="QD-STORE-TARGET"):
+    with pytest.raises(StoreError, match="QD-STORE-OUTPUT-PATH"):
         RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL)
 
 

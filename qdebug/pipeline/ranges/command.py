@@ -13,8 +13,8 @@ from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.config.ranges import RangesSettings
 from qdebug.errors import QdebugError, StoreError, UsageError, given_by
 from qdebug.measure.calibration import Coverage
+from qdebug.measure.orders import ORDERS
 from qdebug.measure.ranges import (
-    SORTS,
     CalibrationData,
     HeldOutData,
     PlannedRange,
@@ -22,7 +22,6 @@ from qdebug.measure.ranges import (
     RangesResult,
     RangesSource,
     TensorDynamics,
-    sorted_by,
 )
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
@@ -53,12 +52,6 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
-    if settings.sort not in SORTS:
-        raise UsageError(
-            f"{option('sort')}: unknown '{settings.sort}'",
-            f"Known: {', '.join(SORTS)}.",
-            code="QD-USAGE-SORT",
-        )
     result = _of_run(settings) if _is_run(settings.source) else _of_model(settings, progress)
     each = settings.plot is not None and is_folder(settings.plot)
     detailed = settings.tensors or [t.name for t in result.tensors[: settings.top * each]]
@@ -203,7 +196,7 @@ def _chosen(found: list[TensorDynamics], settings: RangesSettings) -> tuple[Tens
                 code="QD-USAGE-TENSOR",
             )
     wanted = [t for t in found if not settings.tensors or t.name in settings.tensors]
-    return tuple(sorted_by(wanted, settings.sort))
+    return tuple(sorted(wanted, key=ORDERS[settings.sort].key))
 
 
 def _coverage(

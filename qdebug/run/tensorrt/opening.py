@@ -23,6 +23,7 @@ from qdebug.run.tensorrt.serialized import is_engine, read_engine
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_NO_MODEL = ("QD-MODEL-TRUNCATED", "QD-MODEL-NO-GRAPH", "QD-MODEL-NO-OPSET")
 _TAKES = (
     "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "
     "--exportProfile, or a verbose build log."
@@ -62,7 +63,7 @@ def _model(path: Path) -> ModelFile:
     try:
         return read_model(path)
     except ModelError as error:
-        if path.suffix == ".onnx" or error.code not in ("QD-MODEL-TRUNCATED", "QD-MODEL-NO-GRAPH"):
+        if path.suffix == ".onnx" or error.code not in _NO_MODEL:
             raise
         raise UsageError(
             f"{path} is neither an engine nor a model, nor does it describe one",

@@ -130,7 +130,7 @@ def test_closed_while_others_wait() -> None:
 
 def test_an_engine_that_is_none() -> None:
     library = fake_maker().library
-    with refused("QD-BACKEND-EXECUTE"):
+    with refused("QD-BACKEND-ENGINE-NOT-LOADED"):
         load_engine(library, b"", FakeCuda())
 
 

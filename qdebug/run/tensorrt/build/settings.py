@@ -4,6 +4,7 @@ configuration, through Polygraphy."""
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +162,8 @@ def check_settings(library: Library, settings: BuildSettings) -> None:
             f"{library.name}: this machine has no GPU to build for", hint, code="QD-USAGE-NO-GPU"
         )
     for path in settings.plugins:
-        if not path.is_file():
-            what = "a directory" if path.is_dir() else "no such file"
+        if not os.path.isfile(path):  # noqa: PTH113 (Path raises where the name is too long)
+            what = "a directory" if os.path.isdir(path) else "no such file"  # noqa: PTH112
             raise UsageError(
                 f"{option('plugin')}: {path}: {what}",
                 "Give the shared object with the plugin.",

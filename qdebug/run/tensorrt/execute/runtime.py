@@ -214,8 +214,13 @@ def errors_in(messages: Sequence[LogMessage]) -> str:
     return " ".join("; ".join(dict.fromkeys(texts)).split())[:600]
 
 
-def failure(library: Library, action: str, messages: Sequence[LogMessage]) -> BackendError:
-    """The error for a call that TensorRT refused."""
+def failure(
+    library: Library,
+    action: str,
+    messages: Sequence[LogMessage],
+    code: str = "QD-BACKEND-EXECUTE",
+) -> BackendError:
+    """The error for a call that TensorRT refused, with a `code` where no other is known."""
     text = errors_in(messages)
     if "out of memory" in text.lower() or "outofmemory" in text.lower():
         return DeviceMemoryError(
@@ -224,8 +229,7 @@ def failure(library: Library, action: str, messages: Sequence[LogMessage]) -> Ba
             code="QD-BACKEND-MEMORY",
         )
     return BackendError(
-        f"{library.name} could not {action}: {text or 'it did not say why'}",
-        code="QD-BACKEND-EXECUTE",
+        f"{library.name} could not {action}: {text or 'it did not say why'}", code=code
     )
 
 
@@ -270,4 +274,4 @@ def _refused(
             )
             error.add_note(text)
             return error
-    return failure(library, "load the engine", messages)
+    return failure(library, "load the engine", messages, code="QD-BACKEND-ENGINE-NOT-LOADED")
