@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qdebug.engine_info.layer_info import NAMES_ONLY
-from qdebug.engine_info.layers import FLOATS, EngineInfo, EngineLayer, OnnxNode, Role
-from qdebug.engine_info.mismatch import (
-    MOVING_OPS,
-    explain_mismatch,
-    summed_in_fp32,
-)
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
+from qdebug.engine_info.mismatch import MOVING_OPS, explain_mismatch, summed_in_fp32
+from qdebug.engine_info.products import product_of
+from qdebug.engine_info.tensors import FLOATS
 from qdebug.errors import UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.results import MaybeText, in_json
@@ -99,8 +97,8 @@ class Audit:
 def audit(requested: Mapping[str, Precision], info: EngineInfo) -> Audit:
     """Compare the precision requested for each ONNX node with the one that was built.
 
-    A matrix product is INT8 when the engine's layer that does its work reads Int8 data and, if it
-    has weights, Int8 weights (`EngineLayer.precision`). TF32 counts as FP32, and is noted.
+    A matrix product is judged by the type of what is multiplied (`products.product_of`), not
+    by what its kernel reads. TF32 counts as FP32, and is noted.
 
     Args:
         requested: node name -> precision. For a plan, the layers' names, which are their anchors'.
@@ -143,7 +141,13 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
     if layer is None:
         verdict, note = _absent(op_type, node, info)
         return AuditedLayer(name, op_type, want, "", verdict, note)
-    verdict, note = _judged(name, op_type, want, layer)
+    if op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names):
+        found, built = product_of(name, info)
+        layer = found or layer
+        verdict, note = _judged_product(want, built, layer)
+    else:
+        built = layer.precision
+        verdict, note = _judged(op_type, want, layer)
     advice = ""
     if verdict is AuditVerdict.MISMATCH and summed_in_fp32(node, want, layer, info):
         verdict, note = (
@@ -151,8 +155,8 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
             "FP16 data, summed in FP32: the casts around it are folded",
         )
     elif verdict is AuditVerdict.MISMATCH:
-        note, advice = explain_mismatch(node, want, layer, info)
-    return AuditedLayer(name, op_type, want, layer.precision, verdict, note, advice, layer.name)
+        note, advice = explain_mismatch(node, want, built, layer, info)
+    return AuditedLayer(name, op_type, want, built, verdict, note, advice, layer.name)
 
 
 def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[AuditVerdict, str]:
@@ -167,31 +171,35 @@ def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[Audi
     return AuditVerdict.GONE, "folded into a constant or merged into a neighbour"
 
 
-def _judged(
-    name: str, op_type: str, want: Precision, layer: EngineLayer
-) -> tuple[AuditVerdict, str]:
-    built = layer.precision
-    if not built:
+def _judged_product(want: Precision, built: str, layer: EngineLayer) -> tuple[AuditVerdict, str]:
+    """The verdict of a matrix product that multiplies in the type `built`, "" if unknown."""
+    if not layer.precision and not layer.compiled:
         return AuditVerdict.UNKNOWN, "the layer carries no type"
+    if not built:
+        return AuditVerdict.UNKNOWN, "its kernel does not tell what type it multiplies in"
+    if built == want.value and built != layer.precision:
+        return AuditVerdict.FUSED, f"in one kernel with the cast of its data to {want}"
+    return _compared(want, built) or (AuditVerdict.MISMATCH, "")
+
+
+def _compared(want: Precision, built: str) -> tuple[AuditVerdict, str] | None:
     if built == want.value:
         return AuditVerdict.SAME, ""
     if want is Precision.FP32 and built == "tf32":
         return AuditVerdict.SAME, "in TF32: 10 bits of mantissa; clear the TF32 flag for full FP32"
-    is_product = op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names)
-    if not is_product:
-        return _judged_beside_products(op_type, want, layer)
-    if _cast_inside(want, layer):
-        return AuditVerdict.FUSED, f"in one kernel with the cast of its data to {want}"
-    return AuditVerdict.MISMATCH, ""
+    return None
 
 
-def _judged_beside_products(
-    op_type: str, want: Precision, layer: EngineLayer
-) -> tuple[AuditVerdict, str]:
-    """The verdict of a node that is not a matrix product, built in another precision."""
+def _judged(op_type: str, want: Precision, layer: EngineLayer) -> tuple[AuditVerdict, str]:
+    """The verdict of a node that is not a matrix product."""
     built = layer.precision
+    same = _compared(want, built)
+    if same:
+        return same
     if layer.role is Role.MATRIX:
         return AuditVerdict.FUSED, "inside a matrix product's kernel"
+    if not built:
+        return AuditVerdict.UNKNOWN, "the layer carries no type"
     if op_type in MOVING_OPS:
         return AuditVerdict.FUSED, "passes values on unchanged"
     if built == "int8":
@@ -202,12 +210,3 @@ def _judged_beside_products(
     if want.value in operands or "Cast" in layer.fused_words:
         return AuditVerdict.FUSED, f"one kernel with {built} and {want}"
     return AuditVerdict.MISMATCH, ""
-
-
-def _cast_inside(want: Precision, layer: EngineLayer) -> bool:
-    """Whether a kernel that reads another floating point type converts it and multiplies in `want`,
-    as its weights or, where it has none, its results show. Seen with TensorRT for RTX 1.7.1: a
-    small product is a kernel like "__myl_CastReshMulSum", with the Cast before it."""
-    told = {t.dtype for t in layer.constants if t.dtype in FLOATS}
-    told = told or {t.dtype for t in layer.outputs}
-    return "Cast" in layer.fused_words and want.value in FLOATS and told == {want.value}

@@ -10,11 +10,11 @@ from qdebug.engine_info.layers import (
     BuildEvent,
     EngineInfo,
     EngineLayer,
-    EngineTensor,
     EventKind,
     InfoSource,
     OnnxNode,
 )
+from qdebug.engine_info.tensors import EngineTensor
 from qdebug.engine_info.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qdebug.engine_info.layers import QUANTIZED, EngineInfo, EngineLayer, Role
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, Role
+from qdebug.engine_info.tensors import FLOATS, QUANTIZED
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,9 @@ class Edge:
 
     @property
     def changes(self) -> bool:
-        """Whether the precision changes on the way."""
-        return self.writer.precision != self.reader.precision
+        """Whether the precision changes on the way, as far as it is known."""
+        before, after = self.writer.precision, self.reader.precision
+        return bool(before and after) and before != after
 
 
 def product_edges(info: EngineInfo) -> tuple[Edge, ...]:
@@ -47,7 +49,7 @@ def left_high(edges: Sequence[Edge]) -> tuple[EngineLayer, ...]:
     return tuple(
         layer
         for layer, others in neighbours.values()
-        if layer.precision not in QUANTIZED and all(o.precision in QUANTIZED for o in others)
+        if layer.precision in FLOATS and all(o.precision in QUANTIZED for o in others)
     )
 
 
@@ -63,7 +65,7 @@ def unread_dequantizers(info: EngineInfo) -> Mapping[str, EngineLayer]:
     found = {}
     for name, layers in info.of_node.items():
         if info.op_types.get(name) == "DequantizeLinear" and not any(
-            layer.precision in QUANTIZED for layer in layers
+            layer.precision in ("", *QUANTIZED) for layer in layers
         ):
             found[name] = layers[-1]
     return found

@@ -6,16 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qdebug.engine_info.layers import (
-    EngineInfo,
-    EngineLayer,
-    EngineTensor,
-    InfoSource,
-    canonical_dtype,
-)
-from qdebug.engine_info.metadata import nodes_in_name
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
+from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer
+from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
 from qdebug.errors import UsageError
-from qdebug.plan.parsed_network import nodes_in_metadata
 
 NAMES_ONLY = (
     "The file holds only the names of the layers: no precision, format or tactic. Build with "
@@ -136,7 +130,7 @@ def _layer(entry: object, where: str) -> EngineLayer:
         outputs=_tensors(entry, "Outputs", where),
         constants=(*_tensors(entry, "Constants", where), *_weights(entry)),
         tactic=_text(entry, "TacticName", where) or _text(entry, "TacticValue", where),
-        onnx_nodes=nodes_in_metadata(metadata) if told else nodes_in_name(name),
+        onnx_nodes=nodes_of_layer(metadata) if told else nodes_in_name(name),
         named_only=not told,
         sparse=None if sparse is None else bool(sparse),
         origin=_text(entry, "Origin", where),

@@ -9,13 +9,15 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
 
+from qdebug.engine_info.compiled import (
+    MOVING_WORDS,
+    PRODUCT_WORDS,
+    CompiledKernel,
+    operations,
+)
+from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, widest
+from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.results import Hidden, Json, MaybeText, in_json
-
-FLOATS = ("fp32", "tf32", "fp16", "bf16")
-"""Floating point types, widest first."""
-
-QUANTIZED = ("int8", "fp8", "int4", "fp4")
-"""Types that hold quantized values."""
 
 _MATRIX_TYPE = re.compile(
     r"correlation|conv|gemm|matri|matmul|fullyconnected|fully connected|attention|mha|moe",
@@ -23,11 +25,8 @@ _MATRIX_TYPE = re.compile(
 )
 _CONTROL_TYPES = frozenset({"shape_call", "signal", "wait"})
 _MOVING_TYPES = frozenset({"reformat", "cast", "reorder", "convert"})
-_MATRIX_WORDS = frozenset({"Corr", "Conv", "Deco", "Fc", "Gemm", "Bmm", "Mha"})
 _MATRIX_NAME = re.compile(r"_(gemm|mha|fmha|fc|bmm|conv)(_|$)")
-_MOVING_WORDS = frozenset(
-    {"Move", "Tran", "Resh", "Slic", "Conc", "Repl", "Cast", "Pad", "Copy", "Sque", "Expa"}
-)
+_MOVING_OR_CAST = MOVING_WORDS | {"Cast"}
 
 
 class InfoSource(StrEnum):
@@ -52,25 +51,6 @@ class Role(StrEnum):
     """It only moves or converts data."""
     CONTROL = "control"
     """It computes no tensor: shapes on the host, signals between streams."""
-
-
-@dataclass(frozen=True)
-class EngineTensor:
-    """An operand of an engine's layer.
-
-    Attributes:
-        dtype: "fp32", "fp16", "bf16", "int8", "fp8", "int4", "fp4", "int32", "int64", "bool" …;
-            "" when the file does not say.
-        format: how it lies in memory, in TensorRT's words.
-        dims: -1 for a dynamic axis; None when the file does not say.
-        location: "Device", "Host" or "".
-    """
-
-    name: str
-    dtype: MaybeText = ""
-    format: MaybeText = ""
-    dims: tuple[int, ...] | None = None
-    location: Hidden[str] = ""
 
 
 @dataclass(frozen=True)
@@ -114,9 +94,9 @@ class EngineLayer:
             return Role.MATRIX
         if self.name.startswith("_"):  # a name that TensorRT's compiler made
             words = self.fused_words
-            if _MATRIX_WORDS.intersection(words) or _MATRIX_NAME.search(self.name):
+            if PRODUCT_WORDS.intersection(words) or _MATRIX_NAME.search(self.name):
                 return Role.MATRIX
-            if words and _MOVING_WORDS.issuperset(words):
+            if words and _MOVING_OR_CAST.issuperset(words):
                 return Role.REFORMAT
         return Role.OTHER
 
@@ -130,8 +110,13 @@ class EngineLayer:
     def fused_words(self) -> tuple[str, ...]:
         """The operations a compiled kernel's name lists: ("Mul", "Add", "Max") for
         "__myl_MulAddMax_myl0_3"; empty for other names."""
-        match = re.match(r"__myl_([A-Z][A-Za-z0-9]*)_", self.name)
-        return tuple(re.findall(r"[A-Z][a-z0-9]*", match[1])) if match else ()
+        return operations(self.name)
+
+    @cached_property
+    def compiled(self) -> CompiledKernel | None:
+        """The layer as a kernel whose name lists its operations; None for any other."""
+        words = self.fused_words
+        return CompiledKernel(words, self.inputs, self.constants, self.outputs) if words else None
 
     @cached_property
     @in_json
@@ -139,24 +124,30 @@ class EngineLayer:
         """The type the layer computes in, as in `EngineTensor.dtype`, or "tf32"; "" if unknown.
 
         A matrix product runs in a quantized type when its data and, if it has any, its weights come
-        in that type: weights alone are unpacked and multiplied in floating point. Everything else
-        runs in the widest floating point type that it reads or, when it reads none, writes or
-        holds; a layer without any is named by the integers it reads.
+        in that type: weights alone are unpacked and multiplied in floating point. A compiled kernel
+        may quantize its data itself (`compiled`). Everything else runs in the widest floating point
+        type that it reads or, when it reads none, writes or holds; a layer without any is named by
+        the integers it reads.
         """
-        found = self._matrix_precision() if self.role is Role.MATRIX else ""
-        for tensors in (self.inputs, self.outputs, self.constants):
-            found = found or _widest(tensors)
-        found = found or _integer(self.inputs) or _integer(self.constants)
+        found = self._product_precision() if self.role is Role.MATRIX else self._widest()
         tensor_float = found == "fp32" and re.search(r"tf32", self.tactic, re.IGNORECASE)
         return "tf32" if tensor_float else found
 
-    def _matrix_precision(self) -> str:
+    def _product_precision(self) -> str:
+        if self.compiled:
+            return self.compiled.matrix_precision()
         for dtype in QUANTIZED:
             reads = sum(t.dtype == dtype for t in self.inputs)
             weights = [t.dtype for t in self.constants if t.dtype in QUANTIZED]
             if reads and (dtype in weights or reads > 1 or (len(self.inputs) == 1 and not weights)):
                 return dtype
-        return ""
+        return self._widest()
+
+    def _widest(self) -> str:
+        found = ""
+        for tensors in (self.inputs, self.outputs, self.constants):
+            found = found or widest(tensors)
+        return found or _integer(self.inputs) or _integer(self.constants)
 
 
 @dataclass(frozen=True)
@@ -243,9 +234,22 @@ class EngineInfo:
         return tuple(layer for layer in self.layers if layer.role is not Role.CONTROL)
 
     @cached_property
+    def products(self) -> frozenset[str]:
+        """The nodes of the model that multiply matrices, where the file names them."""
+        return frozenset(node.name for node in self.nodes if node.op_type in QUANTIZABLE_OPS)
+
+    @cached_property
     def op_types(self) -> Mapping[str, str]:
         """The operator of each node of the model, where the file names them."""
         return {node.name: node.op_type for node in self.nodes}
+
+    def maker(self, tensor: str) -> OnnxNode | None:
+        """The node of the model that computes a tensor, where the file names it."""
+        return self._makers.get(tensor)
+
+    @cached_property
+    def _makers(self) -> Mapping[str, OnnxNode]:
+        return {t: node for node in self.nodes for t in node.outputs}
 
     @cached_property
     def of_node(self) -> Mapping[str, tuple[EngineLayer, ...]]:
@@ -256,6 +260,14 @@ class EngineInfo:
                 found.setdefault(node, []).append(layer)
         return {node: tuple(layers) for node, layers in found.items()}
 
+    def node(self, name: str) -> OnnxNode | None:
+        """A node of the model, where the file names it."""
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, OnnxNode]:
+        return {node.name: node for node in self.nodes}
+
     def layer_of(self, node: str) -> EngineLayer | None:
         """The layer that does the work of `node`: among those that name it, the matrix product that
         bears its name, or else any matrix product, or else the first that computes."""
@@ -264,37 +276,6 @@ class EngineInfo:
         named = [layer for layer in matrix if node in layer.own_names]
         computing = [layer for layer in layers if layer.role is Role.OTHER]
         return next(iter([*named, *matrix, *computing, *layers]), None)
-
-
-def canonical_dtype(text: str) -> str:
-    """TensorRT's word for an element type ("Half", "kHALF", "Row major linear FP16 format") as in
-    `EngineTensor.dtype`; "" when the text names none."""
-    words = re.findall(r"[a-z]+\d*(?:e\d+m\d+)?", text.lower().replace("float32", "fp32"))
-    for word in words:
-        name = _DTYPES.get(word.removeprefix("k") if word not in _DTYPES else word)
-        if name:
-            return name
-    return ""
-
-
-_DTYPES = {
-    **dict.fromkeys(("float", "fp32"), "fp32"),
-    **dict.fromkeys(("half", "fp16", "float16"), "fp16"),
-    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
-    "int8": "int8",
-    **dict.fromkeys(("fp8", "float8", "fp8e4m3", "float8e4m3fn"), "fp8"),
-    "int4": "int4",
-    **dict.fromkeys(("fp4", "float4", "fp4e2m1"), "fp4"),
-    "int32": "int32",
-    "int64": "int64",
-    "uint8": "uint8",
-    "bool": "bool",
-}
-
-
-def _widest(tensors: Sequence[EngineTensor]) -> str:
-    found = {t.dtype for t in tensors}
-    return next((dtype for dtype in FLOATS if dtype in found), "")
 
 
 def _integer(tensors: Sequence[EngineTensor]) -> str:

@@ -1,8 +1,18 @@
-"""The ONNX nodes of an engine's layer, from its name, where the file has no metadata."""
+"""The ONNX nodes of an engine's layer, from its metadata, or where a file has none, its name."""
 
 from __future__ import annotations
 
 import re
+
+from qdebug.plan.parsed_network import nodes_in_metadata
+
+# TensorRT for RTX 1.7.1 writes "[ONNX Layer: a]__gemm_from_conv1x1" where it replaced an operation.
+_REPLACED = re.compile(r"\]__\w+(?=\[ONNX Layer: |[\x1e\x1f]|$)")
+
+
+def nodes_of_layer(metadata: str) -> tuple[str, ...]:
+    """The nodes that an engine's layer computes, whatever the builder replaced them by."""
+    return nodes_in_metadata(_REPLACED.sub("]", metadata.strip()))
 
 
 def nodes_in_name(name: str) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdebug.engine_info.layers import FLOATS, EngineInfo, EngineLayer, OnnxNode
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode
+from qdebug.engine_info.tensors import FLOATS, QUANTIZED
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -21,18 +22,22 @@ _CONVERTING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 
 
 def explain_mismatch(
-    node: OnnxNode | None, want: Precision, layer: EngineLayer, info: EngineInfo
+    node: OnnxNode | None, want: Precision, built: str, layer: EngineLayer, info: EngineInfo
 ) -> tuple[str, str]:
     """The reason, and the next step; "" where nothing is known.
 
     Args:
-        layer: that does the work of `node`, in another precision than `want`.
+        built: the precision that `layer` does the work of `node` in; not `want`.
     """
-    built = layer.precision
     if node is None or built not in FLOATS:
         return "", ""
     if want is Precision.INT8:
         plain = "fp32" if built == "tf32" else built
+        if not _dequantized(node, info):
+            return (
+                "what it multiplies is not quantized in the model that was built",
+                "Build the engine from the model that the plan was exported to.",
+            )
         return (
             "no INT8 kernel took it",
             f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
@@ -56,13 +61,25 @@ def summed_in_fp32(
     1.6.1 on an H100, where 1536 terms gave the exact result rounded to FP16 once."""
     if node is None or node.op_type != "MatMul" or want is not Precision.FP32:
         return False
-    producers = {t: n for n in info.nodes for t in n.outputs}
-    reads = [producers.get(t) for t in node.inputs]
+    reads = [info.maker(t) for t in node.inputs]
     readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
     around = [*reads, *readers] if reads and readers else [None]
     casts = all(n is not None and n.op_type == "Cast" for n in around)
     alone = not any(n != node.name and _computes(n, info) for n in layer.onnx_nodes)
     return layer.precision == "fp16" and casts and alone
+
+
+def _dequantized(node: OnnxNode, info: EngineInfo) -> bool:
+    """Whether both operands of a product come from a DequantizeLinear, in an engine that holds
+    quantized values: the nodes may be those of the plan rather than of the model that was built."""
+    makers = [info.maker(t) for t in node.inputs[:2]]
+    if info.nodes and any(m is None or m.op_type != "DequantizeLinear" for m in makers):
+        return False
+    return any(
+        t.dtype in QUANTIZED or "Roun" in layer.fused_words
+        for layer in info.layers
+        for t in (*layer.inputs, *layer.outputs, *layer.constants)
+    )
 
 
 def _casts(node: OnnxNode, info: EngineInfo) -> Iterator[OnnxNode]:
@@ -80,11 +97,10 @@ def _computes(name: str, info: EngineInfo) -> bool:
 
 def _feeder(node: OnnxNode, info: EngineInfo) -> str:
     """The nearest operation, other than a matrix product, whose result `node` multiplies."""
-    producers = {t: n for n in info.nodes for t in n.outputs}
     for tensor in node.inputs:
-        found = producers.get(tensor)
+        found = info.maker(tensor)
         while found is not None and not _computes(found.name, info):
-            found = producers.get(found.inputs[0]) if found.inputs else None
+            found = info.maker(found.inputs[0]) if found.inputs else None
         if found is not None and found.op_type not in QUANTIZABLE_OPS and found.inputs:
             return found.name
     return ""

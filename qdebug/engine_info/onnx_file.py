@@ -7,13 +7,8 @@ from dataclasses import replace
 
 import onnx
 
-from qdebug.engine_info.layers import (
-    EngineInfo,
-    EngineLayer,
-    EngineTensor,
-    InfoSource,
-    OnnxNode,
-)
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxNode
+from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer, find_layers
 

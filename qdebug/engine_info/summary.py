@@ -110,19 +110,22 @@ multiply-accumulates, by time. TF32 counts as FP32."""
 
 
 def gate_values(summary: Summary, audit: Audit | None = None) -> dict[str, float | None]:
-    """The value of every name in GATE_NAMES; None for what the file does not tell."""
+    """The value of every name in GATE_NAMES; None for what the file does not tell, such as shares
+    where the precision of a product is unknown."""
     shares = summary.shares
     products = sum(s.products for s in shares)
+    told = all(s.precision for s in shares)
     values: dict[str, float | None] = {}
     for precision in ("int8", "fp16", "fp32"):
         names = (precision, "tf32") if precision == "fp32" else (precision,)
         chosen = [s for s in shares if s.precision in names]
-        values[f"{precision}_share"] = _ratio(sum(s.products for s in chosen), products)
+        count = sum(s.products for s in chosen)
+        values[f"{precision}_share"] = _ratio(count, products) if told else None
         for key, numbers, all_numbers in (
             ("mac", [s.macs for s in chosen], [s.macs for s in shares]),
             ("time", [s.ms for s in chosen], [s.ms for s in shares]),
         ):
-            known = all(n is not None for n in all_numbers) and bool(all_numbers)
+            known = told and all(n is not None for n in all_numbers) and bool(all_numbers)
             values[f"{precision}_{key}_share"] = (
                 _ratio(sum(n or 0 for n in numbers), sum(n or 0 for n in all_numbers))
                 if known

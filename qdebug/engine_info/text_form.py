@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from qdebug.engine_info.layers import EngineLayer, EngineTensor, canonical_dtype
-from qdebug.engine_info.metadata import nodes_in_name
-from qdebug.plan.parsed_network import nodes_in_metadata
+from qdebug.engine_info.layers import EngineLayer
+from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer
+from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
 
 # A list is empty or ends with a tensor's brace: its dimensions hold brackets of their own.
 _DETAILED = re.compile(
@@ -60,7 +60,7 @@ def _detailed(found: re.Match[str]) -> EngineLayer:
         outputs=_tensors(found["outputs"]),
         constants=constants,
         tactic=_field(rest, "TacticName") or _field(rest, "TacticValue"),
-        onnx_nodes=nodes_in_name(name) if metadata is None else nodes_in_metadata(metadata),
+        onnx_nodes=nodes_in_name(name) if metadata is None else nodes_of_layer(metadata),
         named_only=metadata is None,
         sparse=None if sparse is None else sparse[1] != "0",
         origin=_field(rest, "Origin"),

@@ -11,7 +11,7 @@ from rich.console import Console
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.blocks import Block, Checks, Column, Facts, Line, notes, table_of
 from qdebug.report.compare import FP16_KERNELS
-from qdebug.report.engine import engine_blocks
+from qdebug.report.engine import doubt, engine_blocks
 from qdebug.report.terminal import print_view, print_written
 from qdebug.report.words import counted, decibel, in_decibels, number, printable, share, some
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
@@ -315,12 +315,13 @@ def _verdict(result: BisectResult) -> str:
         if result.pinned_by_plan
         else ""
     )
+    unknown = doubt(result.engine.audit) if result.engine is not None else ""
     if count == by_user:
         by_hand = f"the {counted(count, 'layer')} of {option('pin')}" if count else "nothing pinned"
-        return f"PASSED: {result.target} holds with {by_hand}{beside}."
+        return f"PASSED: {result.target} holds with {by_hand}{beside}{unknown}."
     which = "each of the others" if by_user else "each" if count > 1 else "which is"
     proof = f"{which} shown to be needed" if result.minimal else "not all shown to be needed"
     by_hand = f", {by_user} of them by {option('pin')}" if by_user else ""
     if result.selected_point is not None:
         by_hand += f" (selected {_point(result.selected_point)})"
-    return f"PASSED: {counted(count, 'layer')} pinned{beside}{by_hand}, {proof}."
+    return f"PASSED: {counted(count, 'layer')} pinned{beside}{by_hand}, {proof}{unknown}."

@@ -11,7 +11,7 @@ from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, LayerResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
-from qdebug.report.engine import engine_blocks
+from qdebug.report.engine import doubt, engine_blocks
 from qdebug.report.terminal import print_view
 from qdebug.report.words import counted, decibel, in_decibels, number, printable, share
 from qdebug.types import Fp16Kernels
@@ -197,4 +197,5 @@ def _verdict(result: CompareResult) -> Line:
     if failed:
         of = f"{failed} of " if len(checked) > 1 else ""
         return Line(f"FAILED: {of}{counted(len(checked), 'condition')} failed.", "bad")
-    return Line(f"PASSED: {counted(len(checked), 'condition')} passed.", "good")
+    unknown = doubt(result.engine.audit) if result.engine is not None else ""
+    return Line(f"PASSED: {counted(len(checked), 'condition')} passed{unknown}.", "good")

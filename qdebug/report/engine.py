@@ -78,6 +78,12 @@ def audit_blocks(audit: Audit, plan: str, top: int | None) -> Iterator[Block]:
             yield Line(printable(row.advice), "fine", 4)
 
 
+def doubt(audit: Audit | None) -> str:
+    """What a verdict leaves open: layers of which the engine's file does not tell; "" if none."""
+    unknown = len(audit.unknown) if audit else 0
+    return f", {counted(unknown, 'layer')} of unknown precision" if unknown else ""
+
+
 def _why(row: AuditedLayer) -> str:
     """The note of a row; that of a mismatch stands below the table."""
     return "" if row.verdict is AuditVerdict.MISMATCH else row.note

@@ -7,17 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from qdebug.engine_info.diff import Side
-from qdebug.engine_info.layers import (
-    QUANTIZED,
-    EngineLayer,
-    EngineTensor,
-    EventKind,
-    InfoSource,
-    Role,
-)
+from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
+from qdebug.engine_info.tensors import QUANTIZED, EngineTensor
 from qdebug.measure.inspection import EngineDiff, InspectResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
-from qdebug.report.engine import audit_blocks
+from qdebug.report.engine import audit_blocks, doubt
 from qdebug.report.words import counted, number, printable, some
 from qdebug.wording import option
 
@@ -54,10 +48,8 @@ def view(result: InspectResult, *, top: int = _TOP, detailed: bool = False) -> l
     blocks += notes(info.notes)
     blocks.append(conditions(result.conditions, "not in the file"))
     if result.judged:
-        unknown = len(result.audit.unknown) if result.audit else 0
-        doubt = f", {counted(unknown, 'layer')} unknown" if unknown else ""
         verdict, style = ("PASSED", _GOOD) if result.passed else ("FAILED", _BAD)
-        blocks.append(Line(verdict + doubt, style))
+        blocks.append(Line(verdict + doubt(result.audit), style))
     return blocks
 
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import onnx
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.onnx_file import dtype_of
 from qdebug.engine_info.profile import LayerTime
+from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.profile import LayerTime
+from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError, ModelError
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.run.base import check_imports

@@ -15,14 +15,9 @@ from refusals import refused
 from qdebug.engine_info.audit import AuditVerdict, audit
 from qdebug.engine_info.build_log import read_build_log
 from qdebug.engine_info.flow import left_high, product_edges
-from qdebug.engine_info.layers import (
-    EngineInfo,
-    EngineLayer,
-    EngineTensor,
-    InfoSource,
-    OnnxNode,
-)
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxNode
 from qdebug.engine_info.summary import gate_values, summarize
+from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq
@@ -163,8 +158,8 @@ CASTING = "__myl_CastReshMulSum_myl0_46"
          AuditVerdict.FUSED),
         (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n"), "MatMul", FP16, AuditVerdict.FUSED),
         (_layer(CASTING, "kgen", "a:fp32", "b:fp16", "n", constants="w:fp32"), "Gemm", FP16,
-         AuditVerdict.MISMATCH),
-        (_layer(CASTING, "kgen", "a:fp32", "b:fp32", "n"), "MatMul", INT8, AuditVerdict.MISMATCH),
+         AuditVerdict.UNKNOWN),
+        (_layer(CASTING, "kgen", "a:fp32", "b:fp32", "n"), "MatMul", INT8, AuditVerdict.UNKNOWN),
         (_layer("n", "CaskPooling", "a:int8", "b:int8"), "MaxPool", FP32, AuditVerdict.FUSED),
         (_layer("n", "CaskPooling", "a:int8", "b:int8"), "AveragePool", FP32,
          AuditVerdict.MISMATCH),

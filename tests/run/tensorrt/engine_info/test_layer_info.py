@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from qdebug.engine_info.layer_info import read_layer_info
-from qdebug.engine_info.layers import (
-    EngineLayer,
-    EngineTensor,
-    Role,
-    canonical_dtype,
-)
-from qdebug.engine_info.metadata import nodes_in_name
+from qdebug.engine_info.layers import EngineLayer, Role
+from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer
+from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
 from qdebug.errors import UsageError
 from qdebug.plan.parsed_network import nodes_in_metadata
 
@@ -164,3 +160,10 @@ def test_names_tell_nodes_only_where_they_are_plain() -> None:
     assert nodes_in_name("{ForeignNode[a...b]}") == ()
     assert nodes_in_metadata("") == ()
     assert nodes_in_metadata("[ONNX Layer: a b][ONNX Layer: c]") == ("a b", "c")
+
+
+@pytest.mark.parametrize("mark", ["", "\x1f"])
+def test_a_node_is_named_whatever_replaced_it(mark: str) -> None:
+    replaced = f"[ONNX Layer: a]__gemm_from_conv1x1{mark}[ONNX Layer: b]__gemm_from_conv1x1"
+    assert nodes_of_layer(replaced) == ("a", "b")
+    assert nodes_of_layer(f"[ONNX Layer: a]__b]{mark}[ONNX Layer: c]") == ("a]__b", "c")

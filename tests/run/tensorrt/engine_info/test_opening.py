@@ -13,9 +13,10 @@ from onnx import TensorProto, helper
 from refusals import refused
 
 from qdebug.engine_info.diff import diff
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, EngineTensor, InfoSource
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import gate_values, summarize
+from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, shape_inference
 
-from qdebug.engine_info.layers import EngineLayer, EngineTensor
+from qdebug.engine_info.layers import EngineLayer
+from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph
 from qdebug.run.tensorrt.execute.observe.unfused import (
     Place,
