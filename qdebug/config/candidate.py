@@ -48,6 +48,11 @@ FP16_KERNELS = Option(
     "exact sums.",
     WHAT,
 )
+ALLOW_UNQUANTIZED = Option(
+    "Judge a model in which nothing runs in the precision that was asked for, instead of refusing "
+    "it.",
+    GATE,
+)
 FORCE = Option("Replace existing files.", WRITE)
 MODEL_OR_PLAN = Option(
     "The ONNX model; without, the one that the plan names.",

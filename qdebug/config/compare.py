@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from qdebug.config.candidate import FORCE, CandidateSettings
+from qdebug.config.candidate import ALLOW_UNQUANTIZED, FORCE, CandidateSettings
 from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, Positive
 from qdebug.config.values import parse_bytes
 from qdebug.measure.metrics import gate_usage
@@ -56,6 +56,7 @@ class CompareSettings(CandidateSettings):
             metavar="CONDITION",
         ),
     ] = ()
+    allow_unquantized: Annotated[bool, ALLOW_UNQUANTIZED] = False
     output: Annotated[
         str | None,
         Option(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from qdebug.calibrators.registry import DEFAULT_METHOD
 from qdebug.config.candidate import (
+    ALLOW_UNQUANTIZED,
     BATCH_SIZE,
     CALIB_DATA,
     CALIB_SAMPLES,
@@ -174,6 +175,7 @@ class SweepSettings:
             metavar="CONDITION",
         ),
     ] = ()
+    allow_unquantized: Annotated[bool, ALLOW_UNQUANTIZED] = False
     metric: Annotated[MetricLike | None, METRIC] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     save_engines: Annotated[

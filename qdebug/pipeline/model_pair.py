@@ -14,7 +14,7 @@ from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory
-from qdebug.model.layers import find_layers
+from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
@@ -106,6 +106,55 @@ def build_pair(
     Raises:
         QdebugError: settings that contradict the model, or a plan that does not fit it.
     """
+    built = _built(settings, context, plan, model, samples)
+    pair = built.pair
+    asked = Precision.INT8 if pair.plan is None else pair.plan.precision
+    layers = {layer.name: (layer.op_type, pair.precisions[layer.name]) for layer in pair.layers}
+    note = unquantized(settings.model, asked, layers)
+    if not note:
+        return built
+    if not settings.allow_unquantized:
+        raise UsageError(
+            note,
+            "Give a model, a plan or a precision in which something is, or set "
+            f"{option('allow_unquantized')} to compare it as it is.",
+            code="QD-USAGE-NOTHING-TO-QUANTIZE",
+        )
+    return replace(built, pair=replace(pair, notes=(note, *pair.notes)))
+
+
+def unquantized(
+    model: str, asked: Precision, layers: Mapping[str, tuple[str, Precision]]
+) -> str:
+    """Why a verdict on a candidate would mean nothing: none of its layers runs in the precision
+    that was asked for. "" where one does, and where FP32 was asked for.
+
+    Args:
+        model: the file, for the message.
+        layers: name -> operator and the precision it runs in.
+    """
+    lower = {Precision.INT8: (Precision.INT8,), Precision.FP16: (Precision.FP16, Precision.INT8)}
+    if asked is Precision.FP32 or any(p in lower[asked] for _, p in layers.values()):
+        return ""
+    operators = list(dict.fromkeys(op for op, _ in layers.values()))
+    kept = [op for op in operators if op in QUANTIZABLE_OPS]
+    name = str(asked).upper()
+    if kept and asked is Precision.INT8:
+        return (
+            f"{model}: nothing runs in {name}: {', '.join(kept)} could, but no layer of these "
+            "operators is quantized"
+        )
+    shown = ", ".join(operators[:5]) + (", …" if len(operators) > 5 else "")
+    return f"{model}: nothing runs in {name}: no layer has an {name} form ({shown})"
+
+
+def _built(
+    settings: CompareSettings,
+    context: Context,
+    plan: PrecisionPlan,
+    model: Model,
+    samples: Samples,
+) -> Built:
     if model.quantized:
         _refuse_for_quantized(settings, model)
         reference = None
