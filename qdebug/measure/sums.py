@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -107,11 +107,20 @@ class MeasureOptions:
 
     Attributes:
         clip_limit: magnitude beyond which the candidate's values are clipped, or None.
+        clip_bounds: the same for a range that is not symmetric: below the first, above the second.
         channel_axis: axis of the channels, counted from the sample axis, or None.
     """
 
     clip_limit: float | None = None
     channel_axis: int | None = None
+    clip_bounds: tuple[float, float] | None = None
+
+    def clipped(self, values: Array) -> int | None:
+        """How many of `values` are beyond `clip_bounds`; None where there are none."""
+        if self.clip_bounds is None:
+            return None
+        low, high = (np.float32(x) for x in self.clip_bounds)
+        return int(np.count_nonzero(values < low) + np.count_nonzero(values > high))
 
 
 _NOTHING_ELSE = MeasureOptions()
@@ -141,7 +150,8 @@ def measure(
     if reference.shape != candidate.shape:
         raise ValueError(f"shape {reference.shape} against {candidate.shape}")
     if reference.size == 0:
-        return ErrorSums(clipped=None if options.clip_limit is None else 0)
+        counted = options.clip_limit is not None or options.clip_bounds is not None
+        return ErrorSums(clipped=0 if counted else None)
     rows = samples if reference.ndim and reference.shape[0] % samples == 0 else 1
     ref = np.ascontiguousarray(reference).reshape(rows, -1)
     cand = np.ascontiguousarray(candidate).reshape(rows, -1)
@@ -150,11 +160,13 @@ def measure(
             parts = fast_parts(ref, cand, options.clip_limit)
             channels = _channels(ref, cand, reference.shape, options)
         if parts.is_safe():
-            return _totals(parts, ref.size, first_sample, None, channels)
+            totals = _totals(parts, ref.size, first_sample, None, channels)
+            return replace(totals, clipped=options.clipped(cand)) if options.clip_bounds else totals
     clean = _cleaned(ref, cand)
     parts = exact_parts(clean.ref, clean.cand, options.clip_limit)
     channels = _channels(clean.ref, clean.cand, reference.shape, options)
-    return _totals(parts, ref.size, first_sample, clean, channels)
+    totals = _totals(parts, ref.size, first_sample, clean, channels)
+    return replace(totals, clipped=options.clipped(cand)) if options.clip_bounds else totals
 
 
 def error_energy(reference: Array, other: Array) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import onnx
@@ -79,6 +80,16 @@ class Graph:
         return {n.name: n for n in self.nodes}
 
     @cached_property
+    def protos(self) -> Mapping[str, onnx.NodeProto]:
+        """Nodes by their unique name, as the model holds them."""
+        return {n.name: n for n in self.proto.graph.node}
+
+    def attributes(self, node: Node) -> dict[str, Any]:
+        """The attributes that a node has, by name; strings are bytes."""
+        attributes = self.protos[node.name].attribute
+        return {a.name: onnx.helper.get_attribute_value(a) for a in attributes}
+
+    @cached_property
     def producers(self) -> Mapping[str, Node]:
         """The node that writes each tensor."""
         return {t: n for n in self.nodes for t in n.outputs if t}
@@ -139,6 +150,11 @@ def _node(proto: onnx.NodeProto) -> Node:
         tuple(proto.output),
         tuple(_outer_reads(proto)),
     )
+
+
+def reads_of(node: onnx.NodeProto) -> list[str]:
+    """Every tensor that a node depends on, those that its subgraphs read from outside included."""
+    return [*(t for t in node.input if t), *_outer_reads(node)]
 
 
 def _constant_value(node: onnx.NodeProto) -> TensorProto | None:

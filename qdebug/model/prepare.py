@@ -21,7 +21,13 @@ QDQ_OPSET = 13
 _ELEMENT_TYPES = frozenset(helper.get_all_tensor_dtypes())
 _KEPT_BYTES = 1024
 """Shape inference reads the factors of a Resize; no weight that it reads is larger."""
-_QUANTIZE_OPS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_QUANTIZE_OPS = frozenset(
+    {
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
+        *("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
+        *("ConvInteger", "MatMulInteger", "QGemm"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Model:
         file: the file as the user gave it, but for the data of its weights: the graph has them.
         graph: the prepared graph: unique node names, constants and BatchNorm folded.
         origins: prepared node name -> the user's node names that it stands for.
-        quantized: the user's model carries Q/DQ nodes already.
+        quantized: the user's model carries Q/DQ nodes, or operators that compute on integers.
     """
 
     file: ModelFile
@@ -58,7 +64,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     user_names = _name_nodes(proto)
     user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}
     _drop_initializer_inputs(proto)
-    quantized = any(n.op_type in _QUANTIZE_OPS for n in proto.graph.node)
+    quantized = any(_is_quantized(n) for n in proto.graph.node)
     proto = convert_opset(file.path, proto, opset)
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)
@@ -72,6 +78,10 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
         for node in graph.nodes
     }
     return Model(replace(file, proto=without_weights(file.proto)), graph, origins, quantized)
+
+
+def _is_quantized(node: onnx.NodeProto) -> bool:
+    return node.op_type in _QUANTIZE_OPS or node.op_type.startswith("QLinear")
 
 
 def _check_inputs(file: ModelFile, proto: onnx.ModelProto) -> None:

@@ -8,17 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
+import onnx
+
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import parse_method
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
 from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory
+from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import SampleSubset, first, is_whole, whole
+from qdebug.pipeline.absorbed import guess_absorbed
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
 from qdebug.plan.lower import check_ranges, required_opset
@@ -33,6 +37,7 @@ from qdebug.plan.plan import (
 )
 from qdebug.plan.planfile import read_plan
 from qdebug.plan.rangesfile import read_ranges
+from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -123,9 +128,7 @@ def build_pair(
     return replace(built, pair=replace(pair, notes=(note, *pair.notes)))
 
 
-def unquantized(
-    model: str, asked: Precision, layers: Mapping[str, tuple[str, Precision]]
-) -> str:
+def unquantized(model: str, asked: Precision, layers: Mapping[str, tuple[str, Precision]]) -> str:
     """Why a verdict on a candidate would mean nothing: none of its layers runs in the precision
     that was asked for. "" where one does, and where FP32 was asked for.
 
@@ -157,11 +160,13 @@ def _built(
 ) -> Built:
     if model.quantized:
         _refuse_for_quantized(settings, model)
-        reference = None
-        if names_model(settings.reference):
-            with given_by("reference"):
-                reference = prepare_model(read_model(settings.reference)).graph
-        return Built(quantized_pair(model, reference, settings.reference))
+        model, notes = explicit(model)
+        if not names_model(settings.reference):
+            guessed = guess_absorbed(context, model, samples)
+            return Built(_noted(quantized_pair(model, guessed=guessed), notes))
+        with given_by("reference"):
+            reference = prepare_model(read_model(settings.reference)).graph
+        return Built(_noted(quantized_pair(model, reference, settings.reference), notes))
     if names_model(settings.reference):
         raise UsageError(
             f"{option('reference')}: {settings.model} is an FP32 model and is its own reference",
@@ -173,6 +178,29 @@ def _built(
     planned = plan_ranges(settings, context, plan, model, whole(samples))
     pair = planned_pair(model, planned.bound)
     return Built(replace(pair, notes=(*planned.notes, *pair.notes)), planned.gathered)
+
+
+def _noted(pair: ModelPair, notes: tuple[str, ...]) -> ModelPair:
+    return replace(pair, notes=(*notes, *pair.notes))
+
+
+def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
+    """`model` with its integer operators as Q/DQ, and what to note about it.
+
+    Raises:
+        ModelError: it has one without an equivalent.
+    """
+    if not has_qoperators(model.graph):
+        return model, ()
+    found = to_qdq(model.graph)
+    graph = Graph(onnx.shape_inference.infer_shapes(found.proto, data_prop=True))
+    listed = ", ".join(f"{n} {op}" for op, n in found.replaced.items())
+    note = (
+        f"Integer operators are read as their Q/DQ equivalents ({listed}): from the same codes "
+        "each gives ONNX Runtime's codes, or the next ones where a sum is in the middle."
+    )
+    origins = {n.name: model.origins.get(n.name, (n.name,)) for n in graph.nodes}
+    return replace(model, graph=graph, origins=origins), (note,)
 
 
 def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
 from qdebug.errors import PlanError, UsageError
@@ -14,8 +14,10 @@ from qdebug.model.layers import Layer, Layers, find_layers
 from qdebug.model.prepare import Model
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
-from qdebug.plan.quantize import QMAX, QMIN
+from qdebug.plan.quantize import Grid, grid_of, symmetric_grid
+from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
+from qdebug.plan.rewrite.restore import Absorbed, absorbed_of, restore
 from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.plan.unconverted import unconverted_notes
 from qdebug.types import Precision
@@ -33,7 +35,7 @@ class ModelPair:
         tensors: reference tensor -> candidate tensor.
         layers: of the reference.
         precisions: what each layer of the candidate runs in, by name.
-        amax: range beyond which a Q/DQ pair of the candidate clips, by reference tensor.
+        grids: what the Q/DQ pairs of the candidate round activations to, by reference tensor.
         plan: the plan that was lowered; None for a model that is already quantized.
         notes: what the reader of the result must know.
     """
@@ -44,7 +46,7 @@ class ModelPair:
     tensors: Mapping[str, str]
     layers: Layers
     precisions: Mapping[str, Precision]
-    amax: Mapping[str, float]
+    grids: Mapping[str, Grid]
     plan: PrecisionPlan | None
     notes: tuple[str, ...] = ()
 
@@ -70,7 +72,7 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
         tensors=lowered.tensors,
         layers=bound.layers,
         precisions=precisions,
-        amax=lowered.amax,
+        grids={t: symmetric_grid(amax) for t, amax in lowered.amax.items()},
         plan=bound.plan,
         notes=unconverted_notes(bound, precisions),
     )
@@ -87,25 +89,41 @@ def _lowered_precision(bound: BoundPlan, lowered: Graph, layer: Layer) -> Precis
 
 
 def quantized_pair(
-    model: Model, reference: Graph | None = None, reference_path: str | None = None
+    model: Model,
+    reference: Graph | None = None,
+    reference_path: str | None = None,
+    guessed: Sequence[Absorbed] = (),
 ) -> ModelPair:
     """A quantized model as it is, against the FP32 model it was made from.
+
+    Activations that its quantizers absorbed are put back, which changes none of its codes.
 
     Args:
         model: the quantized model.
         reference: the FP32 model; None stands for the model itself without its Q/DQ.
         reference_path: where it was read from, for messages.
+        guessed: without `reference`, the activations that were absorbed.
 
     Raises:
         UsageError: the two have different inputs.
         PlanError: the reference given shares no tensor with the model.
+        ModelError: the model has no FP32 form.
     """
-    note = ""
+    candidate = model.graph
+    missing = list(guessed) if reference is None else absorbed_of(reference, candidate)[0]
+    if missing:
+        candidate = _typed(restore(candidate, missing))
+    notes = _restored_note(missing, known=reference is not None)
     if reference is None:
-        reference, note = _without_qdq(model)
+        reference = _typed(strip_qdq(_typed(raise_to_fp32(candidate.proto))))
+        notes += (
+            "The model is quantized (Q/DQ): it is compared with itself without Q/DQ. That hides "
+            "the rounding of weights stored as INT8; "
+            f"{option('reference', 'FP32.onnx')} shows it.",
+        )
     _check_inputs(model, reference, reference_path)
     layers = find_layers(reference)
-    known = set(model.graph.producers)
+    known = set(candidate.producers)
     tensors = {t: t for t in reference.activations() if t in known}
     if not tensors:
         raise PlanError(
@@ -116,24 +134,33 @@ def quantized_pair(
     return ModelPair(
         model=model,
         reference=reference,
-        candidate=model.graph,
+        candidate=candidate,
         tensors=tensors,
         layers=layers,
-        precisions={x.name: _found_precision(model.graph, reference, x.name) for x in layers},
-        amax=_found_ranges(model.graph),
+        precisions={x.name: _found_precision(candidate, reference, x) for x in layers},
+        grids=_found_grids(candidate),
         plan=None,
-        notes=(note,) if note else (),
+        notes=notes,
     )
 
 
-def _without_qdq(model: Model) -> tuple[Graph, str]:
-    raised = Graph(onnx.shape_inference.infer_shapes(raise_to_fp32(model.graph.proto)))
-    stripped = onnx.shape_inference.infer_shapes(strip_qdq(raised))
-    note = (
-        "The model is quantized (Q/DQ): it is compared with itself without Q/DQ. That hides the "
-        f"rounding of weights stored as INT8; {option('reference', 'FP32.onnx')} shows it."
+def _typed(proto: onnx.ModelProto) -> Graph:
+    return Graph(onnx.shape_inference.infer_shapes(proto))
+
+
+def _restored_note(missing: Sequence[Absorbed], *, known: bool) -> tuple[str, ...]:
+    """What to say of activations that were put back; `known` from the FP32 model, else guessed."""
+    if not missing:
+        return ()
+    count = Counter(item.what for item in missing)
+    listed = ", ".join(f"{n} {what}" for what, n in count.most_common())
+    how = (
+        "which changes none of its codes"
+        if known
+        else "where its codes end at 0 and values below were seen; "
+        f"{option('reference', 'FP32.onnx')} makes sure"
     )
-    return Graph(stripped), note
+    return (f"The quantizer absorbed {listed}: put back, {how}.",)
 
 
 def _check_inputs(model: Model, reference: Graph, reference_path: str | None) -> None:
@@ -150,33 +177,34 @@ def _check_inputs(model: Model, reference: Graph, reference_path: str | None) ->
             )
 
 
-def _found_precision(graph: Graph, reference: Graph, name: str) -> Precision:
-    # By name, or by what it computes: a quantizer may rename nodes.
-    node = graph.by_name.get(name) or graph.producers.get(reference.by_name[name].outputs[0])
-    if node is None:
-        return Precision.FP32
-    producers = [graph.producers.get(t) for t in node.inputs[:2]]
-    if any(p is not None and p.op_type == "DequantizeLinear" for p in producers):
-        return Precision.INT8
-    half = graph.types.get(node.outputs[0]) == onnx.TensorProto.FLOAT16
+def _found_precision(graph: Graph, reference: Graph, layer: Layer) -> Precision:
+    """What a layer of a quantized model runs in: INT8 where what it computes from the tensors that
+    both models have is dequantized on the way."""
+    known = {spec.name for spec in reference.inputs} | set(reference.producers)
+    own = {t for n in layer.nodes for t in reference.by_name[n].outputs}
+    waiting, seen = [layer.output], set[str]()
+    while waiting:
+        tensor = waiting.pop()
+        node = graph.producers.get(tensor)
+        if node is None or node.name in seen:
+            continue
+        inserted = node.op_type in INSERTED_OPS
+        if tensor in known and tensor not in own and not inserted:
+            continue
+        if node.op_type == "DequantizeLinear":
+            return Precision.INT8
+        seen.add(node.name)
+        waiting += node.reads
+    half = graph.types.get(layer.output) == onnx.TensorProto.FLOAT16
     return Precision.FP16 if half else Precision.FP32
 
 
-def _found_ranges(graph: Graph) -> dict[str, float]:
-    """The magnitude that each QuantizeLinear of an activation can hold."""
-    ranges = {}
+def _found_grids(graph: Graph) -> dict[str, Grid]:
+    """What each QuantizeLinear of an activation rounds to, where it has one scale."""
+    grids = {}
     for node in graph.nodes:
-        if node.op_type != "QuantizeLinear" or node.inputs[0] in graph.initializers:
-            continue
-        scale = graph.constant(node.inputs[1])
-        zero = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-        if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
-            continue
-        offset = int(zero.reshape(())) if zero is not None else 0
-        unsigned = zero is None or zero.dtype == np.uint8
-        lowest, highest = (0, 255) if unsigned else (QMIN, QMAX)
-        steps = max(abs(lowest - offset), abs(highest - offset))
-        if offset == 0:
-            steps = highest
-        ranges[node.inputs[0]] = float(scale.reshape(())) * steps
-    return ranges
+        if node.op_type == "QuantizeLinear" and node.inputs[0] not in graph.initializers:
+            grid = grid_of(graph, node)
+            if grid is not None and grid.axis is None:
+                grids[node.inputs[0]] = grid
+    return grids

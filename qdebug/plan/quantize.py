@@ -1,16 +1,27 @@
-"""The quantize contract, in one place: symmetric INT8, zero point 0.
+"""The quantize contract, in one place.
+
+What qdebug plans is symmetric INT8, zero point 0, as NvInfer.h documents for IQuantizeLayer:
 
     q = clamp(round_half_to_even(x / scale), -128, 127),   x' = q · scale,   scale = amax / 127
 
-as NvInfer.h documents for IQuantizeLayer and as ONNX QuantizeLinear computes it in float32.
+What others have quantized may be unsigned and asymmetric (`Grid`), as ONNX QuantizeLinear computes
+it in float32:
+
+    q = clamp(round_half_to_even(x / scale) + zero_point, lowest, highest)
+    x' = (q − zero_point) · scale
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto
 
 from qdebug.errors import PlanError
+from qdebug.model.graph import Graph, Node
 
 QMAX = 127
 QMIN = -128
@@ -97,3 +108,139 @@ def _along(scale: FloatArray, rank: int, axis: int | None) -> FloatArray:
     shape = [1] * rank
     shape[axis] = -1
     return scale.reshape(shape)
+
+
+QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+"""Operators whose first output is the codes of their first input."""
+
+CODES: Mapping[int, tuple[int, int]] = {
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT8: (0, 255),
+    TensorProto.INT16: (-32768, 32767),
+    TensorProto.UINT16: (0, 65535),
+    TensorProto.INT4: (-8, 7),
+    TensorProto.UINT4: (0, 15),
+}
+"""The codes of each integer type that QuantizeLinear writes."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values that a Q/DQ pair can give: (code − zero_point) · scale, symmetric or not.
+
+    Attributes:
+        scale: float32, [] or [channels].
+        zero_point: int64, of the same shape: the code of 0.
+        lowest, highest: the codes.
+        axis: of the channels; None where there is one scale.
+        bounds: beyond which a value counts as clipped; None for the values whose code would be
+            beyond the codes.
+    """
+
+    scale: FloatArray
+    zero_point: npt.NDArray[np.int64]
+    lowest: int
+    highest: int
+    axis: int | None = None
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def symmetric(self) -> bool:
+        """Signed, with zero point 0: what TensorRT takes."""
+        return self.lowest < 0 and not np.any(self.zero_point)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest value, over all channels. A symmetric range is that of −127
+        to 127."""
+        lowest = -self.highest if self.symmetric else self.lowest
+        low = (lowest - self.zero_point) * self.scale.astype(np.float64)
+        high = (self.highest - self.zero_point) * self.scale.astype(np.float64)
+        return float(low.min()), float(high.max())
+
+    @property
+    def shown(self) -> tuple[float, float]:
+        """The range for people: `bounds` where it was chosen as such."""
+        return self.bounds or self.range
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """`bounds`, or else where the codes end: half a step beyond the range."""
+        if self.bounds is not None:
+            return self.bounds
+        low, high = self.range
+        if self.symmetric:
+            return low, high
+        half = float(self.scale.max()) / 2
+        return low - half, high + half
+
+    def codes(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
+        """The codes of `x`, of its shape; `x` must not hold NaN."""
+        with np.errstate(over="ignore"):
+            ratio = np.asarray(x, np.float32) / _along(self.scale, x.ndim, self.axis)
+        zero = self.zero_point
+        if self.axis is not None:
+            shape = [1] * x.ndim
+            shape[self.axis] = -1
+            zero = zero.reshape(shape)
+        found: npt.NDArray[np.int64] = np.clip(
+            np.rint(ratio).astype(np.float64) + zero, self.lowest, self.highest
+        ).astype(np.int64)
+        return found
+
+    def clips_at(self, low: float | None, high: float | None) -> bool:
+        """Whether quantizing takes every value below `low` as `low`, and every value above `high`
+        as `high`: clipping there first would change no code."""
+        with np.errstate(over="ignore"):
+            if low is not None:
+                code = np.rint(np.float32(low) / self.scale) + self.zero_point
+                if np.any(code > self.lowest):
+                    return False
+            if high is not None:
+                code = np.rint(np.float32(high) / self.scale) + self.zero_point
+                if np.any(code < self.highest):
+                    return False
+        return True
+
+
+def symmetric_grid(amax: float) -> Grid:
+    """The grid of a planned activation: INT8, ±`amax` to ±127."""
+    return Grid(scale_of(amax), np.array(0, np.int64), QMIN, QMAX, None, (-amax, amax))
+
+
+def dynamic_grid(values: npt.NDArray[np.floating]) -> Grid:
+    """The grid that DynamicQuantizeLinear takes for `values`: uint8, from their range with 0."""
+    low = np.float32(min(0.0, float(values.min())))
+    high = np.float32(max(0.0, float(values.max())))
+    scale = np.float32((high - low) / np.float32(255)) or np.float32(1)
+    zero = int(np.clip(np.rint(-low / scale), 0, 255))
+    return Grid(np.asarray(scale), np.array(zero, np.int64), 0, 255)
+
+
+def grid_of(graph: Graph, node: Node) -> Grid | None:
+    """The grid of a QuantizeLinear or DequantizeLinear; None where its scale or zero point is
+    computed, where it goes by blocks, and for codes that are floating point."""
+    scale = graph.constant(node.inputs[1])
+    zero_name = node.inputs[2] if len(node.inputs) > 2 else ""
+    zero = graph.constant(zero_name) if zero_name else None
+    if scale is None or (zero_name and zero is None) or scale.ndim > 1:
+        return None
+    kind = _code_type(graph, node, zero_name)
+    if kind not in CODES:
+        return None
+    axis = None
+    if scale.size > 1:
+        attributes = graph.attributes(node)
+        axis = int(attributes.get("axis", 1))
+    wide = np.zeros(scale.size) if zero is None else np.asarray(zero).astype(np.int64)
+    flat = scale.astype(np.float32).reshape(-1 if axis is not None else ())
+    zeros = wide.astype(np.int64).reshape(flat.shape)
+    return Grid(flat, zeros, *CODES[kind], axis)
+
+
+def _code_type(graph: Graph, node: Node, zero: str) -> int:
+    if zero:
+        return graph.initializers[zero].data_type
+    if node.op_type == "DequantizeLinear":
+        return graph.types.get(node.inputs[0], TensorProto.UINT8)
+    return int(graph.attributes(node).get("output_dtype", 0)) or TensorProto.UINT8

@@ -341,7 +341,9 @@ def test_metric_on_outputs_of_changing_shape(desk: Any, make: Any) -> None:
     ]
     desk.save(make(nodes, {"x": ("N", 4)}, {"y": (2, "k")}), "find.onnx")
     desk.data("f.npz", x=np.array([[1, 0, 0, 0], [1, 1, 0, 0]], np.float32), labels=np.arange(2))
-    done = desk.run("compare", "find.onnx", "--inputs", "f.npz", "--metric", "top1", "--allow-unquantized")
+    done = desk.run(
+        "compare", "find.onnx", "--inputs", "f.npz", "--metric", "top1", "--allow-unquantized"
+    )
     assert done.code == 2
     assert "'y'" in done.err and "QD-METRIC-SHAPES" in done.err
 

@@ -117,6 +117,9 @@ def test_odd_names_are_shown_as_they_are(desk: Any, cnn: Any) -> None:
     assert {"[red]first[/red]", "/a:b;c", odd["fc"], odd["pool"]} <= names
 
 
+ALLOWED = ("--allow-unquantized",)
+
+
 def test_models_with_little_in_them(desk: Any, make: Any) -> None:
     """No layer, an output that is an input, only whole numbers: shown, not a crash."""
     import numpy as np
@@ -131,9 +134,11 @@ def test_models_with_little_in_them(desk: Any, make: Any) -> None:
     desk.data("four.npz", x=np.eye(4, dtype=np.float32))
     for model in ("identity.onnx", "argmax.onnx"):
         for precision in ("int8", "fp16"):
-            done = desk.run("compare", model, "--inputs", "four.npz", "--precision", precision)
+            done = desk.run(
+                "compare", model, "--inputs", "four.npz", "--precision", precision, *ALLOWED
+            )
             assert done.code == 0, done.err
-    gate = ("--fail-on", "output.cosine>=0.9", "--json", "-")
+    gate = ("--fail-on", "output.cosine>=0.9", "--json", "-", *ALLOWED)
     done = desk.run("compare", "argmax.onnx", "--inputs", "four.npz", *gate)
     (condition,) = done.json["verdict"]["conditions"]
     assert done.code == 1 and condition["value"] is None and condition["passed"] is False

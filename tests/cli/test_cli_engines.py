@@ -313,7 +313,7 @@ def test_an_operator_that_is_not_known_is_told_before_any_work(
     desk.refused("compare", *run, "-o", "run.h5", says=says)
     if domain == "acme":
         says = ["acme:Own", "ONNX Runtime cannot load", "has no such operator"]
-        desk.refused("compare", *run[:3], says=says)
+        desk.refused("compare", *run[:3], "--allow-unquantized", says=says)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="it is installed")

@@ -37,7 +37,7 @@ def test_pinning_every_layer_to_fp32_gives_the_reference_bit_for_bit(desk: Any) 
     layers = [x["name"] for x in desk.result()["layers"]]
     pins = "".join(f"  {name}: fp32\n" for name in layers)
     desk.write("pins.yaml", f"schema: qdebug.plan/1\nprecision: int8\nlayers:\n{pins}")
-    result = desk.result("--plan", "pins.yaml")
+    result = desk.result("--plan", "pins.yaml", "--allow-unquantized")
     assert {x["precision"] for x in result["layers"]} == {"fp32"}
     for tensor in result["tensors"]:
         assert tensor["max_abs_err"] == 0 and tensor["non_finite"]["sqnr_db"] == "inf"

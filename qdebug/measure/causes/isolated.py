@@ -14,7 +14,7 @@ from qdebug.measure.result import Cause
 from qdebug.measure.sums import error_energy
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.quantize import QMAX, QMIN, scale_of
+from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Array, Precision, Tensors
@@ -35,14 +35,16 @@ class _Values:
     count: int = 0
     squares: float = 0.0
     largest: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
     beyond: int = 0
     clip_error: float = 0.0
     error: float = 0.0
     nonzero: int = 0
     tiny: int = 0
 
-    def add(self, values: Array, amax: float | None) -> None:
-        """Add an array; `amax` is where a Q/DQ pair clips it, None without one.
+    def add(self, values: Array, grid: Grid | None) -> None:
+        """Add an array; `grid` is what a Q/DQ pair rounds it to, None without one.
 
         In float32, in one buffer: fractions of an error need no more, and new memory is expensive.
         """
@@ -53,23 +55,24 @@ class _Values:
             largest = _largest(exact)
         self.count += exact.size
         self.largest = max(self.largest, largest)
-        if amax is None:
+        if grid is None:
             magnitude = np.abs(exact)
             self.nonzero += int(np.count_nonzero(magnitude))
             self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
             return
         self.squares += float(exact @ exact)
-        scale = np.float32(scale_of(amax))
-        work = exact / scale
+        self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
+        zero = int(grid.zero_point)
+        work = exact / grid.scale
         np.rint(work, out=work)
-        np.clip(work, QMIN, QMAX, out=work)
-        work *= scale
+        np.clip(work, grid.lowest - zero, grid.highest - zero, out=work)
+        work *= grid.scale
         work -= exact
         self.error += float(work @ work)
-        if largest > amax:
-            np.abs(exact, out=work)
-            work -= np.float32(amax)
-            np.maximum(work, 0, out=work)
+        low, high = grid.limits
+        if largest > min(-low, high):
+            np.clip(exact, np.float32(low), np.float32(high), out=work)
+            work -= exact
             self.beyond += int(np.count_nonzero(work))
             self.clip_error += float(work @ work)
 
@@ -104,9 +107,13 @@ class IsolatedLayer:
             if tensors[output].shape == reference.shape:
                 energy = error_energy(reference, tensors[output])
                 self.energies[variant] = self.energies.get(variant, 0.0) + energy
-        amax = self.subject.amax
+        grids = self.subject.grids
+        bare = results.get(NO_PAIRS, {})
         for pair in self.pairs:
-            self._values(pair.source).add(truth[pair.source], amax.get(pair.source))
+            values = bare.get(pair.quantized) if pair.inner else truth[pair.source]
+            if values is not None and values.size:
+                grid = dynamic_grid(values) if pair.dynamic else grids.get(pair.source)
+                self._values(pair.source).add(values, grid)
         if self.subject.precisions[self.layer.name] is Precision.FP16:
             for tensor in (*self._reads(), self.layer.output):
                 if tensor in truth:
@@ -148,16 +155,20 @@ class IsolatedLayer:
         found = self.values.get(pair.source, _Values())
         count = max(found.count, 1)
         plan = self.subject.plan
+        grid = self.subject.grids.get(pair.source)
         planned = plan.tensors.get(pair.source) if plan else None
         return OperandPart(
             tensor=pair.source,
             energy=energy,
-            amax=self.subject.amax.get(pair.source, found.largest),
+            bounds=grid.shown if grid else (found.low, found.high),
+            step=float(grid.scale) if grid else (found.high - found.low) / 255,
             largest=found.largest,
             rms=(found.squares / count) ** 0.5,
             clipped=found.beyond / count,
             clipped_energy=min(1.0, found.clip_error / found.error) if found.error else 0.0,
             method=planned.method if planned else "",
+            inner=pair.inner,
+            dynamic=pair.dynamic,
         )
 
     def _weight(self, energy: float) -> WeightPart | None:

@@ -25,21 +25,39 @@ class OperandPart:
     Attributes:
         tensor: the activation.
         energy: its part of Σerr² at the layer's output.
-        amax: where the pair clips.
+        bounds: where the pair clips.
+        step: between two values that the pair can give.
         largest, rms: of the values, on the samples looked at.
-        clipped: share of the values beyond amax.
+        clipped: share of the values beyond the bounds.
         clipped_energy: share of the pair's own error that clipping makes; rounding makes the rest.
-        method: the calibrator that gave amax, "" where that is not known.
+        inner: the pair lies between the layer's own nodes.
+        dynamic: its range is taken anew from each execution; bounds and step are the widest.
+        method: the calibrator that gave the range, "" where that is not known.
     """
 
     tensor: str
     energy: float
-    amax: float
+    bounds: tuple[float, float]
+    step: float
     largest: float
     rms: float
     clipped: float
     clipped_energy: float
     method: str = ""
+    inner: bool = False
+    dynamic: bool = False
+
+    @property
+    def where(self) -> str:
+        """Where it clips, for people."""
+        low, high = self.bounds
+        return f"at {high:.3g}" if low == -high else f"to {low:.3g} … {high:.3g}"
+
+    @property
+    def extent(self) -> str:
+        """Its range, for people."""
+        low, high = self.bounds
+        return f"{high:.3g}" if low == -high else f"{low:.3g} … {high:.3g}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +186,7 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
 
 def _clipping(part: OperandPart, share: float) -> Cause:
     evidence = (
-        f"'{part.tensor}' is clipped at {part.amax:.3g}: {100 * part.clipped:.2g}% of its values "
+        f"'{part.tensor}' is clipped {part.where}: {100 * part.clipped:.2g}% of its values "
         f"are beyond, up to {part.largest:.3g}"
     )
     if part.method in NEVER_CLIPPING:
@@ -187,14 +205,16 @@ def _clipping(part: OperandPart, share: float) -> Cause:
 
 
 def _coarse(part: OperandPart, share: float) -> Cause:
-    step = part.amax / 127
-    coarse = 100 * step / part.rms if part.rms else 0.0
+    coarse = 100 * part.step / part.rms if part.rms else 0.0
     return Cause(
         "coarse-step",
         share,
-        f"'{part.tensor}' has an rms of {part.rms:.3g} in a range of {part.amax:.3g}: "
-        f"one step is {step:.2g}, {coarse:.2g}% of the rms",
-        "Try a calibrator that cuts outliers (mse, percentile), or pin the layer.",
+        f"'{part.tensor}' has an rms of {part.rms:.3g} in a range of {part.extent}: "
+        f"one step is {'up to ' if part.dynamic else ''}{part.step:.2g}, {coarse:.2g}% of the rms",
+        "It is rounded between the nodes of one layer: fold BatchNormalization before quantizing, "
+        "or leave this tensor in floating point."
+        if part.inner
+        else "Try a calibrator that cuts outliers (mse, percentile), or pin the layer.",
     )
 
 

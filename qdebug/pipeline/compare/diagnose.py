@@ -123,7 +123,7 @@ def _variants(
     variants = {WHOLE: local.proto}
     most = max((len(p) for p in pairs.values()), default=0)
     if most:
-        variants[NO_PAIRS] = bypass(local, pairs)
+        variants[NO_PAIRS] = bypass(local, pairs, show_inner=True)
     if most > 1:
         for k in range(most):
             chosen = {name: [p[k]] for name, p in pairs.items() if len(p) > k}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import Run, Sink, evaluate, open_all, run_of
 from qdebug.plan.pair import ModelPair
+from qdebug.plan.quantize import Grid
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.run.base import Session
 from qdebug.types import Precision, Tensors
@@ -146,7 +147,7 @@ def open_lockstep(
         candidate=run_of(candidate, stand_ins(pair)),
         local=fed_by_reference(cut, local[0]) if cut else None,
         comparison=comparison,
-        clipped={t: MeasureOptions(limit) for t, limit in pair.amax.items() if t in inputs},
+        clipped={t: _clipping(grid) for t, grid in pair.grids.items() if t in inputs},
         not_float=tuple(t for t in tensors if t not in floats),
     )
 
@@ -173,10 +174,19 @@ def measure_options(pair: ModelPair, tensors: Sequence[str]) -> dict[str, Measur
     for tensor in tensors:
         layer = by_output.get(tensor)
         axis = CHANNEL_AXIS.get(layer.op_type) if layer else None
-        limit = pair.amax.get(tensor)
-        if axis is not None or limit is not None:
-            options[tensor] = MeasureOptions(limit, axis)
+        grid = pair.grids.get(tensor)
+        if axis is not None or grid is not None:
+            options[tensor] = replace(_clipping(grid), channel_axis=axis)
     return options
+
+
+def _clipping(grid: Grid | None) -> MeasureOptions:
+    """Beyond what a pair clips: a magnitude, or two bounds where it is not symmetric."""
+    if grid is None:
+        return MeasureOptions()
+    if grid.symmetric:
+        return MeasureOptions(clip_limit=grid.limits[1])
+    return MeasureOptions(clip_bounds=grid.limits)
 
 
 def _spread(total: int, wanted: int) -> set[int]:

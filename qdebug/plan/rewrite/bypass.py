@@ -1,4 +1,4 @@
-"""Remove Q/DQ pairs of activations from isolated layers, to measure what each pair adds."""
+"""Remove Q/DQ pairs from isolated layers, to measure what each pair adds."""
 
 from __future__ import annotations
 
@@ -6,35 +6,46 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import onnx
+from onnx import helper
 
 from qdebug.model.graph import Graph, Node
+from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.cut import LocalGraph
 from qdebug.plan.rewrite.edit import Editor, copy_node
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A Q/DQ pair through which a layer reads an activation.
+    """A Q/DQ pair through which a layer reads an activation, or one between its own nodes.
 
     Attributes:
-        source: the reference tensor.
+        source: the reference tensor; of an inner pair that of the lowered model.
         quantized: what QuantizeLinear reads: `source`, or `source` in FP16.
         restored: the output of DequantizeLinear.
+        inner: it rounds what the layer itself computes.
+        dynamic: its range is taken from the values of each execution.
     """
 
     source: str
     quantized: str
     restored: str
+    inner: bool = False
+    dynamic: bool = False
 
 
 def pairs_of(local: LocalGraph) -> dict[str, tuple[Pair, ...]]:
     """The pairs that each layer reads, in the order it reads them."""
     graph = Graph(local.proto)
-    return {layer: _pairs(graph, output) for layer, output in local.outputs.items()}
+    return {layer: _pairs(graph, local, output) for layer, output in local.outputs.items()}
 
 
-def bypass(local: LocalGraph, chosen: Mapping[str, Collection[Pair]]) -> onnx.ModelProto:
+def bypass(
+    local: LocalGraph, chosen: Mapping[str, Collection[Pair]], *, show_inner: bool = False
+) -> onnx.ModelProto:
     """`local` with these layers reading the tensors of these pairs unquantized.
+
+    Args:
+        show_inner: give what the inner pairs would quantize as outputs too.
 
     Raises:
         PlanError: as `check`.
@@ -62,6 +73,11 @@ def bypass(local: LocalGraph, chosen: Mapping[str, Collection[Pair]]) -> onnx.Mo
                 source = casts[source, kind]
             node_copy.input[i] = source
         editor.emit(node_copy)
+    if show_inner:
+        shown = dict.fromkeys(p.quantized for pairs in chosen.values() for p in pairs if p.inner)
+        editor.proto.graph.output.extend(
+            helper.make_tensor_value_info(t, graph.types[t], None) for t in shown
+        )
     return editor.finish("the graph of layers without Q/DQ")
 
 
@@ -77,20 +93,25 @@ def _branch(graph: Graph, output: str) -> list[Node]:
     return list(found.values())
 
 
-def _pairs(graph: Graph, output: str) -> tuple[Pair, ...]:
+def _pairs(graph: Graph, local: LocalGraph, output: str) -> tuple[Pair, ...]:
     """The pairs in the branch of `output`."""
     found = {}
     for node in _branch(graph, output):
         if node.op_type != "DequantizeLinear":
             continue
         quantizer = graph.producers.get(node.inputs[0])
-        if quantizer is None or quantizer.op_type != "QuantizeLinear":
+        if quantizer is None or quantizer.op_type not in QUANTIZERS:
             continue  # the codes of a weight
-        source = quantizer.inputs[0]
+        dynamic = quantizer.op_type == "DynamicQuantizeLinear"
+        restored, source = node.outputs[0], quantizer.inputs[0]
+        inner = local.originals.get(source)
+        if inner is not None:
+            found[restored] = Pair(inner, source, restored, inner=True, dynamic=dynamic)
+            continue
         origin = graph.producers.get(source)
         while origin is not None and origin.op_type in ("Cast", "Identity"):
             source = origin.inputs[0]
             origin = graph.producers.get(source)
         if origin is None and source not in graph.initializers:
-            found[node.outputs[0]] = Pair(source, quantizer.inputs[0], node.outputs[0])
+            found[restored] = Pair(source, quantizer.inputs[0], restored, dynamic=dynamic)
     return tuple(found.values())

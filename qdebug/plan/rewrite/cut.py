@@ -15,9 +15,10 @@ from onnx import TensorProto, helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
+from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.edit import check, copy_node, free_name, make_node, rename_reads
 
-_INSERTED_OPS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
+INSERTED_OPS = QUANTIZERS | {"DequantizeLinear", "Cast"}
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,12 @@ class LocalGraph:
     Attributes:
         proto: the graph; its inputs are tensors of the reference, under their own names.
         outputs: layer name -> the graph output that holds the layer's result.
+        originals: tensor that a layer computes here -> its name in the lowered model.
     """
 
     proto: onnx.ModelProto
     outputs: Mapping[str, str]
+    originals: Mapping[str, str]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -54,7 +57,9 @@ def cut_layers(reference: Graph, lowered: Graph, layers: Iterable[Layer]) -> Loc
             outputs[layer.name] = output
     if not outputs:
         return None
-    return LocalGraph(check(cutter.finish(), "the graph of isolated layers"), outputs)
+    return LocalGraph(
+        check(cutter.finish(), "the graph of isolated layers"), outputs, cutter.originals
+    )
 
 
 @dataclass
@@ -71,7 +76,6 @@ class _Cutter:
     def __init__(self, reference: Graph, lowered: Graph) -> None:
         self.reference = reference
         self.lowered = lowered
-        self._protos = {n.name: n for n in lowered.proto.graph.node}
         self._order = {n.name: i for i, n in enumerate(lowered.nodes)}
         self._taken = {*_tensors(reference), *_tensors(lowered)}
         self._names: set[str] = set()
@@ -80,6 +84,7 @@ class _Cutter:
         self._inputs: dict[str, None] = {}
         self._halves: dict[str, str] = {}
         self._outputs: dict[str, str] = {}
+        self.originals: dict[str, str] = {}
 
     def add(self, layer: Layer) -> str | None:
         """Add `layer`; return the name of its output, or None where it cannot be isolated."""
@@ -95,12 +100,14 @@ class _Cutter:
             node = branch.nodes[name]
             if name in branch.own or not local.isdisjoint(node.reads):
                 local.update(node.outputs)
-                renamed |= {t: free_name(f"{t}:local", self._taken) for t in node.outputs if t}
+                own = {t: free_name(f"{t}:local", self._taken) for t in node.outputs if t}
+                self.originals |= {new: old for old, new in own.items()}
+                renamed |= own
             elif name in self._shared:
                 continue
             else:
                 self._shared.add(name)
-            self._emit(self._protos[name], renamed)
+            self._emit(self.lowered.protos[name], renamed)
         output = renamed[layer.output]
         self._outputs[output] = layer.output
         return output
@@ -154,7 +161,7 @@ class _Cutter:
         same = self.reference.by_name.get(producer.name)
         if same is not None and same.op_type == producer.op_type:
             return same.outputs[producer.outputs.index(tensor)]
-        if producer.op_type in _INSERTED_OPS:
+        if producer.op_type in INSERTED_OPS:
             return None
         # The nodes of a user's Q/DQ model may have other names than those of its FP32 reference.
         known = self.reference.producers.get(tensor)

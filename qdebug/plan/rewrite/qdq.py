@@ -64,7 +64,7 @@ def weight_axis(node: Node, graph: Graph, weight: str) -> int | None:
         return 1 if position == 1 else None
     if node.op_type == "Gemm":
         flag = "transA" if position == 0 else "transB"
-        transposed = _attribute(graph, node, flag)
+        transposed = graph.attributes(node).get(flag, 0)
         return (1 if transposed else 0) if position == 0 else (0 if transposed else 1)
     if rank < 2:
         return None  # MatMul with a vector: one output channel
@@ -180,8 +180,3 @@ def _quantize_operands(pairs: _Pairs, view: Node, node: onnx.NodeProto, item: In
     rename_reads(node, reads)
     for i, tensor in enumerate(bias, start=2):
         node.input[i] = tensor
-
-
-def _attribute(graph: Graph, node: Node, name: str) -> int:
-    proto = next(n for n in graph.proto.graph.node if n.name == node.name)
-    return next((a.i for a in proto.attribute if a.name == name), 0)

@@ -11,6 +11,7 @@ import onnx
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node
+from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
 from qdebug.types import Array
 from qdebug.wording import option
@@ -26,7 +27,7 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
     instead: dict[str, str] = {}
     for original in graph.proto.graph.node:
         view = graph.by_name[original.name]
-        if view.op_type == "QuantizeLinear":
+        if view.op_type in QUANTIZERS:
             _check_readers(graph, view)
         elif view.op_type == "DequantizeLinear":
             instead[view.outputs[0]] = _source(graph, view, original, editor, instead)
@@ -45,7 +46,7 @@ def _source(
 ) -> str:
     codes = dq.inputs[0]
     producer = graph.producers.get(codes)
-    if producer is not None and producer.op_type == "QuantizeLinear":
+    if producer is not None and producer.op_type in QUANTIZERS:
         return instead.get(producer.inputs[0], producer.inputs[0])
     return editor.initializer(_dequantized(graph, dq, proto), f"{codes}_dequantized")
 

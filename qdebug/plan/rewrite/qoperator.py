@@ -1,0 +1,434 @@
+"""Turn operators that compute on integers into their Q/DQ equivalents.
+
+QLinearConv(x, w) is QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w))), with the same
+scales and zero points. ONNX Runtime adds up in int32 and rounds once; the equivalent adds up in
+float32. From the same codes its codes differ by one step at most, and only where a sum is within
+float32's rounding of the middle between two codes. (tests/plan/test_plan_qoperator.py holds this
+against ONNX Runtime, operator by operator.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from qdebug.errors import ModelError
+from qdebug.model.graph import Graph, Node, reads_of
+from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
+
+_MOVING = frozenset(
+    {
+        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice"),
+        *("Gather", "MaxPool", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Split"),
+    }
+)
+"""Operators that give codes as they found them, of the same scale and zero point."""
+_MICROSOFT = "com.microsoft"
+
+
+class NoEquivalentError(ModelError):
+    """An operator that computes on integers has no Q/DQ equivalent."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"an operator that computes on integers has no Q/DQ equivalent: {why}",
+            "Quantize the model in the Q/DQ format (QuantFormat.QDQ in ONNX Runtime).",
+            code="QD-MODEL-INTEGER-OPERATOR",
+        )
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """A model without integer operators.
+
+    Attributes:
+        proto: the model.
+        replaced: how many nodes of each operator were turned into their equivalent.
+    """
+
+    proto: onnx.ModelProto
+    replaced: Mapping[str, int]
+
+
+def has_qoperators(graph: Graph) -> bool:
+    """Whether a model has operators that `to_qdq` turns into others."""
+    return any(_handler(node) is not None for node in graph.nodes)
+
+
+def to_qdq(graph: Graph) -> Explicit:
+    """`graph` with its integer operators as Q/DQ equivalents.
+
+    Raises:
+        NoEquivalentError: an operator that has no equivalent here.
+        PlanError: as `check`.
+    """
+    writer = _Writer(graph)
+    replaced: Counter[str] = Counter()
+    for node in graph.nodes:
+        handler = _handler(node)
+        if node.name in writer.done:
+            continue
+        if handler is not None:
+            handler(writer, node)
+            replaced[node.op_type] += 1
+        elif node.op_type in _MOVING and node.inputs[0] in writer.pairs:
+            writer.move(node)
+        else:
+            writer.keep(node)
+    writer.drop_unread()
+    return Explicit(writer.editor.finish("the model with Q/DQ"), replaced)
+
+
+class _Writer:
+    """The new graph, and which scale and zero point each tensor of codes has."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.editor = Editor(graph)
+        self.pairs: dict[str, tuple[str, str]] = {}
+        self.done: set[str] = set()
+        self._floats: dict[tuple[str, str, str, int | None], str] = {}
+
+    def keep(self, node: Node) -> None:
+        """The node as it is."""
+        if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
+            dynamic = node.op_type == "DynamicQuantizeLinear"
+            scale, zero = node.outputs[1:3] if dynamic else (*node.inputs[1:3], "")[:2]
+            self.pairs[node.outputs[0]] = (scale, zero)
+        proto = copy_node(self.graph.protos[node.name])
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.domain == _MICROSOFT:
+            proto.domain = ""
+        self.editor.emit(proto)
+
+    def move(self, node: Node) -> None:
+        """A node that gives codes as it found them, between a DequantizeLinear and a
+        QuantizeLinear of the same scale: the codes stay the same."""
+        pair = self.pairs[node.inputs[0]]
+        proto = copy_node(self.graph.protos[node.name])
+        proto.input[0] = self.values(node.inputs[0], *pair)
+        names = [self.editor.tensor_name(f"{t}_dequantized") for t in node.outputs]
+        for i, name in enumerate(names):
+            proto.output[i] = name
+        self.editor.emit(proto)
+        for name, codes in zip(names, node.outputs, strict=True):
+            self.codes(name, codes, *pair)
+
+    def values(self, codes: str, scale: str, zero: str, axis: int | None = None) -> str:
+        """The values of a tensor of codes, made once."""
+        key = (codes, scale, zero, axis)
+        if key not in self._floats:
+            per_axis = axis is not None and self._size(scale) != 1
+            attributes = {"axis": axis} if per_axis else {}
+            if per_axis and zero and self._size(zero) == 1:
+                zero = self._spread(zero, self._size(scale))
+            self._floats[key] = self.editor.add(
+                "DequantizeLinear",
+                *([codes, scale, zero] if zero else [codes, scale]),
+                output=self.editor.tensor_name(f"{codes}_DequantizeLinear_Output"),
+                name=f"{codes}_DequantizeLinear",
+                **attributes,
+            )
+        return self._floats[key]
+
+    def codes(self, values: str, codes: str, scale: str, zero: str) -> None:
+        """Quantize `values` to the tensor `codes`."""
+        self.pairs[codes] = (scale, zero)
+        self.editor.add(
+            "QuantizeLinear",
+            *([values, scale, zero] if zero else [values, scale]),
+            output=codes,
+            name=f"{codes}_QuantizeLinear",
+        )
+
+    def compute(
+        self,
+        op_type: str,
+        node: Node,
+        inputs: Sequence[str],
+        output: str = "",
+        **attributes: object,
+    ) -> str:
+        """The floating-point node in the place of `node`, under its name."""
+        output = output or self.editor.tensor_name(f"{node.outputs[0]}_values")
+        self.editor.emit(make_node(op_type, inputs, output, node.name, **attributes))
+        return output
+
+    def scale_product(self, factors: Sequence[str], wanted: str, times: float = 1.0) -> str:
+        """The product of scales, as a constant.
+
+        Raises:
+            NoEquivalentError: one of them is computed.
+        """
+        product = np.array(times, np.float32)
+        for name in factors:
+            value = self.graph.constant(name)
+            if value is None:
+                raise NoEquivalentError(f"the scale '{name}' is computed")
+            product = product * (value.reshape(()) if value.size == 1 else value)
+        return self.editor.initializer(np.asarray(product, np.float32), wanted)
+
+    def drop_unread(self) -> None:
+        """Drop nodes that nothing reads, such as products of scales."""
+        nodes = self.editor.nodes
+        read = {v.name for v in self.editor.proto.graph.output}
+        kept: list[onnx.NodeProto] = []
+        for node in reversed(nodes):
+            if not read.isdisjoint(node.output):
+                kept.append(node)
+                read.update(reads_of(node))
+        nodes[:] = reversed(kept)
+
+    def rank(self, tensor: str) -> int | None:
+        """The number of axes of a tensor, where it is known."""
+        shape = self.graph.shapes.get(tensor)
+        return None if shape is None else len(shape)
+
+    def _spread(self, zero: str, count: int) -> str:
+        """One zero point for each channel, as DequantizeLinear wants where scales are many."""
+        value = self.graph.constant(zero)
+        if value is None:
+            raise NoEquivalentError(f"the zero point '{zero}' is computed")
+        return self.editor.initializer(np.full(count, value.reshape(())), f"{zero}_per_channel")
+
+    def _size(self, tensor: str) -> int:
+        known = next((t for t in self.editor.proto.graph.initializer if t.name == tensor), None)
+        shape = tuple(known.dims) if known is not None else self.graph.shapes.get(tensor, ())
+        return int(np.prod([d if isinstance(d, int) else 1 for d in shape]))
+
+
+def _optional(node: Node, place: int) -> str:
+    return node.inputs[place] if len(node.inputs) > place else ""
+
+
+def _conv(to: _Writer, node: Node) -> None:
+    x, xs, xz, w, ws, wz, ys, yz = node.inputs[:8]
+    given = to.graph.attributes(node)
+    last = bool(given.pop("channels_last", 0))
+    if last:
+        raise NoEquivalentError(f"node '{node.name}' has its channels last")
+    inputs = [to.values(x, xs, xz), to.values(w, ws, wz, 0)]
+    bias = _optional(node, 8)
+    if bias:
+        scale = to.scale_product([xs, ws], f"{bias}_scale")
+        inputs.append(_bias(to, bias, scale))
+    to.codes(to.compute("Conv", node, inputs, **given), node.outputs[0], ys, yz)
+
+
+def _bias(to: _Writer, bias: str, scale: str) -> str:
+    """An int32 bias, dequantized: with one scale, or one for each value."""
+    return to.editor.add(
+        "DequantizeLinear",
+        bias,
+        scale,
+        output=to.editor.tensor_name(f"{bias}_DequantizeLinear_Output"),
+        name=f"{bias}_DequantizeLinear",
+        axis=0,
+    )
+
+
+def _matmul(to: _Writer, node: Node) -> None:
+    a, a_s, az, b, bs, bz, ys, yz = node.inputs[:8]
+    rank = to.rank(b)
+    inputs = [to.values(a, a_s, az), to.values(b, bs, bz, None if rank is None else rank - 1)]
+    to.codes(to.compute("MatMul", node, inputs), node.outputs[0], ys, yz)
+
+
+def _gemm(to: _Writer, node: Node) -> None:
+    a, a_s, az, b, bs, bz = node.inputs[:6]
+    given = to.graph.attributes(node)
+    axis = 0 if given.get("transB", 0) else 1
+    inputs = [to.values(a, a_s, az), to.values(b, bs, bz, axis)]
+    bias = _optional(node, 6)
+    if bias:
+        alpha = float(given.get("alpha", 1.0))
+        # int32, in units of the accumulator, which alpha multiplies too
+        inputs.append(_bias(to, bias, to.scale_product([a_s, bs], f"{bias}_scale", alpha)))
+    ys, yz = _optional(node, 7), _optional(node, 8)
+    if not ys:
+        to.compute("Gemm", node, inputs, node.outputs[0], **given)
+        return
+    to.codes(to.compute("Gemm", node, inputs, **given), node.outputs[0], ys, yz)
+
+
+def _binary(op_type: str) -> Callable[[_Writer, Node], None]:
+    def handle(to: _Writer, node: Node) -> None:
+        a, a_s, az, b, bs, bz, ys = node.inputs[:7]
+        inputs = [to.values(a, a_s, az), to.values(b, bs, bz)]
+        to.codes(to.compute(op_type, node, inputs), node.outputs[0], ys, _optional(node, 7))
+
+    return handle
+
+
+def _unary(op_type: str) -> Callable[[_Writer, Node], None]:
+    def handle(to: _Writer, node: Node) -> None:
+        x, xs, xz, ys = node.inputs[:4]
+        given = to.graph.attributes(node)
+        if given.pop("channels_last", 0):
+            raise NoEquivalentError(f"node '{node.name}' has its channels last")
+        values = to.compute(op_type, node, [to.values(x, xs, xz)], **given)
+        to.codes(values, node.outputs[0], ys, _optional(node, 4))
+
+    return handle
+
+
+def _softmax(to: _Writer, node: Node) -> None:
+    x, xs, xz, ys = node.inputs[:4]
+    given = to.graph.attributes(node)
+    opset, axis = given.get("opset", 13), given.get("axis", -1)
+    rank = to.rank(x)
+    source = to.values(x, xs, xz)
+    if opset >= 13 or (rank is not None and axis % rank == rank - 1):
+        values = to.compute("Softmax", node, [source], axis=axis)
+    else:  # it flattened its input to two axes before opset 13
+        shape = to.editor.add("Shape", source, name=f"{node.name}_shape")
+        flat = to.editor.add("Flatten", source, name=f"{node.name}_flat", axis=axis)
+        soft = to.compute("Softmax", node, [flat], axis=1)
+        values = to.editor.add("Reshape", soft, shape, name=f"{node.name}_reshape")
+    to.codes(values, node.outputs[0], ys, _optional(node, 4))
+
+
+def _concat(to: _Writer, node: Node) -> None:
+    ys, yz, *rest = node.inputs
+    triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+    parts = [to.values(x, scale, zero) for x, scale, zero in triples]
+    values = to.compute("Concat", node, parts, axis=to.graph.attributes(node)["axis"])
+    to.codes(values, node.outputs[0], ys, yz)
+
+
+def _where(to: _Writer, node: Node) -> None:
+    condition, x, xs, xz, y, y_s, yz, zs, zz = node.inputs
+    inputs = [condition, to.values(x, xs, xz), to.values(y, y_s, yz)]
+    to.codes(to.compute("Where", node, inputs), node.outputs[0], zs, zz)
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """What follows an integer product: a Cast, and a Mul with both scales.
+
+    Attributes:
+        nodes: the Cast and the Mul.
+        weight_scale: that of the second operand.
+        output: what the Mul writes.
+    """
+
+    nodes: tuple[str, ...]
+    weight_scale: str
+    output: str
+
+
+def _scaled(to: _Writer, node: Node, scale: str) -> _Scaled | None:
+    """The Cast and Mul after `node`, where the Mul's other operand is `scale` times a constant."""
+    graph = to.graph
+    cast = _only_reader(graph, node.outputs[0], "Cast")
+    product = _only_reader(graph, cast.outputs[0], "Mul") if cast else None
+    if cast is None or product is None or graph.attributes(cast)["to"] != TensorProto.FLOAT:
+        return None
+    other = next((t for t in product.inputs if t != cast.outputs[0]), "")
+    maker = graph.producers.get(other)
+    if maker is None or maker.op_type != "Mul" or scale not in maker.inputs:
+        return None
+    weight_scale = next((t for t in maker.inputs if t != scale), "")
+    if graph.constant(weight_scale) is None:
+        return None
+    return _Scaled((cast.name, product.name), weight_scale, product.outputs[0])
+
+
+def _only_reader(graph: Graph, tensor: str, op_type: str) -> Node | None:
+    readers = graph.consumers.get(tensor, ())
+    if len(readers) != 1 or tensor in graph.outputs or readers[0].op_type != op_type:
+        return None
+    return readers[0]
+
+
+def _integer(op_type: str) -> Callable[[_Writer, Node], None]:
+    """ConvInteger and MatMulInteger, of a tensor that DynamicQuantizeLinear or QuantizeLinear
+    quantized and a weight."""
+
+    def handle(to: _Writer, node: Node) -> None:
+        x, w = node.inputs[:2]
+        xz, wz = _optional(node, 2), _optional(node, 3)
+        scale = to.pairs.get(x, ("", ""))[0]
+        scaled = _scaled(to, node, scale) if scale else None
+        given = to.graph.attributes(node)
+        rank = to.rank(w)
+        axis = 0 if op_type == "Conv" else None if rank is None else rank - 1
+        if scaled is not None:
+            factor = to.graph.constant(scaled.weight_scale)
+            assert factor is not None
+            ws = to.editor.initializer(factor.reshape(() if factor.size == 1 else -1), f"{w}_scale")
+            per_axis = None if factor.size == 1 else axis
+            inputs = [to.values(x, scale, xz), to.values(w, ws, wz, per_axis)]
+            to.compute(op_type, node, inputs, scaled.output, **given)
+            to.done.update(scaled.nodes)
+            return
+        one = to.editor.initializer(np.array(1, np.float32), f"{node.name}_scale")
+        inputs = [to.values(x, one, xz), to.values(w, one, wz, axis)]
+        sums = to.compute(op_type, node, inputs, **given)
+        to.editor.add("Cast", sums, output=node.outputs[0], to=TensorProto.INT32)
+
+    return handle
+
+
+def _integer_to_float(to: _Writer, node: Node) -> None:
+    """MatMulIntegerToFloat."""
+    a, b, a_s, bs = node.inputs[:4]
+    rank = to.rank(b)
+    axis = None if rank is None else rank - 1
+    inputs = [to.values(a, a_s, _optional(node, 4)), to.values(b, bs, _optional(node, 5), axis)]
+    _with_bias(to, node, inputs, _optional(node, 6))
+
+
+def _dynamic_matmul(to: _Writer, node: Node) -> None:
+    """DynamicQuantizeMatMul."""
+    a, b, bs = node.inputs[:3]
+    edit = to.editor
+    codes, scale, zero = (edit.tensor_name(f"{a}_{s}") for s in ("quantized", "scale", "zero"))
+    quantizer = onnx.helper.make_node("DynamicQuantizeLinear", [a], [codes, scale, zero])
+    quantizer.name = f"{node.name}_QuantizeLinear"
+    edit.emit(quantizer)
+    rank = to.rank(b)
+    axis = None if rank is None else rank - 1
+    inputs = [to.values(codes, scale, zero), to.values(b, bs, _optional(node, 3), axis)]
+    _with_bias(to, node, inputs, _optional(node, 4))
+
+
+def _with_bias(to: _Writer, node: Node, inputs: Sequence[str], bias: str) -> None:
+    if not bias:
+        to.compute("MatMul", node, inputs, node.outputs[0])
+        return
+    product = to.compute("MatMul", node, inputs)
+    to.editor.add("Add", product, bias, output=node.outputs[0], name=f"{node.name}_bias")
+
+
+_STANDARD: Mapping[str, Callable[[_Writer, Node], None]] = {
+    "QLinearConv": _conv,
+    "QLinearMatMul": _matmul,
+    "ConvInteger": _integer("Conv"),
+    "MatMulInteger": _integer("MatMul"),
+}
+_CONTRIBUTED: Mapping[str, Callable[[_Writer, Node], None]] = {
+    "QLinearConv": _conv,
+    "QGemm": _gemm,
+    "QLinearAdd": _binary("Add"),
+    "QLinearMul": _binary("Mul"),
+    "QLinearConcat": _concat,
+    "QLinearWhere": _where,
+    "QLinearAveragePool": _unary("AveragePool"),
+    "QLinearGlobalAveragePool": _unary("GlobalAveragePool"),
+    "QLinearLeakyRelu": _unary("LeakyRelu"),
+    "QLinearSigmoid": _unary("Sigmoid"),
+    "QLinearSoftmax": _softmax,
+    "MatMulIntegerToFloat": _integer_to_float,
+    "DynamicQuantizeMatMul": _dynamic_matmul,
+}
+QOPERATORS = frozenset({*_STANDARD, *_CONTRIBUTED})
+
+
+def _handler(node: Node) -> Callable[[_Writer, Node], None] | None:
+    table = {"": _STANDARD, _MICROSOFT: _CONTRIBUTED}.get(node.domain, {})
+    return table.get(node.op_type)

@@ -1,0 +1,172 @@
+"""Models that other tools have quantized: what they absorbed, integer operators, and nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+DATA = Path(__file__).parents[2] / "calib_data"
+CNN, HOLDOUT = str(DATA / "digits_cnn.onnx"), str(DATA / "digits_holdout.npz")
+
+
+class _Reader(CalibrationDataReader):
+    def __init__(self) -> None:
+        images = np.load(DATA / "digits_calib.npz")["input"][:16]
+        self._feeds = iter([{"input": images[i : i + 1]} for i in range(len(images))])
+
+    def get_next(self) -> Any:
+        return next(self._feeds, None)
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("quantized")
+    ways: dict[str, dict[str, Any]] = {
+        "qdq": {},
+        "per channel": {"per_channel": True},
+        "signed": {"activation_type": QuantType.QInt8},
+        "qoperator": {"quant_format": QuantFormat.QOperator},
+    }
+    files = {name: str(folder / f"{name}.onnx") for name in (*ways, "dynamic")}
+    for name, settings in ways.items():
+        quantize_static(CNN, files[name], _Reader(), **settings)
+    quantize_dynamic(CNN, files["dynamic"])
+    return files
+
+
+def _compared(desk: Any, model: str, *more: str) -> Any:
+    run = ("compare", model, "--inputs", HOLDOUT, "--samples", "48", "--metric", "top1")
+    done = desk.run(*run, *more, "--json", "-", "--no-progress")
+    assert done.code == 0, done.err
+    return done.json
+
+
+def _accuracy(model: str, literal: bool) -> float:
+    """Straight from ONNX Runtime."""
+    options = ort.SessionOptions()
+    if literal:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    data = np.load(HOLDOUT)
+    (found,) = session.run(None, {"input": data["input"][:48]})
+    return float(np.mean(found.argmax(1) == data["labels"][:48]))
+
+
+def test_absorbed_relu6_is_compared_after_clipping(desk: Any, quantized: dict[str, str]) -> None:
+    found = _compared(desk, quantized["qdq"], "--reference", CNN)
+    assert found["metric"]["reference"] == _accuracy(CNN, False)
+    assert found["metric"]["candidate"] == _accuracy(quantized["qdq"], True)
+    assert any("13 Relu6" in note for note in found["notes"]) and not found["skipped"]
+    layers = {x["name"]: x for x in found["layers"]}
+    # Without the activation they were at -2 to 3 dB.
+    pointwise = [x["local_sqnr_db"] for n, x in layers.items() if "pointwise" in n]
+    assert len(pointwise) == 6 and min(pointwise) > 30
+
+
+def test_its_tensors_are_those_of_a_straightforward_run(
+    desk: Any, quantized: dict[str, str]
+) -> None:
+    """The pre-activation, the activation and the outputs against float64 arithmetic on what ONNX
+    Runtime gives for both files."""
+    found = _compared(desk, quantized["qdq"], "--reference", CNN)
+    errors = {x["name"]: x["sqnr_db"] for x in found["tensors"]}
+    images = np.load(HOLDOUT)["input"][:48]
+    plain, other = onnx.load(CNN), onnx.load(quantized["qdq"])
+    clips = {n.output[0]: n.input[0] for n in plain.graph.node if n.op_type == "Clip"}
+    first = list(clips)[:5]
+    expected = _run(plain, images, [*first, *(clips[t] for t in first)])
+    got = _run(other, images, first)
+    for tensor in first:
+        pairs = {clips[tensor]: got[tensor], tensor: np.clip(got[tensor], 0, 6)}
+        for name, values in pairs.items():
+            reference = expected[name].astype(np.float64)
+            noise = np.square(reference - values.astype(np.float64)).sum()
+            sqnr = 10 * np.log10(np.square(reference).sum() / noise)
+            assert abs(errors[name] - sqnr) < 0.01
+
+
+def _run(proto: onnx.ModelProto, images: Any, tensors: list[str]) -> dict[str, Any]:
+    marked = onnx.ModelProto()
+    marked.CopyFrom(proto)
+    kind = onnx.TensorProto.FLOAT
+    marked.graph.output.extend(helper.make_tensor_value_info(t, kind, None) for t in tensors)
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = ort.InferenceSession(
+        marked.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return dict(zip(tensors, session.run(tensors, {"input": images}), strict=True))
+
+
+@pytest.mark.parametrize("way", ["qdq", "per channel", "signed", "qoperator"])
+def test_without_a_reference_the_activations_are_put_back(
+    desk: Any, quantized: dict[str, str], way: str
+) -> None:
+    found = _compared(desk, quantized[way])
+    assert any("13 Relu6" in note for note in found["notes"])
+    rounded = _accuracy(quantized[way], True)
+    assert abs(found["metric"]["candidate"] - rounded) <= 1 / 48
+    # The network with its weights rounded: nearly as good as with activations rounded too.
+    assert abs(found["metric"]["reference"] - rounded) <= 2 / 48
+    assert min(x["local_sqnr_db"] for x in found["layers"] if x["local_sqnr_db"]) > 15
+
+
+def test_dynamic_quantization_is_read(desk: Any, quantized: dict[str, str]) -> None:
+    found = _compared(desk, quantized["dynamic"], "--reference", CNN)
+    assert any("13 ConvInteger" in note for note in found["notes"])
+    assert {x["precision"] for x in found["layers"] if x["op_type"] in ("Conv", "Gemm")} == {"int8"}
+    assert not found["skipped"]
+
+
+def test_too_few_negative_values_ask_for_the_reference(desk: Any, make: Any) -> None:
+    rng = np.random.default_rng(0)
+    node = helper.make_node
+    nodes = [
+        node("Gemm", ["x", "w"], ["g"], "fc"),
+        node("QuantizeLinear", ["g", "s", "z"], ["q"], "quantize"),
+        node("DequantizeLinear", ["q", "s", "z"], ["y"], "dequantize"),
+    ]
+    weights = {
+        "w": np.eye(4, dtype=np.float32),
+        "s": np.array(0.1, np.float32),
+        "z": np.array(0, np.uint8),
+    }
+    desk.save(make(nodes, {"x": ("N", 4)}, {"y": ("N", 4)}, weights), "rare.onnx")
+    values = rng.uniform(0.2, 5, (100, 4)).astype(np.float32)
+    values[0, 0] = -3  # one of 64 in the first 16 samples would be sure; one of 400 is not
+    desk.data("rare.npz", x=values)
+    run = ("compare", "rare.onnx", "--inputs", "rare.npz", "--batch-size", "100")
+    desk.refused(*run, says=["'g'", "QD-MODEL-ABSORBED-UNKNOWN", "--reference"])
+
+
+def test_a_gate_never_passes_because_nothing_was_quantized(desk: Any, make: Any) -> None:
+    node = helper.make_node
+    nodes = [
+        node("Einsum", ["x", "x"], ["e"], "einsum", equation="ij,kj->ik"),
+        node("Softmax", ["e"], ["y"], "softmax"),
+    ]
+    desk.save(make(nodes, {"x": (3, 4)}, {"y": (3, 3)}), "none.onnx")
+    desk.data("none.npz", x=np.random.default_rng(0).normal(size=(4, 3, 4)).astype(np.float32))
+    run = ("compare", "none.onnx", "--inputs", "none.npz", "--fail-on", "output.cosine>=0.9")
+    desk.refused(*run, says=["Einsum, Softmax", "QD-USAGE-NOTHING-TO-QUANTIZE"])
+    desk.refused("sweep", *run[1:4], says=["QD-USAGE-NOTHING-TO-QUANTIZE"])
+    target = ("--target", "output.cosine>=0.9")
+    desk.refused("bisect", *run[1:4], *target, says=["QD-USAGE-NOTHING-TO-PIN"])
+    done = desk.run(*run, "--allow-unquantized", "--json", "-")
+    assert done.code == 0 and "nothing runs in INT8" in json.loads(done.out)["notes"][0]
+    assert desk.run(*run, "--precision", "fp16").code == 0  # FP16 takes them
+    assert desk.run(*run, "--precision", "fp32").code == 0  # and FP32 was asked for

@@ -1,0 +1,283 @@
+"""Integer operators against ONNX Runtime's own kernels: the same codes, or the next ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.errors import ModelError
+from qdebug.model.graph import Graph
+from qdebug.plan.rewrite.qoperator import QOPERATORS, has_qoperators, to_qdq
+from qdebug.plan.rewrite.strip import strip_qdq
+
+F32 = np.float32
+MS = "com.microsoft"
+Case = tuple[list[onnx.NodeProto], dict[str, Any], dict[str, Any], np.dtype[Any]]
+"""Nodes, inputs, constants, and the type of the output "y"."""
+
+
+class Draw:
+    """Random operands of one example."""
+
+    def __init__(self, seed: int, signed: bool) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.kind: Any = np.int8 if signed else np.uint8
+        self.constants: dict[str, Any] = {}
+        self.inputs: dict[str, Any] = {}
+
+    def codes(self, shape: Sequence[int], kind: Any = None) -> Any:
+        info = np.iinfo(kind or self.kind)
+        return self.rng.integers(info.min, info.max + 1, shape).astype(kind or self.kind)
+
+    def scale(self, count: int = 0) -> Any:
+        return np.exp(self.rng.uniform(-6, 1, count or None)).astype(F32)
+
+    def zero(self, kind: Any = None) -> Any:
+        return np.array(self.codes(()), kind or self.kind)
+
+    def tensor(self, name: str, shape: Sequence[int], constant: bool = False) -> list[str]:
+        """Codes with a scale and a zero point; the names of the three."""
+        (self.constants if constant else self.inputs)[name] = self.codes(shape)
+        return self.pair(name)
+
+    def pair(self, name: str, scale: Any = None) -> list[str]:
+        self.constants[f"{name}_s"] = self.scale() if scale is None else scale
+        self.constants[f"{name}_z"] = self.zero()
+        return [name, f"{name}_s", f"{name}_z"]
+
+    def result(self, scale: float) -> list[str]:
+        self.constants["y_s"], self.constants["y_z"] = F32(scale), self.zero()
+        return ["y_s", "y_z"]
+
+    def case(self, op: str, inputs: Sequence[str], domain: str = MS, **attributes: Any) -> Case:
+        node = helper.make_node(op, inputs, ["y"], "n", domain=domain, **attributes)
+        return [node], self.inputs, self.constants, np.dtype(self.kind)
+
+
+def conv(d: Draw) -> Case:
+    groups = int(d.rng.choice([1, 2]))
+    x = d.tensor("x", (1, 4, 5, 6))
+    d.constants["w"] = d.codes((6, 4 // groups, 3, 3), np.int8)
+    per_channel = bool(d.rng.integers(2))
+    d.constants["w_s"] = d.scale(6) if per_channel else d.scale()
+    d.constants["w_z"] = np.zeros(6 if per_channel else (), np.int8)
+    d.constants["b"] = d.rng.integers(-(2**14), 2**14, 6).astype(np.int32)
+    typical = float(d.constants["x_s"]) * float(np.mean(d.constants["w_s"])) * 500
+    inputs = [*x, "w", "w_s", "w_z", *d.result(typical)]
+    bias = ["b"] if d.rng.integers(2) else []
+    pads = [1, 0, 1, 2]
+    return d.case("QLinearConv", [*inputs, *bias], "", group=groups, pads=pads, strides=[1, 2])
+
+
+def matmul(d: Draw) -> Case:
+    a = d.tensor("a", (2, 3, 8))
+    d.constants["b"] = d.codes((8, 5), np.int8)
+    per_column = bool(d.rng.integers(2))
+    d.constants["b_s"] = d.scale(5) if per_column else d.scale()
+    d.constants["b_z"] = np.zeros(5 if per_column else (), np.int8)
+    typical = float(d.constants["a_s"]) * float(np.mean(d.constants["b_s"])) * 300
+    return d.case("QLinearMatMul", [*a, "b", "b_s", "b_z", *d.result(typical)], "")
+
+
+def gemm(d: Draw) -> Case:
+    a = d.tensor("a", (4, 8))
+    turned = int(d.rng.integers(2))
+    d.constants["b"] = d.codes((5, 8) if turned else (8, 5), np.int8)
+    d.constants["b_s"], d.constants["b_z"] = d.scale(), np.zeros((), np.int8)
+    d.constants["c"] = d.rng.integers(-(2**13), 2**13, 5).astype(np.int32)
+    alpha = float(d.rng.choice([1.0, 0.5]))
+    typical = alpha * float(d.constants["a_s"]) * float(d.constants["b_s"]) * 300
+    inputs = [*a, "b", "b_s", "b_z", "c", *d.result(typical)]
+    return d.case("QGemm", inputs, transB=turned, alpha=alpha)
+
+
+def binary(op: str) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        a, b = d.tensor("a", (2, 3, 4)), d.tensor("b", (2, 3, 4) if d.rng.integers(2) else (4,))
+        sa, sb = float(d.constants["a_s"]), float(d.constants["b_s"])
+        typical = (sa + sb) if op == "QLinearAdd" else 100 * sa * sb
+        return d.case(op, [*a, *b, *d.result(typical)])
+
+    return build
+
+
+def unary(op: str, **attributes: Any) -> Callable[[Draw], Case]:
+    def build(d: Draw) -> Case:
+        x = d.tensor("x", (2, 3, 6, 6))
+        bounded = op in ("QLinearSigmoid", "QLinearSoftmax")
+        typical = 1 / 256 if bounded else float(d.constants["x_s"]) * 0.7
+        return d.case(op, [*x, *d.result(typical)], **attributes)
+
+    return build
+
+
+def concat(d: Draw) -> Case:
+    a, b = d.tensor("a", (2, 3)), d.tensor("b", (2, 4))
+    typical = float(max(d.constants["a_s"], d.constants["b_s"]))
+    return d.case("QLinearConcat", [*d.result(typical), *a, *b], axis=1)
+
+
+def where(d: Draw) -> Case:
+    d.inputs["c"] = d.rng.integers(0, 2, (3, 4)).astype(bool)
+    x, y = d.tensor("x", (3, 4)), d.tensor("y0", (3, 4))
+    typical = float(max(d.constants["x_s"], d.constants["y0_s"]))
+    return d.case("QLinearWhere", ["c", *x, *y, *d.result(typical)])
+
+
+def pooled_codes(d: Draw) -> Case:
+    """Codes that a MaxPool and a Transpose hand on, between two integer operators."""
+    x = d.tensor("x", (1, 3, 6, 6))
+    d.constants["m_s"], d.constants["m_z"] = d.scale(), d.zero()
+    node = helper.make_node
+    d.constants["q_s"], d.constants["q_z"] = F32(d.constants["m_s"]), d.zero()
+    nodes = [
+        node("QLinearSigmoid", [*x, "m_s", "m_z"], ["m"], "first", domain=MS),
+        node("MaxPool", ["m"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Transpose", ["p"], ["t"], "turn", perm=[0, 2, 3, 1]),
+        node("QLinearLeakyRelu", ["t", "m_s", "m_z", "q_s", "q_z"], ["y"], "n", domain=MS),
+    ]
+    return nodes, d.inputs, d.constants, np.dtype(d.kind)
+
+
+CASES: dict[str, Callable[[Draw], Case]] = {
+    "QLinearConv": conv,
+    "QLinearMatMul": matmul,
+    "QGemm": gemm,
+    "QLinearAdd": binary("QLinearAdd"),
+    "QLinearMul": binary("QLinearMul"),
+    "QLinearConcat": concat,
+    "QLinearWhere": where,
+    "QLinearAveragePool": unary("QLinearAveragePool", kernel_shape=[2, 2], strides=[2, 2]),
+    "QLinearGlobalAveragePool": unary("QLinearGlobalAveragePool"),
+    "QLinearLeakyRelu": unary("QLinearLeakyRelu", alpha=0.1),
+    "QLinearSigmoid": unary("QLinearSigmoid"),
+    "QLinearSoftmax": unary("QLinearSoftmax", axis=-1, opset=13),
+    "QLinearSoftmax before opset 13": unary("QLinearSoftmax", axis=1, opset=11),
+    "moving": pooled_codes,
+}
+
+
+def built(case: Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    nodes, inputs, constants, kind = case
+    value = helper.make_tensor_value_info
+    onnx_kind = helper.np_dtype_to_tensor_dtype
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value(n, onnx_kind(a.dtype), a.shape) for n, a in inputs.items()],
+        [value("y", onnx_kind(kind), None)],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8), inputs
+
+
+def native(proto: onnx.ModelProto, feeds: Any) -> Any:
+    return ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, feeds
+    )[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1), signed=st.booleans())
+def test_the_codes_are_those_of_onnx_runtime(
+    kit: SimpleNamespace, name: str, seed: int, signed: bool
+) -> None:
+    if name == "QLinearConv" and signed:
+        signed = False  # ONNX Runtime's kernel for a signed input wants a signed output; below
+    proto, feeds = built(CASES[name](Draw(seed, signed)))
+    expected = native(proto, feeds)
+    explicit = to_qdq(Graph(onnx.shape_inference.infer_shapes(proto)))
+    assert not has_qoperators(Graph(explicit.proto))
+    found = kit.run(explicit.proto, feeds)["y"]
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    difference = np.abs(found.astype(int) - expected.astype(int))
+    assert difference.max() <= 1
+    assert (difference != 0).sum() <= max(2, 0.05 * difference.size)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1), product=st.sampled_from(["MatMulInteger", "ConvInteger"]))
+def test_dynamic_quantization(kit: SimpleNamespace, seed: int, product: str) -> None:
+    """What quantize_dynamic makes: equal to ONNX Runtime but for float32's rounding."""
+    rng = np.random.default_rng(seed)
+    shape, weight = ((3, 8), (8, 5)) if product == "MatMulInteger" else ((1, 4, 6, 6), (5, 4, 3, 3))
+    scales = rng.uniform(0.01, 1, 5) if product == "MatMulInteger" and rng.integers(2) else 0.02
+    node = helper.make_node
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "dynamic"),
+        node(product, ["q", "w", "z", "w_z"], ["i"], "product"),
+        node("Cast", ["i"], ["f"], "cast", to=TensorProto.FLOAT),
+        node("Mul", ["s", "w_s"], ["both"], "scales"),
+        node("Mul", ["f", "both"], ["y"], "scaled"),
+    ]
+    constants = {
+        "w": rng.integers(-127, 128, weight).astype(np.int8),
+        "w_z": np.array(0, np.int8),
+        "w_s": np.asarray(scales, F32),
+    }
+    feeds = {"x": rng.normal(size=shape).astype(F32)}
+    proto, _ = built((nodes, feeds, constants, np.dtype(F32)))
+    explicit = to_qdq(Graph(onnx.shape_inference.infer_shapes(proto)))
+    ops = [n.op_type for n in explicit.proto.graph.node]
+    assert ops.count("Conv") + ops.count("MatMul") == 1 and "Mul" not in ops and "Cast" not in ops
+    found, expected = kit.run(explicit.proto, feeds)["y"], native(proto, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    assert [n.op_type for n in plain.graph.node] == [product.removesuffix("Integer")]
+
+
+def test_an_integer_product_without_scales(kit: SimpleNamespace) -> None:
+    nodes = [helper.make_node("MatMulInteger", ["a", "b", "az"], ["y"], "n")]
+    rng = np.random.default_rng(0)
+    feeds = {"a": rng.integers(0, 256, (3, 8)).astype(np.uint8)}
+    constants = {"b": rng.integers(-128, 128, (8, 2)).astype(np.int8), "az": np.array(7, np.uint8)}
+    proto, _ = built((nodes, feeds, constants, np.dtype(np.int32)))
+    explicit = to_qdq(Graph(onnx.shape_inference.infer_shapes(proto)))
+    found = kit.run(explicit.proto, feeds)["y"]
+    np.testing.assert_array_equal(found, native(proto, feeds))
+
+
+def test_every_operator_is_tested() -> None:
+    tested = {name.partition(" ")[0] for name in CASES} | {"MatMulInteger", "ConvInteger"}
+    assert tested | {"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "moving"} >= QOPERATORS
+
+
+@pytest.mark.parametrize("op", ["MatMulIntegerToFloat", "DynamicQuantizeMatMul"])
+def test_fused_products(kit: SimpleNamespace, op: str) -> None:
+    rng = np.random.default_rng(3)
+    constants = {
+        "b": rng.integers(-127, 128, (8, 5)).astype(np.int8), "bs": F32(0.02),
+        "bz": np.array(3, np.int8), "bias": rng.normal(size=5).astype(F32),
+        "as": F32(0.1), "az": np.array(9, np.uint8),
+    }  # fmt: skip
+    feeds: dict[str, Any]
+    if op == "MatMulIntegerToFloat":
+        feeds = {"a": rng.integers(0, 256, (3, 8)).astype(np.uint8)}
+        inputs = ["a", "b", "as", "bs", "az", "bz", "bias"]
+    else:
+        feeds = {"a": rng.normal(size=(3, 8)).astype(F32)}
+        inputs = ["a", "b", "bs", "bz", "bias"]
+    node = helper.make_node(op, inputs, ["y"], "n", domain=MS)
+    proto, _ = built(([node], feeds, constants, np.dtype(F32)))
+    explicit = to_qdq(Graph(onnx.shape_inference.infer_shapes(proto)))
+    found = kit.run(explicit.proto, feeds)["y"]
+    np.testing.assert_allclose(found, native(proto, feeds), rtol=1e-4, atol=1e-4)
+
+
+def test_what_has_no_equivalent_is_refused() -> None:
+    d = Draw(0, signed=False)
+    case = unary("QLinearGlobalAveragePool", channels_last=1)(d)
+    with pytest.raises(ModelError) as caught:
+        to_qdq(Graph(built(case)[0]))
+    assert caught.value.code == "QD-MODEL-INTEGER-OPERATOR" and "'n'" in caught.value.message
