@@ -58,7 +58,8 @@ MaybeText = Annotated[str, Json(empty_is_null=True)]
 
 def in_json(getter: F) -> F:
     """Mark the getter of a property (below `@property`) as a part of the JSON."""
-    getter.__in_json__ = True  # type: ignore[attr-defined]
+    marked: Any = getter
+    marked.__in_json__ = True
     return getter
 
 

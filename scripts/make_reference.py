@@ -62,7 +62,7 @@ fail-on:
 
 Sizes may be written as `512M` or `2G`. A list with one value may be written as that value.
 In Python, what the last column calls an object may be given as one; in a file or as a flag it is a
-path or a name. Commands without `--config` are listed for their keywords.
+path or a name.
 """
 
 

@@ -45,7 +45,6 @@ Feeds = Mapping[str, ArrayLike]
 Path = str | os.PathLike[str]
 
 """
-_PATH = "str | os.PathLike[str]"
 
 
 def stub() -> str:
@@ -98,7 +97,7 @@ def _overloads(command: Command, returned: str, *, progress: bool) -> str:
     extra = []
     if progress:
         extra = ["progress: Callable[[Progress], None] | None = None"]
-    head = f"{first.name}: {_type(first)}{' | None = None' if by_plan else ''}"
+    head = f"{first.name}: {first.keyword_type}{' | None = None' if by_plan else ''}"
     doc = (inspect.getdoc(getattr(api, command.name)) or "").split("\n\nArgs:")
     raises = "Raises:" + doc[1].partition("Raises:")[2] if "Raises:" in doc[-1] else ""
     text = f"{doc[0]}\n\nThe keywords: see `{command.settings.__name__}`.\n\n{raises}"
@@ -113,19 +112,7 @@ def _overloads(command: Command, returned: str, *, progress: bool) -> str:
 
 def _parameter(setting: Setting) -> str:
     default = "" if setting.required else f" = {setting.default!r}"
-    return f"{setting.name}: {_type(setting)}{default}"
-
-
-def _type(setting: Setting) -> str:
-    """What a caller may give: beside the declared type a Path object for a file, and text where
-    text is parsed."""
-    found = setting.python_type
-    is_file = setting.option.reads or setting.option.writes
-    if is_file and _PATH not in found:
-        found = found.replace("str", _PATH)
-    if setting.option.parse is not None and found.startswith("int"):
-        found = "int | str" + found.removeprefix("int")
-    return found
+    return f"{setting.name}: {setting.keyword_type}{default}"
 
 
 def _docstring(text: str) -> str:

@@ -20,6 +20,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
+from qdebug.config.commands import COMMANDS  # noqa: E402
+from qdebug.config.option import Setting, settings_of  # noqa: E402
 from qdebug.measure.metrics import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
 from qdebug.run.registry import CAPABILITIES, built_in  # noqa: E402
 from qdebug.search.strategies import STRATEGIES  # noqa: E402
@@ -126,6 +128,31 @@ def backends() -> str:
     return table(heads, rows)
 
 
+def keywords() -> str:
+    """The keywords of each function that stands for a command."""
+    parts = []
+    for command in COMMANDS.values():
+        rows = (
+            (
+                f"`{s.name}`",
+                f"`{s.keyword_type}`",
+                _default(s),
+                s.option.help,
+            )
+            for s in settings_of(command.settings)
+        )
+        if settings_of(command.settings):
+            head = ("Keyword", "Type", "Default", "Meaning")
+            parts.append(f"### {command.name}: keywords\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def _default(setting: Setting) -> str:
+    if setting.required:
+        return "required"
+    return setting.option.unset or f"`{setting.default!r}`"
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "calibrators": calibrators,
     "tensor-metrics": tensor_metrics,
@@ -134,6 +161,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "strategies": strategies,
     "packages": packages,
     "backends": backends,
+    "keywords": keywords,
 }
 
 

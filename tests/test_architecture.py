@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
+import numpy as np
 import pytest
 
 from qdebug.run.registry import backend_names
@@ -98,33 +103,63 @@ def test_imports_go_one_way(file: Path) -> None:
             assert stage in CONFIG_USERS, f"{_name(file)} imports {imported}"
 
 
-def test_the_settings_of_compare_stay_near_its_entry() -> None:
-    """A stage gets the values it needs: in one call, few files have a function that is given the
-    settings as an argument."""
+def test_the_settings_of_compare_stay_near_its_entry(tmp_path: Path) -> None:
+    """A stage gets the values it needs: in one call, on an engine and with a run file, few files
+    have a function that is given the settings, in any thread, as an argument or inside of one."""
     import qdebug
-    from qdebug.config.compare import CompareSettings
+    from qdebug.config.commands import COMMANDS
+    from qdebug.config.engine import EngineSettings
+    from qdebug.testing.contract import network
 
+    kinds = (EngineSettings, *(command.settings for command in COMMANDS.values()))
     given: set[str] = set()
+    threads: set[int] = set()
+    calls: Counter[CodeType] = Counter()
+
+    def holds_settings(value: object, depth: int = 3) -> bool:
+        if isinstance(value, kinds):
+            return True
+        inner: list[object] = []
+        if isinstance(value, list | tuple):
+            inner = list(value[:20])
+        elif isinstance(value, dict):
+            inner = list(value.values())[:50]
+        elif is_dataclass(value) and not isinstance(value, type):
+            inner = [getattr(value, field.name, None) for field in fields(value)]
+        return depth > 0 and any(holds_settings(each, depth - 1) for each in inner)
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(str(ROOT)):
             return
-        count = code.co_argcount + code.co_kwonlyargcount
-        values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
-        if any(isinstance(value, CompareSettings) for value in values):
-            given.add(_name(Path(code.co_filename)))
+        threads.add(threading.get_ident())
+        calls[code] += 1
+        if calls[code] > 8:  # of one function more would tell nothing, and take half a minute
+            return
+        more = bool(code.co_flags & inspect.CO_VARARGS) + bool(
+            code.co_flags & inspect.CO_VARKEYWORDS
+        )
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + more]
+        file = _name(Path(code.co_filename))
+        if file not in given and any(holds_settings(frame.f_locals.get(n)) for n in names):
+            given.add(file)
 
-    bundled = ROOT.parent / "calib_data"
     before = sys.getprofile()
+    threading.setprofile(note)
     sys.setprofile(note)
     try:
         qdebug.compare(
-            bundled / "digits_cnn.onnx", inputs=bundled / "digits_holdout.npz", samples=4
+            network(),
+            inputs={"x": np.eye(4, dtype=np.float32)},
+            backend="onnxruntime",
+            output=tmp_path / "run.h5",
+            fail_on="output.cosine>=0.9",
         )
     finally:
         sys.setprofile(before)
-    assert "pipeline/compare/command.py" in given, given
+        threading.setprofile(None)  # type: ignore[arg-type]
+    assert len(threads) > 1
+    assert {"pipeline/compare/command.py", "pipeline/engine/execute.py"} <= given, given
     assert len(given) <= 12, given
 
 

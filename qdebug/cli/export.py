@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 from qdebug import api
-from qdebug.config.commands import Shown
+from qdebug.config.commands import ShownWithConfig
 from qdebug.config.export import ExportSettings
 
 
-def run(settings: ExportSettings, shown: Shown) -> int:
+def run(settings: ExportSettings, shown: ShownWithConfig) -> int:
     """Write the files, and say which."""
     done = api.export(settings)
     for file in done.files:

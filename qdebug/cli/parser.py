@@ -68,7 +68,8 @@ def _function(command: Command, run: Run) -> Callable[..., int]:
     about = (command.about, command.more, command.example and f"Example: {command.command_line}")
     function.__name__ = command.name
     function.__doc__ = "\n\n".join(filter(None, about))
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_signature: Any = function  # which types do not know
+    with_signature.__signature__ = inspect.Signature(parameters)
     return function
 
 

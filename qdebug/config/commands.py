@@ -43,13 +43,19 @@ class ShownAsJson(Shown):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownWithProgress(ShownAsJson):
-    """Of a command that takes long, and whose settings may come from a file."""
+class ShownWithConfig(Shown):
+    """Of a command whose settings may come from a file."""
 
     config: Annotated[
         str | None,
         Option("Settings from a file; flags override it.", OUTPUT, metavar="FILE.yaml", reads=True),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownWithProgress(ShownWithConfig, ShownAsJson):
+    """Of a command that takes long."""
+
     progress: Annotated[
         bool, Option("Show progress bars.", OUTPUT, off="Show no progress bars.")
     ] = True
@@ -63,7 +69,7 @@ class ShownWithLayers(ShownWithProgress):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownInspection(ShownAsJson):
+class ShownInspection(ShownWithConfig, ShownAsJson):
     """Of `inspect`."""
 
     top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 20
@@ -156,7 +162,7 @@ _ALL = (
     Command(
         "export",
         ExportSettings,
-        Shown,
+        ShownWithConfig,
         "Write a precision plan or a calibration for another tool.",
         "precision.yaml --to onnx -o model.int8.onnx",
     ),

@@ -171,6 +171,16 @@ class Setting:
         return _python(self.hint)
 
     @property
+    def keyword_type(self) -> str:
+        """The same with what is converted: a Path for a file, and text where text is parsed."""
+        found = self.python_type
+        if (self.option.reads or self.option.writes) and _PATH not in found:
+            found = found.replace("str", _PATH)
+        if self.option.parse is not None and found.startswith("int"):
+            found = "int | str" + found.removeprefix("int")
+        return found
+
+    @property
     def as_object(self) -> AsObject | None:
         """What Python callers may give in place of a path or a name."""
         return next((part for part in _parts(self.hint) if isinstance(part, AsObject)), None)

@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
@@ -155,7 +156,7 @@ def _as_text(hint: Any) -> Any:
     if origin in (None, Annotated, Literal):
         return hint
     if origin is tuple:
-        return tuple[_as_text(parts[0]), ...]  # type: ignore[misc]
+        return GenericAlias(tuple, (_as_text(parts[0]), ...))
     return _union([_as_text(part) for part in parts])
 
 

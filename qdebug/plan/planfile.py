@@ -71,7 +71,8 @@ def read_plan(path: str | Path) -> PrecisionPlan:
         PlanError: "file:line: what is wrong".
     """
     if isinstance(path, InMemory):
-        return path.value  # type: ignore[no-any-return]
+        plan: PrecisionPlan = path.value
+        return plan
     path = Path(path)
     if is_cache(path):
         raise PlanError(

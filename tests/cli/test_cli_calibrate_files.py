@@ -158,6 +158,7 @@ def test_samples_do_not_judge_their_own_calibration(desk: Any) -> None:
     says = ["--holdout: calib.npz", "--calib-data", "QD-USAGE-HOLDOUT-SAME"]
     flags = ("--calib-data", "calib.npz", "--holdout", "calib.npz")
     desk.refused("calibrate", "net.onnx", *flags, says=says)
+    desk.refused("calibrate", "net.onnx", *flags, "--samples", "3", says=says)  # nor some of them
 
 
 def test_users_calibrators_of_one_name_are_all_tried(desk: Any) -> None:

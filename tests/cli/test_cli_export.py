@@ -28,6 +28,18 @@ def calibrated(desk: Any) -> Any:
     return desk
 
 
+def test_settings_from_a_file(calibrated: Any) -> None:
+    """As `inspect` takes them, of the model that was written."""
+    calibrated.write("export.yaml", "command: export\nplan: plan.yaml\noutput: out.onnx\n")
+    done = calibrated.run("export", "--config", "export.yaml")
+    assert (done.code, done.out) == (0, "Wrote out.onnx\n"), done.err
+    calibrated.write("inspect.yaml", "file: out.onnx\nexpect: plan.yaml\n")
+    done = calibrated.run("inspect", "--config", "inspect.yaml", "--json", "-")
+    assert done.code == 0, done.err
+    assert {layer["verdict"] for layer in done.json["audit"]["layers"]} == {"as-planned"}
+    calibrated.refused("inspect", "--config", "export.yaml", says=["QD-"])
+
+
 @pytest.mark.parametrize("target", EXPORT_TARGETS)
 def test_every_target_by_its_default_name(calibrated: Any, target: str) -> None:
     before = set(calibrated.files())

@@ -83,7 +83,7 @@ def open_subsets(
         executions: at least about so many of `data` where it is split, and of `holdout`.
 
     Raises:
-        UsageError: `holdout` holds the same samples as `data`, or there are too few samples to hold
+        UsageError: `holdout` holds the samples of `data`, or there are too few samples to hold
             any out.
         SampleError: data that cannot be read.
     """
@@ -93,9 +93,12 @@ def open_subsets(
         return split(finely(samples, executions[0]), holdout_share)
     with given_by("holdout"):
         held_out = open_samples(holdout, inputs, batch_size=batch_size)
-    if held_out.digest == samples.digest:
+        begins = held_out  # as `samples` do, where those are the first of the same data
+        if samples.count < held_out.count:
+            begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
+    if begins.digest == samples.digest:
         raise UsageError(
-            f"{option('holdout')}: {holdout} holds the same samples as {option(setting)}",
+            f"{option('holdout')}: {holdout} holds the samples of {option(setting)}",
             f"Leave it out: then a share of {option(setting)} is held out.",
             code="QD-USAGE-HOLDOUT-SAME",
         )

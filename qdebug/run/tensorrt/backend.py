@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from qdebug.engine_info.build_log import read_build_log
+from qdebug.errors import BackendError
 from qdebug.run.base import Session
 from qdebug.run.engine import BuiltEngine, CaptureWay, Shape
 from qdebug.run.tensorrt.build.build import BuildJob, build_engine, check_parse, engine_key
@@ -172,7 +173,11 @@ class TensorRTBackend:
             case CaptureWay.UNFUSED:
                 return open_unfused(self.factory, proto, wanted, absent)
             case CaptureWay.HARMLESS:
-                raise NotImplementedError(chosen)  # no setting leads here
+                raise BackendError(
+                    f"{self.label} does not observe tensors as '{chosen}'",
+                    f"It does as {', '.join(self.ways)}.",
+                    code="QD-BACKEND-NOT-OBSERVABLE",
+                )
 
 
 def open_rtx(**settings: Any) -> TensorRTBackend:
