@@ -143,7 +143,11 @@ class Desk:
         return done.json
 
     def refused(self, *args: object, says: Sequence[str], spawn: bool = False) -> Done:
-        """Run something that must be refused: exit 2, one clear message, nothing written."""
+        """Run something that must be refused: exit 2, one clear message, nothing written.
+
+        `says` is the code of the error, then names and figures that the message must hold.
+        """
+        code, *parts = says
         before = self.files()
         done = (self.spawn if spawn else self.run)(*args)
         assert done.code == 2, done
@@ -151,8 +155,9 @@ class Desk:
         assert done.err.startswith("qdebug: error: ")
         assert len(done.err.splitlines()) <= 4, done.err
         assert "Traceback" not in done.err and "internal" not in done.err
-        for words in says:
-            assert words in done.err, done.err
+        assert f"[{code}]" in done.err, done.err
+        for part in parts:
+            assert part in done.err, done.err
         assert self.files() == before, "something was written"
         return done
 

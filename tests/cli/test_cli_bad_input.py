@@ -24,25 +24,25 @@ def with_flags(*flags: str) -> tuple[str, ...]:
 
 def test_no_such_model(desk: Any) -> None:
     desk.refused(
-        "compare", "no.onnx", "--inputs", "data.npz", says=["no.onnx", "QD-MODEL-NOT-FOUND"]
+        "compare", "no.onnx", "--inputs", "data.npz", says=["QD-MODEL-NOT-FOUND", "no.onnx"]
     )
 
 
 def test_model_is_no_onnx_file(desk: Any) -> None:
     desk.write("text.onnx", "This is a letter, not a network.\n" * 40)
-    words = ["text.onnx", "QD-MODEL-TRUNCATED"]
+    words = ["QD-MODEL-TRUNCATED", "text.onnx"]
     desk.refused("compare", "text.onnx", "--inputs", "data.npz", "-o", "r.h5", says=words)
     desk.refused(
-        "compare", "data.npz", "--inputs", "data.npz", says=["data.npz", "QD-MODEL-TRUNCATED"]
+        "compare", "data.npz", "--inputs", "data.npz", says=["QD-MODEL-TRUNCATED", "data.npz"]
     )
-    desk.refused("compare", ".", "--inputs", "data.npz", says=[".: ", "QD-MODEL-UNREADABLE"])
+    desk.refused("compare", ".", "--inputs", "data.npz", says=["QD-MODEL-UNREADABLE", ".: "])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.95])
 def test_truncated_model(desk: Any, share: float) -> None:
     whole = Path("net.onnx").read_bytes()
     Path("cut.onnx").write_bytes(whole[: int(len(whole) * share)])
-    says = ["cut.onnx: ", "QD-MODEL-TRUNCATED"]
+    says = ["QD-MODEL-TRUNCATED", "cut.onnx: "]
     desk.refused("compare", "cut.onnx", "--inputs", "data.npz", "-o", "run.h5", says=says)
 
 
@@ -51,7 +51,7 @@ def test_unsupported_opset(desk: Any, cnn: Callable[..., onnx.ModelProto], opset
     proto = cnn()
     proto.opset_import[0].version = opset
     desk.save(proto, "old.onnx")
-    says = [f"old.onnx: opset {opset} ", "9 to ", "QD-MODEL-OPSET"]
+    says = ["QD-MODEL-OPSET", "old.onnx", f"opset {opset} ", "9 to "]
     desk.refused("compare", "old.onnx", "--inputs", "data.npz", says=says)
 
 
@@ -59,7 +59,9 @@ def test_operator_that_the_runtime_lacks(desk: Any, make: Any) -> None:
     nodes = [helper.make_node("Frobnicate", ["x"], ["y"], "f")]
     desk.save(make(nodes, {"x": (1, 4)}, {"y": (1, 4)}), "odd.onnx")
     desk.data("four.npz", x=np.ones((2, 4), np.float32))
-    desk.refused("compare", "odd.onnx", "--inputs", "four.npz", says=["Frobnicate"])
+    desk.refused(
+        "compare", "odd.onnx", "--inputs", "four.npz", says=["QD-MODEL-REFUSED", "Frobnicate"]
+    )
 
 
 # ---- the samples
@@ -67,35 +69,43 @@ def test_operator_that_the_runtime_lacks(desk: Any, make: Any) -> None:
 
 def test_no_such_samples(desk: Any) -> None:
     desk.refused(
-        "compare", "net.onnx", "--inputs", "no.npz", says=["no.npz", "QD-SAMPLES-NOT-FOUND"]
+        "compare", "net.onnx", "--inputs", "no.npz", says=["QD-SAMPLES-NOT-FOUND", "no.npz"]
     )
     desk.write("data.csv", "1,2,3")
     desk.refused(
-        "compare", "net.onnx", "--inputs", "data.csv", says=["data.csv", "QD-SAMPLES-FORMAT"]
+        "compare", "net.onnx", "--inputs", "data.csv", says=["QD-SAMPLES-FORMAT", "data.csv"]
     )
 
 
 def test_truncated_samples(desk: Any) -> None:
     whole = Path("data.npz").read_bytes()
     Path("cut.npz").write_bytes(whole[: len(whole) // 2])
-    desk.refused("compare", "net.onnx", "--inputs", "cut.npz", "-o", "r.h5", says=["cut.npz"])
+    desk.refused(
+        "compare",
+        "net.onnx",
+        "--inputs",
+        "cut.npz",
+        "-o",
+        "r.h5",
+        says=["QD-SAMPLES-DAMAGED", "cut.npz"],
+    )
 
 
 def test_input_name(desk: Any, pictures: Any) -> None:
     desk.data("named.npz", image=pictures(2), mask=pictures(2))
-    says = ["named.npz", "'x'", "image"]
+    says = ["QD-SAMPLES-NAMES", "named.npz", "'x'", "image"]
     desk.refused("compare", "net.onnx", "--inputs", "named.npz", says=says)
 
 
 def test_input_shape(desk: Any) -> None:
     desk.data("wide.npz", x=np.zeros((2, 3, 8, 9), np.float32))
-    says = ["wide.npz", "'x'", "2, 3, 8, 9", "3, 8, 8"]
+    says = ["QD-SAMPLES-SHAPE", "wide.npz", "'x'", "2, 3, 8, 9", "3, 8, 8"]
     desk.refused("compare", "net.onnx", "--inputs", "wide.npz", says=says)
 
 
 def test_input_dtype(desk: Any) -> None:
     desk.data("ints.npz", x=np.zeros((2, 3, 8, 8), np.int32))
-    says = ["ints.npz", "'x'", "int32", "float32"]
+    says = ["QD-SAMPLES-DTYPE", "ints.npz", "'x'", "int32", "float32"]
     desk.refused("compare", "net.onnx", "--inputs", "ints.npz", says=says)
 
 
@@ -107,18 +117,24 @@ def test_nan_or_inf_in_the_samples(desk: Any, pictures: Any, bad: float, where: 
     desk.data("bad.npz", x=x)
     inputs = "bad.npz" if where == "--inputs" else "data.npz"
     flags = ["--calib-data", "bad.npz" if where == "--calib-data" else "calib.npz"]
-    says = ["bad.npz", "'x'", "NaN" if np.isnan(bad) else "Inf", "sample 4"]
+    says = [
+        "QD-SAMPLES-NON-FINITE",
+        "bad.npz",
+        "'x'",
+        "NaN" if np.isnan(bad) else "Inf",
+        "sample 4",
+    ]
     desk.refused("compare", "net.onnx", "--inputs", inputs, *flags, "-o", "run.h5", says=says)
 
 
 def test_zero_samples_and_an_empty_calibration_set(desk: Any, pictures: Any) -> None:
     desk.data("none.npz", x=pictures(0))
     desk.refused(
-        "compare", "net.onnx", "--inputs", "none.npz", says=["none.npz", "QD-SAMPLES-EMPTY"]
+        "compare", "net.onnx", "--inputs", "none.npz", says=["QD-SAMPLES-EMPTY", "none.npz"]
     )
-    desk.refused(*with_flags("--calib-data", "none.npz"), says=["none.npz", "QD-SAMPLES-EMPTY"])
+    desk.refused(*with_flags("--calib-data", "none.npz"), says=["QD-SAMPLES-EMPTY", "none.npz"])
     Path("empty").mkdir()
-    desk.refused(*with_flags("--calib-data", "empty"), says=["empty"])
+    desk.refused(*with_flags("--calib-data", "empty"), says=["QD-SAMPLES-FORMAT", "empty"])
 
 
 def test_object_arrays_are_refused(desk: Any) -> None:
@@ -130,18 +146,18 @@ def test_object_arrays_are_refused(desk: Any) -> None:
 
     desk.data("pickle.npz", x=np.array([Trap()], object))
     desk.refused(
-        "compare", "net.onnx", "--inputs", "pickle.npz", says=["pickle.npz", "QD-SAMPLES-OBJECTS"]
+        "compare", "net.onnx", "--inputs", "pickle.npz", says=["QD-SAMPLES-OBJECTS", "pickle.npz"]
     )
     np.save("pickle.npy", np.array([Trap()], object), allow_pickle=True)
     desk.refused(
-        "compare", "net.onnx", "--inputs", "pickle.npy", says=["pickle.npy", "QD-SAMPLES-OBJECTS"]
+        "compare", "net.onnx", "--inputs", "pickle.npy", says=["QD-SAMPLES-OBJECTS", "pickle.npy"]
     )
     assert not marker.exists()
 
 
 def test_script_that_ends_the_program(desk: Any) -> None:
     desk.write("feeds.py", "import sys\nsys.exit(0)\n")
-    says = ["sys.exit"]
+    says = ["QD-USAGE-SCRIPT-EXIT", "sys.exit"]
     desk.refused("compare", "net.onnx", "--inputs", "feeds.py:load_data", says=says)
 
 
@@ -151,44 +167,71 @@ def test_script_that_ends_the_program(desk: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--precision", "foo"], ["--precision", "'foo'", "int8, fp16, fp32"]),
-        (["--precision", "fp61"], ["--precision", "Did you mean 'fp16'?"]),
-        (["--backend", "tensort"], ["--backend", "'tensort'", "Did you mean 'tensorrt'"]),
-        (["--method", "magic"], ["--method", "'magic'", "minmax"]),
-        (["--method", "percentile:200"], ["--method", "percentile:200"]),
-        (["--keep", "some"], ["--keep some", "worst:N"]),
-        (["--keep", "worst:0"], ["--keep worst:0"]),
-        (["--memory-budget", "lots"], ["--memory-budget", "'lots'", "512M"]),
-        (["--samples", "0"], ["--samples"]),
-        (["--fail-on", "cosine"], ["--fail-on", "'cosine'", "output.cosine>=0.99"]),
-        (["--fail-on", "output.cosin>=1"], ["--fail-on", "'cosin'", "Did you mean 'cosine'?"]),
-        (["--fail-on", "output.cosine>=high"], ["--fail-on", "'high'"]),
-        (["--fail-on", "outptu.cosine>=1"], ["--fail-on", "'outptu'", "output"]),
-        (["--fail-on", "metric>=0.9"], ["--fail-on", "--metric"]),
-        (["--fail-on", "output.worst_sample<=3"], ["--fail-on", "'worst_sample'"]),
-        (["--metric", "top5"], ["--metric", "'top5'", "top1, agreement"]),
-        (["--metric", "no.py:score"], ["no.py", "QD-METRIC-FUNCTION"]),
-        (["--metric", "no_such_module:f"], ["--metric", "'no_such_module'"]),
-        (["--metric", "math:no_such"], ["--metric", "'no_such'"]),
-        (["--reference", "net.onnx"], ["--reference", "net.onnx", "QD-USAGE-REFERENCE"]),
-        (["--reference", "no.h5"], ["no.h5", "QD-STORE-NOT-FOUND"]),
-        (["--reference", "data.npz"], ["data.npz"]),
-        (["--plan", "no.yaml"], ["no.yaml", "QD-PLAN-FILE"]),
-        (["--calibration", "no.yaml"], ["no.yaml"]),
-        (["--calib-data", "no.npz"], ["no.npz", "QD-SAMPLES-NOT-FOUND"]),
-        (["--config", "no.yaml"], ["no.yaml", "QD-USAGE-CONFIG-FILE"]),
-        (["--precison", "int8"], ["--precison", "--precision"]),
-        (["--json", "no/where.json"], ["--json: no/where.json", "mkdir -p"]),
-        (["--json", "."], ["--json: .", "QD-STORE-OUTPUT-PATH"]),
-        (["--save-plan", "no/p.yaml"], ["--save-plan: no/p.yaml", "mkdir -p"]),
-        (["-o", "no/run.h5"], ["no/run.h5", "mkdir -p"]),
-        (["surplus.onnx"], ["surplus.onnx"]),
-        (["--json", "run.h5"], ["--json: run.h5", "--output", "QD-USAGE-SAME-FILE"]),
-        (["--json", "net.onnx"], ["--json: net.onnx", "MODEL", "QD-USAGE-SAME-FILE"]),
-        (["--force", "-o", "net.onnx"], ["--output: net.onnx", "MODEL", "QD-USAGE-SAME-FILE"]),
+        (["--precision", "foo"], ["QD-USAGE-CHOICE", "--precision", "'foo'", "int8, fp16, fp32"]),
+        (["--precision", "fp61"], ["QD-USAGE-CHOICE", "--precision", "'fp16'"]),
+        (
+            ["--backend", "tensort"],
+            ["QD-USAGE-BACKEND-UNKNOWN", "--backend", "'tensort'", "'tensorrt'"],
+        ),
+        (["--method", "magic"], ["QD-USAGE-CALIBRATOR", "--method", "'magic'", "minmax"]),
+        (
+            ["--method", "percentile:200"],
+            ["QD-USAGE-CALIBRATOR-PARAMETER", "--method", "percentile:200"],
+        ),
+        (["--keep", "some"], ["QD-USAGE-KEEP", "--keep some", "worst:N"]),
+        (["--keep", "worst:0"], ["QD-USAGE-KEEP", "--keep worst:0"]),
+        (["--memory-budget", "lots"], ["QD-USAGE-VALUE", "--memory-budget", "'lots'", "512M"]),
+        (["--samples", "0"], ["QD-USAGE-VALUE", "--samples"]),
+        (
+            ["--fail-on", "cosine"],
+            ["QD-METRIC-CONDITION-SYNTAX", "--fail-on", "'cosine'", "output.cosine>=0.99"],
+        ),
+        (
+            ["--fail-on", "output.cosin>=1"],
+            ["QD-METRIC-CONDITION-NAME", "--fail-on", "'cosin'", "'cosine'"],
+        ),
+        (
+            ["--fail-on", "output.cosine>=high"],
+            ["QD-METRIC-CONDITION-SYNTAX", "--fail-on", "'high'"],
+        ),
+        (
+            ["--fail-on", "outptu.cosine>=1"],
+            ["QD-METRIC-CONDITION-NAME", "--fail-on", "'outptu'", "output"],
+        ),
+        (["--fail-on", "metric>=0.9"], ["QD-METRIC-MISSING", "--fail-on", "--metric"]),
+        (
+            ["--fail-on", "output.worst_sample<=3"],
+            ["QD-METRIC-CONDITION-NAME", "--fail-on", "'worst_sample'"],
+        ),
+        (["--metric", "top5"], ["QD-METRIC-UNKNOWN", "--metric", "'top5'", "top1, agreement"]),
+        (["--metric", "no.py:score"], ["QD-METRIC-FUNCTION", "no.py"]),
+        (["--metric", "no_such_module:f"], ["QD-METRIC-FUNCTION", "--metric", "'no_such_module'"]),
+        (["--metric", "math:no_such"], ["QD-METRIC-FUNCTION", "--metric", "'no_such'"]),
+        (["--reference", "net.onnx"], ["QD-USAGE-REFERENCE", "--reference", "net.onnx"]),
+        (["--reference", "no.h5"], ["QD-STORE-NOT-FOUND", "no.h5"]),
+        (["--reference", "data.npz"], ["QD-STORE-NOT-A-RUN", "data.npz"]),
+        (["--plan", "no.yaml"], ["QD-PLAN-FILE", "no.yaml"]),
+        (["--calibration", "no.yaml"], ["QD-PLAN-FILE", "no.yaml"]),
+        (["--calib-data", "no.npz"], ["QD-SAMPLES-NOT-FOUND", "no.npz"]),
+        (["--config", "no.yaml"], ["QD-USAGE-CONFIG-FILE", "no.yaml"]),
+        (["--precison", "int8"], ["QD-USAGE-COMMAND-LINE", "--precison", "--precision"]),
+        (
+            ["--json", "no/where.json"],
+            ["QD-STORE-OUTPUT-PATH", "--json: no/where.json", "mkdir -p"],
+        ),
+        (["--json", "."], ["QD-STORE-OUTPUT-PATH", "--json: ."]),
+        (
+            ["--save-plan", "no/p.yaml"],
+            ["QD-STORE-OUTPUT-PATH", "--save-plan: no/p.yaml", "mkdir -p"],
+        ),
+        (["-o", "no/run.h5"], ["QD-STORE-OUTPUT-PATH", "no/run.h5", "mkdir -p"]),
+        (["surplus.onnx"], ["QD-USAGE-COMMAND-LINE", "surplus.onnx"]),
+        (["--json", "run.h5"], ["QD-USAGE-SAME-FILE", "--json: run.h5", "--output"]),
+        (["--json", "net.onnx"], ["QD-USAGE-SAME-FILE", "--json: net.onnx", "MODEL"]),
+        (["--force", "-o", "net.onnx"], ["QD-USAGE-SAME-FILE", "--output: net.onnx", "MODEL"]),
         (
             ["--force", "--save-plan", "data.npz"],
-            ["--save-plan: data.npz", "--inputs", "QD-USAGE-SAME-FILE"],
+            ["QD-USAGE-SAME-FILE", "--save-plan: data.npz", "--inputs"],
         ),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("-") else "",
@@ -205,34 +248,40 @@ def test_a_target_is_checked_before_the_run(desk: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr("qdebug.pipeline.compare.command.build_pair", never)
     desk.write("plan.yaml", "")
     desk.data("bare.npz", x=np.zeros((2, 3, 8, 8), np.float32))
-    for flags in (
-        ["--json", "no/x.json"],
-        ["--save-plan", "no/x.yaml"],
-        ["--save-plan", "plan.yaml"],
-        ["--metric", "no.py:f"],
-        ["--fail-on", "nothing"],
-        ["--inputs", "bare.npz", "--metric", "top1"],
+    for flags, code in (
+        (["--json", "no/x.json"], "QD-STORE-OUTPUT-PATH"),
+        (["--save-plan", "no/x.yaml"], "QD-STORE-OUTPUT-PATH"),
+        (["--save-plan", "plan.yaml"], "QD-STORE-OUTPUT-EXISTS"),
+        (["--metric", "no.py:f"], "QD-METRIC-FUNCTION"),
+        (["--fail-on", "nothing"], "QD-METRIC-CONDITION-SYNTAX"),
+        (["--inputs", "bare.npz", "--metric", "top1"], "QD-METRIC-LABELS"),
     ):
-        desk.refused(*with_flags(*flags), says=[])
+        desk.refused(*with_flags(*flags), says=[code])
 
 
 def test_missing_arguments(desk: Any) -> None:
-    desk.refused("compare", says=["MODEL", "QD-USAGE-REQUIRED"])
-    desk.refused("compare", "net.onnx", says=["--inputs", "QD-USAGE-REQUIRED"])
-    desk.refused("compare", "--inputs", "data.npz", says=["MODEL", "QD-USAGE-REQUIRED"])
-    desk.refused("calibrate", says=["MODEL", "QD-USAGE-REQUIRED"])
-    desk.refused("calibrate", "net.onnx", says=["--calib-data", "QD-USAGE-REQUIRED"])
-    desk.refused("frobnicate", says=["frobnicate"])
+    desk.refused("compare", says=["QD-USAGE-REQUIRED", "MODEL"])
+    desk.refused("compare", "net.onnx", says=["QD-USAGE-REQUIRED", "--inputs"])
+    desk.refused("compare", "--inputs", "data.npz", says=["QD-USAGE-REQUIRED", "MODEL"])
+    desk.refused("calibrate", says=["QD-USAGE-REQUIRED", "MODEL"])
+    desk.refused("calibrate", "net.onnx", says=["QD-USAGE-REQUIRED", "--calib-data"])
+    desk.refused("frobnicate", says=["QD-USAGE-COMMAND-LINE", "frobnicate"])
 
 
 @pytest.mark.parametrize("length", [300, 5000])
 def test_names_too_long_for_a_file(desk: Any, length: int) -> None:
     name = "x" * length
-    for flags in (["--json", name], ["--save-plan", name], ["-o", name], ["--config", name]):
-        desk.refused(*with_flags(*flags), says=[name[:50]])
-    for flags in (["--inputs", f"{name}.npz"], ["--plan", name], ["--calib-data", f"{name}.npz"]):
-        desk.refused(*with_flags(*flags), says=[name[:50]])
-    desk.refused("compare", name, "--inputs", "data.npz", says=[name[:50]])
+    for flags, code in (
+        (["--json", name], "QD-STORE-OUTPUT-PATH"),
+        (["--save-plan", name], "QD-STORE-OUTPUT-PATH"),
+        (["-o", name], "QD-STORE-OUTPUT-PATH"),
+        (["--config", name], "QD-USAGE-CONFIG-FILE"),
+        (["--inputs", f"{name}.npz"], "QD-SAMPLES-DAMAGED"),
+        (["--plan", name], "QD-PLAN-FILE"),
+        (["--calib-data", f"{name}.npz"], "QD-SAMPLES-DAMAGED"),
+    ):
+        desk.refused(*with_flags(*flags), says=[code, name[:50]])
+    desk.refused("compare", name, "--inputs", "data.npz", says=["QD-MODEL-UNREADABLE", name[:50]])
 
 
 # ---- plans and configurations
@@ -240,20 +289,26 @@ def test_names_too_long_for_a_file(desk: Any, length: int) -> None:
 
 def test_plan_with_an_unknown_layer_names_the_nearest(desk: Any) -> None:
     desk.write("p.yaml", "schema: qdebug.plan/1\nlayers:\n  conv_2: fp32\n")
-    says = ["'conv_2'", "'conv2'"]
+    says = ["QD-PLAN-LAYER", "'conv_2'", "'conv2'"]
     desk.refused(*with_flags("--plan", "p.yaml"), says=says)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("schema: qdebug.plan/1\nprecision: int4\n", ["p.yaml:2", "precision", "int8"]),
-        ("schema: qdebug.plan/1\nlayers:\n  conv1: int8\n  conv2: int9\n", ["p.yaml:4", "int9"]),
-        ("schema: qdebug.plan/1\ntensors:\n  nope: {amax: 1}\n", ["'nope'", "nearest"]),
-        ("schema: qdebug.plan/1\ntensors:\n  x: {amax: -1}\n", ["p.yaml:3", "-1"]),
-        ("schema: qdebug.plan/9\n", ["p.yaml:1", "qdebug.plan/1"]),
-        ("a: [1\n", ["p.yaml:"]),
-        ("", ["p.yaml:1"]),
+        (
+            "schema: qdebug.plan/1\nprecision: int4\n",
+            ["QD-PLAN-FILE", "p.yaml:2", "precision", "int8"],
+        ),
+        (
+            "schema: qdebug.plan/1\nlayers:\n  conv1: int8\n  conv2: int9\n",
+            ["QD-PLAN-FILE", "p.yaml:4", "int9"],
+        ),
+        ("schema: qdebug.plan/1\ntensors:\n  nope: {amax: 1}\n", ["QD-PLAN-TENSOR", "'nope'"]),
+        ("schema: qdebug.plan/1\ntensors:\n  x: {amax: -1}\n", ["QD-PLAN-FILE", "p.yaml:3", "-1"]),
+        ("schema: qdebug.plan/9\n", ["QD-PLAN-FILE", "p.yaml:1", "qdebug.plan/1"]),
+        ("a: [1\n", ["QD-PLAN-FILE", "p.yaml:"]),
+        ("", ["QD-PLAN-FILE", "p.yaml:1"]),
     ],
 )
 def test_bad_plan(desk: Any, text: str, says: list[str]) -> None:
@@ -272,13 +327,16 @@ def test_plan_of_another_model(desk: Any, cnn: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("frobnicate: 1", ["c.yaml:3", "frobnicate", "fail-on", "QD-USAGE-CONFIG-FILE"]),
-        ("precision: foo", ["c.yaml:3", "precision", "'int8', 'fp16' or 'fp32'", "foo"]),
-        ("backend: cuda", ["backend", "'cuda'", "simulation"]),
-        ("samples: -3", ["c.yaml:3", "samples", "-3"]),
-        ("memory-budget: lots", ["memory-budget", "lots"]),
-        ("command: bisect", ["c.yaml:3", "command", "compare"]),
-        ("model: other.onnx", ["c.yaml:3", "'model'"]),
+        ("frobnicate: 1", ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "frobnicate", "fail-on"]),
+        (
+            "precision: foo",
+            ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "precision", "'int8', 'fp16' or 'fp32'", "foo"],
+        ),
+        ("backend: cuda", ["QD-USAGE-BACKEND-UNKNOWN", "backend", "'cuda'", "simulation"]),
+        ("samples: -3", ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "samples", "-3"]),
+        ("memory-budget: lots", ["QD-USAGE-CONFIG-FILE", "memory-budget", "lots"]),
+        ("command: bisect", ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "command", "compare"]),
+        ("model: other.onnx", ["QD-USAGE-CONFIG-FILE", "c.yaml:3", "'model'"]),
     ],
 )
 def test_bad_configuration(desk: Any, line: str, says: list[str]) -> None:
@@ -291,7 +349,7 @@ def test_bad_configuration(desk: Any, line: str, says: list[str]) -> None:
 
 def test_missing_labels(desk: Any, pictures: Any) -> None:
     desk.data("bare.npz", x=pictures(3))
-    says = ["labels", "QD-METRIC-LABELS"]
+    says = ["QD-METRIC-LABELS", "labels"]
     desk.refused("compare", "net.onnx", "--inputs", "bare.npz", "--metric", "top1", says=says)
 
 
@@ -323,10 +381,10 @@ def test_metric_that_fails_loses_nothing_else(desk: Any, body: str, says: list[s
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("def score(predictions): return 1\n", ["'predictions'", "outputs, labels and reference"]),
-        ("def other(): return 1\n", ["'score'"]),
-        ("import no_such_package\n", ["no_such_package", "line 1"]),
-        ("def score(:\n", ["score.py", "line 1"]),
+        ("def score(predictions): return 1\n", ["QD-METRIC-PARAMETERS", "'predictions'"]),
+        ("def other(): return 1\n", ["QD-METRIC-FUNCTION", "'score'"]),
+        ("import no_such_package\n", ["QD-METRIC-FUNCTION", "no_such_package", "line 1"]),
+        ("def score(:\n", ["QD-METRIC-FUNCTION", "score.py", "line 1"]),
     ],
 )
 def test_metric_file_that_cannot_be_used(desk: Any, text: str, says: list[str]) -> None:
@@ -355,7 +413,7 @@ def test_existing_outputs_need_force(desk: Any) -> None:
     for flag, name in (("-o", "old.h5"), ("--save-plan", "old.yaml")):
         desk.write(name, "precious")
         args = ("compare", "net.onnx", "--inputs", "data.npz", flag, name)
-        desk.refused(*args, says=[name, "--force", "EXISTS]"])
+        desk.refused(*args, says=["QD-STORE-OUTPUT-EXISTS", name, "--force"])
         assert desk.run(*args, "--force").code == 0
         assert Path(name).read_bytes()[:8] != b"precious"
 
@@ -363,7 +421,14 @@ def test_existing_outputs_need_force(desk: Any) -> None:
 def test_outputs_that_are_no_files(desk: Any) -> None:
     for flag in ("-o", "--save-plan", "--json"):
         desk.refused(
-            "compare", "net.onnx", "--inputs", "data.npz", flag, ".", "--force", says=["."]
+            "compare",
+            "net.onnx",
+            "--inputs",
+            "data.npz",
+            flag,
+            ".",
+            "--force",
+            says=["QD-STORE-OUTPUT-PATH", "."],
         )
 
 

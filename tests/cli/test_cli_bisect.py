@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -73,8 +74,7 @@ def test_the_contract_and_the_plan(desk: Any, found: Any) -> None:
         assert tuple(sorted(set(result["pinned"]) - {name})) in failing
     plan = read_plan("precision.yaml")
     assert sorted(plan.layers) == sorted(result["pinned"])
-    text = Path("precision.yaml").read_text("utf-8")
-    assert "weight-range" in text and "without it" in text
+    assert "weight-range" in Path("precision.yaml").read_text("utf-8")
     again = desk.run("compare", *DIGITS[:3], "--plan", "precision.yaml", "--metric", "top1",
                      "--fail-on", "metric>=0.97", "--json", "-")  # fmt: skip
     assert again.code == 0, again.err
@@ -93,20 +93,22 @@ def test_every_strategy_meets_the_target_and_auto_is_the_cheapest(found: Any) ->
     assert cheapest["evaluations"] < results["ddmin"]["evaluations"]
 
 
-def test_what_is_said(desk: Any) -> None:
-    done = desk.run("bisect", *DIGITS, "--max-drop", "0.01")
+def test_the_report_shows_the_layers_and_the_verdict(desk: Any) -> None:
+    done = desk.run("bisect", *DIGITS, "--max-drop", "0.01", "--json", "found.json")
     assert done.code == 0
-    for words in ("Layers to keep in higher precision", "without it", "PASSED", "evaluations",
-                  "held-out samples", "knee", "weight-range"):  # fmt: skip
-        assert words in done.out
+    found = json.loads(Path("found.json").read_text())
+    shown = done.out.splitlines()
+    for name in found["pinned"]:
+        assert any(name in line for line in shown), name
+    assert "weight-range" in done.out and shown[-1].startswith("PASSED")
     met = desk.run("bisect", *SMALL, "--target", "output.cosine>=0.5").out
-    assert met.endswith("PASSED: output.cosine>=0.5 holds with nothing pinned.\n")
+    assert met.splitlines()[-1].startswith("PASSED")
 
 
-def test_a_finished_search_again_says_what_it_ran(desk: Any) -> None:
-    first, again = (desk.run("bisect", *SMALL, *TARGET).out for _ in range(2))
-    assert "journal" not in first
-    assert "all from the journal; FP32, the layers' own errors and the checks" in again
+def test_a_finished_search_again_evaluates_nothing(desk: Any) -> None:
+    first, again = (desk.run("bisect", *SMALL, *TARGET, "--json", "-").json for _ in range(2))
+    assert not any(e["replayed"] for e in first["history"])
+    assert all(e["replayed"] for e in again["history"])
 
 
 def test_a_plan_that_pins_already(desk: Any) -> None:
@@ -139,30 +141,45 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ([], ["--target is missing", "--max-drop"]),
-        ([*TARGET, "--max-drop", "0.1"], ["--target and --max-drop"]),
-        (["--max-drop", "0.1"], ["--metric"]),
-        (["--metric", "top1", "--max-drop", "1%"], ["--max-drop", "0.01 for 1%"]),
-        (["--metric", "top1", "--max-rise", "-1"], ["--max-rise", "difference of a metric"]),
-        (["--metric", "top1", "--max-rise", "0.1"], ["more is", "--max-drop 0.1"]),
-        (["--target", "metric>=0.9"], ["--target", "--metric"]),
-        (["--target", "output.cosin>=0.9"], ["Did you mean 'cosine'"]),
+        ([], ["QD-USAGE-TARGET", "--target", "--max-drop"]),
+        ([*TARGET, "--max-drop", "0.1"], ["QD-USAGE-TARGET", "--target", "--max-drop"]),
+        (["--max-drop", "0.1"], ["QD-METRIC-MISSING", "--metric"]),
+        (["--metric", "top1", "--max-drop", "1%"], ["QD-USAGE-VALUE", "--max-drop", "0.01"]),
+        (["--metric", "top1", "--max-rise", "-1"], ["QD-USAGE-VALUE", "--max-rise"]),
+        (
+            ["--metric", "top1", "--max-rise", "0.1"],
+            ["QD-USAGE-METRIC-DIRECTION", "--max-drop 0.1"],
+        ),
+        (["--target", "metric>=0.9"], ["QD-METRIC-MISSING", "--target", "--metric"]),
+        (["--target", "output.cosin>=0.9"], ["QD-METRIC-CONDITION-NAME", "'cosine'"]),
         (["--target", "layer.local_sqnr_db>=9"], ["QD-METRIC-CONDITION-NOT-MEASURED"]),
-        ([*TARGET, "--pin", "conv"], ["--pin", "'conv", "nearest"]),
-        ([*TARGET, "--pin", "conv1", "--never-pin", "op:Conv"], ["--pin and in --never-pin"]),
-        ([*TARGET, "--never-pin", "*"], ["--never-pin"]),
-        ([*TARGET, "--precision", "fp32"], ["nothing to pin"]),
-        ([*TARGET, "--strategy", "fastest"], ["--strategy", "auto"]),
-        ([*TARGET, "--profile-layers", "x.json"], ["--profile-layers", "--profile"]),
-        ([*TARGET, "--pin-to", "int8"], ["--pin-to", "fp16"]),
-        ([*TARGET, "--holdout", "nothing.npz"], ["nothing.npz"]),
-        ([*TARGET, "--samples", "1"], ["--holdout"]),
-        ([*TARGET, "--memory-budget", "lots"], ["--memory-budget", "'lots'", "512M"]),
-        ([*TARGET, "--holdout", "data.npz"], ["data.npz", "same samples as --inputs"]),
-        ([*TARGET, "-o", "data.npz", "--force"], ["data.npz", "--inputs"]),
-        ([*TARGET, "--metric", "nothing.py:f"], ["nothing.py"]),
-        ([*TARGET, "--select-point", "knees"], ["--select-point", "'knees'", "knee"]),
-        ([*TARGET, "--select-point", "0"], ["--select-point", "'0'"]),
+        ([*TARGET, "--pin", "conv"], ["QD-PLAN-LAYER", "--pin", "'conv"]),
+        (
+            [*TARGET, "--pin", "conv1", "--never-pin", "op:Conv"],
+            ["QD-USAGE-PIN-CONFLICT", "--pin", "--never-pin"],
+        ),
+        ([*TARGET, "--never-pin", "*"], ["QD-USAGE-NOTHING-TO-PIN", "--never-pin"]),
+        ([*TARGET, "--precision", "fp32"], ["QD-USAGE-NOTHING-TO-PIN"]),
+        ([*TARGET, "--strategy", "fastest"], ["QD-USAGE-CHOICE", "--strategy", "auto"]),
+        (
+            [*TARGET, "--profile-layers", "x.json"],
+            ["QD-USAGE-PROFILE", "--profile-layers", "--profile"],
+        ),
+        ([*TARGET, "--pin-to", "int8"], ["QD-USAGE-CHOICE", "--pin-to", "fp16"]),
+        ([*TARGET, "--holdout", "nothing.npz"], ["QD-SAMPLES-NOT-FOUND", "nothing.npz"]),
+        ([*TARGET, "--samples", "1"], ["QD-USAGE-HOLDOUT", "--holdout"]),
+        (
+            [*TARGET, "--memory-budget", "lots"],
+            ["QD-USAGE-VALUE", "--memory-budget", "'lots'", "512M"],
+        ),
+        ([*TARGET, "--holdout", "data.npz"], ["QD-USAGE-HOLDOUT-SAME", "data.npz", "--inputs"]),
+        ([*TARGET, "-o", "data.npz", "--force"], ["QD-USAGE-SAME-FILE", "data.npz", "--inputs"]),
+        ([*TARGET, "--metric", "nothing.py:f"], ["QD-METRIC-FUNCTION", "nothing.py"]),
+        (
+            [*TARGET, "--select-point", "knees"],
+            ["QD-USAGE-POINT", "--select-point", "'knees'", "knee"],
+        ),
+        ([*TARGET, "--select-point", "0"], ["QD-USAGE-POINT", "--select-point", "'0'"]),
     ],
 )
 def test_bad_input(desk: Any, flags: list[str], says: list[str]) -> None:
@@ -171,33 +188,45 @@ def test_bad_input(desk: Any, flags: list[str], says: list[str]) -> None:
 
 def test_an_existing_plan_is_kept(desk: Any) -> None:
     desk.write("precision.yaml", "mine")
-    desk.refused("bisect", *SMALL, *TARGET, "-o", "precision.yaml", says=["--force"])
+    desk.refused(
+        "bisect",
+        *SMALL,
+        *TARGET,
+        "-o",
+        "precision.yaml",
+        says=["QD-STORE-OUTPUT-EXISTS", "--force"],
+    )
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "named"),
     [
-        (["--metric", "top1", "--target", "metric>=1.01"], "FP32 reference itself"),
-        (["--target", "output.sqnr_db>=55", "--never-pin", "fc"], "layers still run in int8"),
-        (["--precision", "fp16", "--target", "output.sqnr_db>=1000"], ""),
+        (["--metric", "top1", "--target", "metric>=1.01"], "FP32"),
+        (["--target", "output.sqnr_db>=55", "--never-pin", "fc"], "'fc'"),
     ],
 )
-def test_impossible_targets_are_explained(desk: Any, flags: list[str], says: str) -> None:
-    done = desk.run("bisect", *SMALL, *flags, "-o", "precision.yaml")
-    if not says:  # FP32 everywhere is exact
-        assert done.code == 0
-        return
+def test_impossible_targets_are_explained(desk: Any, flags: list[str], named: str) -> None:
+    done = desk.run("bisect", *SMALL, *flags, "-o", "precision.yaml", "--json", "found.json")
     assert done.code == 1
-    assert says in done.out
-    assert "NOT FOUND" in done.out
+    found = json.loads(Path("found.json").read_text())
+    assert found["achieved"] is None and not found["passed"]
+    assert named in found["explanation"]
     assert not Path("precision.yaml").exists()
 
 
+def test_fp32_everywhere_meets_any_target(desk: Any) -> None:
+    flags = ["--precision", "fp16", "--target", "output.sqnr_db>=1000"]
+    assert desk.run("bisect", *SMALL, *flags).code == 0
+
+
 @pytest.mark.parametrize(
-    ("body", "says"),
-    [("raise ValueError('no such class')", "no such class"), ("return float('nan')", "nan")],
+    ("body", "code"),
+    [
+        ("raise ValueError('no such class')", "QD-METRIC-RAISED"),
+        ("return float('nan')", "QD-METRIC-VALUE"),
+    ],
 )
-def test_a_metric_that_fails_keeps_what_was_evaluated(desk: Any, body: str, says: str) -> None:
+def test_a_metric_that_fails_keeps_what_was_evaluated(desk: Any, body: str, code: str) -> None:
     desk.write(
         "mine.py",
         "calls = 0\ndef metric(outputs):\n    global calls\n    calls += 1\n"
@@ -207,11 +236,11 @@ def test_a_metric_that_fails_keeps_what_was_evaluated(desk: Any, body: str, says
              "--journal", "j.jsonl"]  # fmt: skip
     done = desk.run("bisect", *SMALL, *flags)
     assert done.code == 2
-    assert says in done.err and "mine.py" in done.err
+    assert f"[{code}]" in done.err and "mine.py" in done.err
     lines = Path("j.jsonl").read_text().splitlines()
     assert len(lines) == 2  # the header, and the search before it failed
     desk.write("mine.py", "def metric(outputs):\n    return 0.5\n")  # mended: another search
-    assert "metric" in desk.run("bisect", *SMALL, *flags).err
+    assert "[QD-STORE-JOURNAL]" in desk.run("bisect", *SMALL, *flags).err
 
 
 def test_a_candidate_whose_outputs_break_is_a_failure_not_the_end(desk: Any, make: Any) -> None:
@@ -241,9 +270,9 @@ def test_a_journal_of_another_search_is_refused(desk: Any) -> None:
     flags = [*SMALL, *TARGET, "--journal", "j.jsonl"]
     assert desk.run("bisect", *flags).code == 0
     desk.data("data.npz", x=np.zeros((12, 3, 8, 8), np.float32))
-    desk.refused("bisect", *flags, says=["j.jsonl", "another search", "--force"])
+    desk.refused("bisect", *flags, says=["QD-STORE-JOURNAL", "j.jsonl", "--force"])
     desk.write("j.jsonl", "no journal\n")
-    desk.refused("bisect", *flags, says=["j.jsonl", "--force"])
+    desk.refused("bisect", *flags, says=["QD-STORE-JOURNAL", "j.jsonl", "--force"])
 
 
 def test_a_second_run_evaluates_nothing_new(desk: Any) -> None:
@@ -292,7 +321,7 @@ def test_budgets_end_with_the_best_so_far(desk: Any, found: Any) -> None:
     result = found("--max-drop", "0.01", "--max-evaluations", "3")
     assert result["evaluations"] <= 3
     assert not result["minimal"]
-    assert "3 evaluations" in result["explanation"]
+    assert "3" in result["explanation"].split()
 
 
 def test_the_memory_budget_bounds_what_is_stored_and_changes_no_evaluation(
@@ -330,6 +359,6 @@ def test_a_configuration_holds_it_all(desk: Any) -> None:
 def test_a_run_without_an_engine_is_no_profile(desk: Any, cnn: Any) -> None:
     desk.run("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
     search = [*SMALL, *TARGET, "--profile", "run.h5"]
-    desk.refused("bisect", *search, says=["--profile", "without an engine", "QD-USAGE-PROFILE-RUN"])
+    desk.refused("bisect", *search, says=["QD-USAGE-PROFILE-RUN", "--profile"])
     desk.save(cnn("batch"), "other.onnx")
-    desk.refused("bisect", "other.onnx", *search[1:], says=["another model", "net.onnx"])
+    desk.refused("bisect", "other.onnx", *search[1:], says=["QD-USAGE-PROFILE-RUN", "net.onnx"])

@@ -110,7 +110,7 @@ def test_fixed_batch(desk: Any, cnn: Any) -> None:
     args = ("--inputs", "data.npz", "--json", "-", "--local-samples", "12")
     four = desk.run("compare", "four.onnx", *args).json
     close(four, desk.run("compare", "one.onnx", *args).json)
-    says = ["--batch-size 3", "batches of 4 only"]
+    says = ["QD-SAMPLES-BATCH", "--batch-size 3", "4"]
     desk.refused("compare", "four.onnx", "--inputs", "data.npz", "--batch-size", "3", says=says)
 
 

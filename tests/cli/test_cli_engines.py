@@ -36,8 +36,7 @@ def test_the_bundled_network(desk: Any) -> None:
              str(BUNDLED / "digits_holdout.npz"), "--samples", "16", *RTX]  # fmt: skip
     done = desk.run(*flags)
     assert done.code == 0, done.err
-    for words in ("simulated on ONNX Runtime", "Engine of TensorRT for RTX", "was not executed",
-                  "compute capability 8.9", "as-planned"):  # fmt: skip
+    for words in ("TensorRT for RTX", "8.9", "as-planned"):
         assert words in done.out
     engine = desk.run(*flags, "--json", "-").json["engine"]
     assert engine["executed"] is False and engine["not_executed_because"]
@@ -45,10 +44,10 @@ def test_the_bundled_network(desk: Any) -> None:
     assert engine["audit"]["passed"] and engine["audit"]["mismatches"] == []
     asked = {row["name"]: row["requested"] for row in engine["audit"]["layers"]}
     assert len(asked) == 19 and list(asked.values()).count("int8") == 14
-    half = desk.run(*flags, "--precision", "fp16")
-    assert half.code == 0 and "simulated as TensorRT's kernels compute them" in half.out
-    exact = desk.run(*flags, "--precision", "fp16", "--fp16-kernels", "exact")
-    assert exact.code == 0 and "sums the products of 14 FP16 layers in FP32" in exact.out
+    fp16 = [*flags, "--precision", "fp16", "--json", "-"]
+    assert desk.run(*fp16).json["fp16_kernels"] == "tensorrt"
+    exact = desk.run(*fp16, "--fp16-kernels", "exact").json
+    assert exact["fp16_kernels"] == "exact" and any("14 FP16" in n for n in exact["notes"])
     same = desk.run(*flags[:-4], "--json", "-").json  # the errors are those of the simulation
     assert same["outputs"] == desk.run(*flags, "--json", "-").json["outputs"]
     assert same["engine"] is None
@@ -84,8 +83,8 @@ def test_the_engine_and_its_log_are_kept_where_asked(desk: Any) -> None:
     assert Path("net.engine").stat().st_size == done.json["engine"]["size_bytes"]
     audit = desk.run("inspect", "build.log", "--expect", "plan.yaml", "--json", "-").json["audit"]
     assert audit["layers"] == done.json["engine"]["audit"]["layers"]
-    desk.refused("inspect", "net.engine", says=["net.engine is a serialized engine"])
-    desk.refused(*flags, says=["exists", "--force"])
+    desk.refused("inspect", "net.engine", says=["QD-USAGE-ENGINE-FILE-FOREIGN", "net.engine"])
+    desk.refused(*flags, says=["QD-STORE-OUTPUT-EXISTS", "--force"])
     again = desk.run(*flags, "--force")
     assert again.code == 0
     assert again.out.endswith("Wrote plan.yaml\nWrote net.engine\nWrote build.log\n")
@@ -102,7 +101,7 @@ def test_the_engine_of_a_search_is_kept_too(desk: Any) -> None:
     assert Path("net.engine").stat().st_size == done.json["engine"]["size_bytes"]
     assert desk.run("inspect", "build.log", "--expect", "plan.yaml").code == 0
     Path("plan.yaml").unlink()
-    desk.refused(*flags, says=["--save-engine: net.engine exists", "--force"])
+    desk.refused(*flags, says=["QD-STORE-OUTPUT-EXISTS", "--save-engine: net.engine", "--force"])
 
 
 FOR_ENGINES = [
@@ -116,7 +115,7 @@ FOR_ENGINES = [
 
 @pytest.mark.parametrize("flags", FOR_ENGINES, ids=lambda flags: flags[0])
 def test_flags_of_engines_without_an_engine(desk: Any, flags: list[str]) -> None:
-    says = [f"{flags[0]}: --backend simulation", "Use --backend ", "[QD-USAGE-BACKEND-SETTING]"]
+    says = ["QD-USAGE-BACKEND-SETTING", f"{flags[0]}: --backend simulation", "--backend "]
     desk.refused("compare", "net.onnx", "--inputs", "data.npz", *flags, says=says)
     target = ["--target", "output.cosine>=0.9"]
     desk.refused("bisect", "net.onnx", "--inputs", "data.npz", *target, *flags, says=says)
@@ -134,10 +133,11 @@ def test_refit_and_version_compatible_reach_the_builder(desk: Any) -> None:
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
     done = desk.spawn(*flags, "--refit")
     # TensorRT for RTX would add a line of its own.
-    assert done.code == 3 and done.err.startswith("qdebug: error: TensorRT for RTX"), done
-    assert "drop --refit" in done.err and len(done.err.splitlines()) == 2
+    assert done.code == 3 and "[QD-BACKEND-REFIT-NEEDS-GPU]" in done.err, done
+    assert "--refit" in done.err and len(done.err.splitlines()) == 2
     done = desk.run(*flags, "--version-compatible")
-    assert done.code == 3 and "Drop --version-compatible" in done.err, done
+    assert done.code == 3 and "[QD-BACKEND-NOT-LOADABLE]" in done.err, done
+    assert "--version-compatible" in done.err
 
 
 @needs_rtx
@@ -149,10 +149,10 @@ def test_capture_without_an_execution_is_said(desk: Any) -> None:
         (note,) = [
             n
             for n in desk.run(*command, "--capture", "outputs", "--json", "-").json["notes"]
-            if n.startswith("--capture outputs had no effect: the engine was not executed")
+            if n.startswith("--capture outputs ")
         ]
         assert note not in desk.run(*command).out
-    assert "Note: --capture outputs had no effect" in desk.run(*command, "--capture", "outputs").out
+        assert "--capture outputs" in desk.run(*command, "--capture", "outputs").out
 
 
 @needs_rtx
@@ -172,14 +172,12 @@ def test_a_layer_built_in_another_precision_fails(desk: Any, make: Any) -> None:
     desk.data("up.npz", x=rng.normal(size=(2, 4, 8, 8)).astype(np.float32))
     done = desk.run("compare", "up.onnx", "--inputs", "up.npz", *RTX)
     assert done.code == 1, (done.out, done.err)
-    assert "FAILED: 1 layer of the engine not built as planned" in done.out
-    assert "up" in done.out and "mismatch" in done.out
-    assert "not-as-planned: planned in int8, built in fp32" in done.out
+    assert "mismatch" in done.out and "not-as-planned" in done.out
     found = desk.run("compare", "up.onnx", "--inputs", "up.npz", *RTX, "--json", "-").json
     assert found["engine"]["audit"]["mismatches"] == ["up"]
     causes = {x["name"]: x["causes"][0] for x in found["layers"] if x["causes"]}
     assert causes["up"]["label"] == "not-as-planned" and causes["up"]["share"] is None
-    assert "Pin it to fp32" in causes["up"]["remedy"] and "Pin it to fp32" in done.out
+    assert "fp32" in causes["up"]["remedy"]
 
 
 @needs_rtx
@@ -201,11 +199,7 @@ def test_a_pinned_product_whose_casts_are_folded_gets_advice_that_helps(desk: An
         )
 
     done = compared(products)
-    assert (
-        done.code == 1
-        and "folded the casts" in done.out
-        and "--fallback-precision fp32" in done.out
-    )
+    assert done.code == 1 and "--fallback-precision fp32" in done.out
     audit = json.loads(Path("found.json").read_text())["engine"]["audit"]
     assert audit["mismatches"] == products
     advice = [row["advice"] for row in audit["layers"] if row["verdict"] == "mismatch"]
@@ -214,7 +208,7 @@ def test_a_pinned_product_whose_casts_are_folded_gets_advice_that_helps(desk: An
     assert compared(products[1:]).code == 0  # a kernel of its own: it sums in FP32, as asked
     rows = json.loads(Path("found.json").read_text())["engine"]["audit"]["layers"]
     (row,) = [r for r in rows if r["name"] == products[1]]
-    assert row["verdict"] == "fused" and "summed in FP32" in row["note"]
+    assert row["verdict"] == "fused"
 
 
 @needs_rtx
@@ -233,14 +227,11 @@ def test_an_engine_that_is_wrong_in_fp32_already(
 
     execute_with_fake(monkeypatch, spoilt)
     flags = ["compare", "net.onnx", "--inputs", "data.npz", *RTX]
-    done = desk.run(*flags)
-    assert "'out' is wrong in the FP32 engine already" in done.out
     found = desk.run(*flags, "--json", "-").json
     execution = found["engine"]["execution"]
     assert execution["preflight"]["reference_mismatch"] == ["out"]
     labels = {t["tensor"]: t["label"] for t in execution["tensors"]}
     assert labels["out"] == "reference-mismatch" and labels["r1"] == "quantization"
-    assert "reference-mismatch (" in done.out
     layers = {x["name"]: [c["label"] for c in x["causes"]] for x in found["layers"]}
     assert layers["fc"][0] == "reference-mismatch"
     assert "reference-mismatch" not in layers["conv1"]
@@ -260,23 +251,36 @@ def test_a_run_on_the_gpu_tells_bisect_what_layers_cost(
     result = desk.run(*search, "--profile", "run.h5", "--json", "-").json
     assert result["cost"]["unit"] == "ms"
     assert result["cost"]["base"] == pytest.approx(0.5 * 8)  # the nodes of net.onnx
-    desk.refused(*search, "--profile", "built.h5", says=["built.h5", "was not executed", "GPU"])
-    desk.refused(*search, "--profile", "run.h5", "--profile-layers", "x", says=["itself"])
+    desk.refused(*search, "--profile", "built.h5", says=["QD-USAGE-PROFILE-RUN", "built.h5"])
+    desk.refused(
+        *search,
+        "--profile",
+        "run.h5",
+        "--profile-layers",
+        "x",
+        says=["QD-USAGE-PROFILE", "--profile-layers"],
+    )
 
 
 @needs_rtx
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--compute-capability", "5.0"], ["5.0", "8.9"]),
-        (["--compute-capability", "ada"], ["'ada'", "8.9"]),
-        (["--tactic-source", "CUDNN"], ["CUDNN", "JIT_CONVOLUTIONS"]),
-        (["--plugin", "nothing.so"], ["nothing.so"]),
-        (["--optimization-level", "9"], ["9"]),
-        (["--typing", "implicit"], ["--typing", "Use --backend tensorrt,"]),
-        (["--timing-cache", "t.bin"], ["--timing-cache", "Use --backend tensorrt,"]),
-        (["--plugin", "."], ["--plugin: .: a directory", "[QD-USAGE-PLUGIN]"]),
-        (["--typing", "weak"], ["--typing", "'weak'", "strong, implicit, implicit-cache"]),
+        (["--compute-capability", "5.0"], ["QD-USAGE-COMPUTE-CAPABILITY", "5.0", "8.9"]),
+        (["--compute-capability", "ada"], ["QD-USAGE-COMPUTE-CAPABILITY", "'ada'", "8.9"]),
+        (["--tactic-source", "CUDNN"], ["QD-USAGE-TACTIC-SOURCE", "CUDNN", "JIT_CONVOLUTIONS"]),
+        (["--plugin", "nothing.so"], ["QD-USAGE-PLUGIN", "nothing.so"]),
+        (["--optimization-level", "9"], ["QD-USAGE-VALUE", "9"]),
+        (["--typing", "implicit"], ["QD-USAGE-BACKEND-SETTING", "--typing", "--backend tensorrt"]),
+        (
+            ["--timing-cache", "t.bin"],
+            ["QD-USAGE-BACKEND-SETTING", "--timing-cache", "--backend tensorrt"],
+        ),
+        (["--plugin", "."], ["QD-USAGE-PLUGIN", "--plugin: ."]),
+        (
+            ["--typing", "weak"],
+            ["QD-USAGE-CHOICE", "--typing", "'weak'", "strong, implicit, implicit-cache"],
+        ),
     ],
 )
 def test_bad_settings_cost_nothing(desk: Any, flags: list[str], says: list[str]) -> None:
@@ -289,9 +293,9 @@ def test_bad_settings_cost_nothing(desk: Any, flags: list[str], says: list[str])
 @pytest.mark.parametrize(
     ("op", "domain", "says"),
     [
-        ("Det", "", ["cannot parse node 'suspect' (Det, opset 17)", "cut the model"]),
-        ("QuickGelu", "com.microsoft", ["no plugin for node 'suspect'", "--plugin FILE"]),
-        ("Own", "acme", ["no plugin for node 'suspect' (Own, domain 'acme')", "--plugin FILE"]),
+        ("Det", "", ["QD-MODEL-REFUSED", "'suspect'", "Det", "17"]),
+        ("QuickGelu", "com.microsoft", ["QD-MODEL-REFUSED", "'suspect'", "--plugin FILE"]),
+        ("Own", "acme", ["QD-MODEL-REFUSED", "'suspect'", "'acme'", "--plugin FILE"]),
     ],
 )
 def test_an_operator_that_is_not_known_is_told_before_any_work(
@@ -312,11 +316,15 @@ def test_an_operator_that_is_not_known_is_told_before_any_work(
     desk.refused("bisect", *run, "--target", "output.cosine>=0.9", says=says)
     desk.refused("compare", *run, "-o", "run.h5", says=says)
     if domain == "acme":
-        says = ["acme:Own", "ONNX Runtime cannot load", "has no such operator"]
+        says = ["QD-MODEL-REFUSED", "acme:Own"]
         desk.refused("compare", *run[:3], "--allow-unquantized", says=says)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="it is installed")
 def test_a_library_that_is_not_there(desk: Any) -> None:
     flags = ["compare", "net.onnx", "--inputs", "data.npz", "--backend", "tensorrt"]
-    desk.refused(*flags, says=["qdebug[tensorrt]", "tensorrt-rtx"], spawn=True)
+    desk.refused(
+        *flags,
+        says=["QD-USAGE-BACKEND-NOT-INSTALLED", "qdebug[tensorrt]", "tensorrt-rtx"],
+        spawn=True,
+    )

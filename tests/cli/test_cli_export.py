@@ -71,7 +71,7 @@ def test_a_calibration_becomes_the_same_model_as_a_plan(calibrated: Any, source:
 def test_scales_name_their_model_and_a_cache_does_not(calibrated: Any) -> None:
     assert calibrated.spawn("export", "scales.yaml").code == 0
     assert Path("scales.onnx").exists()
-    says = ["net.cache names no model", "--model"]
+    says = ["QD-PLAN-NO-MODEL", "net.cache", "--model"]
     calibrated.refused("export", "net.cache", "-o", "o.onnx", says=says)
 
 
@@ -80,22 +80,24 @@ def test_missing_ranges_are_refused_or_stay_in_float(calibrated: Any) -> None:
     kept = [line for line in lines if not line.startswith(("x:", "r1:"))]
     calibrated.write("some.cache", "\n".join(kept) + "\n")
     command = ("export", "some.cache", "--model", "net.onnx", "-o", "some.onnx")
-    says = ["some.cache: 2 tensors have no amax", "'x', 'r1'", "2 layers in fp32", "--missing"]
+    says = ["QD-PLAN-RANGE-MISSING", "some.cache: 2", "'x', 'r1'", "fp32", "--missing"]
     calibrated.refused(*command, says=says)
     done = calibrated.run(*command, "--missing", "float")
-    assert done.code == 0 and "2 layers stay in fp32, first 'conv1'" in done.err
+    assert done.code == 0 and "2 layers" in done.err and "'conv1'" in done.err
     quantized = [n for n in onnx.load("some.onnx").graph.node if n.op_type == "QuantizeLinear"]
     assert [n.input[0] for n in quantized] == ["f"]
-    calibrated.refused(*command[:-1], "z", "--missing", "int4", says=["--missing", "'int4'"])
+    calibrated.refused(
+        *command[:-1], "z", "--missing", "int4", says=["QD-USAGE-CHOICE", "--missing", "'int4'"]
+    )
 
 
 def test_ranges_of_another_model(calibrated: Any, cnn: Any) -> None:
     calibrated.save(cnn(batch=3), "other.onnx")
     command = ("export", "scales.yaml", "--model", "other.onnx", "-o", "o.onnx")
-    calibrated.refused(*command, says=["scales.yaml", "another model"])
+    calibrated.refused(*command, says=["QD-PLAN-OTHER-MODEL", "scales.yaml"])
     calibrated.write("else.cache", "TRT-101100-EntropyCalibration2\nother: 3c010a14\n")
     command = ("export", "else.cache", "--model", "net.onnx", "-o", "o.onnx")
-    calibrated.refused(*command, says=["else.cache", "no tensor of net.onnx", "'other'"])
+    calibrated.refused(*command, says=["QD-PLAN-TENSOR", "else.cache", "net.onnx", "'other'"])
 
 
 def test_files_that_targets_share_are_no_conflict(calibrated: Any) -> None:
@@ -103,11 +105,11 @@ def test_files_that_targets_share_are_no_conflict(calibrated: Any) -> None:
     assert calibrated.run("export", "plan.yaml", "--to", "trtexec").code == 0
     assert calibrated.run("export", "plan.yaml", "--to", "python").code == 0
     again = ("export", "plan.yaml", "--to", "python")
-    calibrated.refused(*again, says=["plan_build.py exists", "--force"])
+    calibrated.refused(*again, says=["QD-STORE-OUTPUT-EXISTS", "plan_build.py", "--force"])
     # Another companion than this plan's is not replaced unasked, and nothing else is written then.
     calibrated.write("plan.explicit.onnx", "mine")
     Path("plan_build.py").unlink()
-    calibrated.refused(*again, says=["plan.explicit.onnx exists", "--force"])
+    calibrated.refused(*again, says=["QD-STORE-OUTPUT-EXISTS", "plan.explicit.onnx", "--force"])
     assert calibrated.run(*again, "--force").code == 0
     onnx.checker.check_model(onnx.load("plan.explicit.onnx"))
 
@@ -115,7 +117,7 @@ def test_files_that_targets_share_are_no_conflict(calibrated: Any) -> None:
 def test_a_companion_never_replaces_the_model_or_the_plan(calibrated: Any) -> None:
     Path("net.onnx").rename("plan.explicit.onnx")
     command = ("export", "plan.yaml", "--model", "plan.explicit.onnx", "--to", "python")
-    calibrated.refused(*command, "--force", says=["plan.explicit.onnx", "also the model"])
+    calibrated.refused(*command, "--force", says=["QD-USAGE-SAME-FILE", "plan.explicit.onnx"])
 
 
 def test_what_a_target_cannot_express_is_said(calibrated: Any) -> None:
@@ -123,12 +125,11 @@ def test_what_a_target_cannot_express_is_said(calibrated: Any) -> None:
     calibrated.write("mixed.yaml", text + "layers: {conv1: fp16, fc: fp32}\nweights: per-tensor\n")
     said = {t: calibrated.run("export", "mixed.yaml", "--to", t).err for t in EXPORT_TARGETS}
     assert said["onnx"] == ""
-    assert "FP16: 1 layer" in said["ort"]
-    assert "one high precision" in said["modelopt"] and "per output channel" in said["modelopt"]
-    assert "precision of 2 layers" in said["trt-cache"]
-    for target in ("trtexec", "polygraphy", "python"):
-        assert "quantizes weights per output channel" in said[target]
-        assert "dynamic axes" in said[target]
+    assert "1 layer" in said["ort"] and "'conv1'" in said["ort"]
+    assert "1 layer" in said["modelopt"] and "'fc'" in said["modelopt"]
+    assert "2 layers" in said["trt-cache"]
+    notes = {target: said[target].count("note: ") for target in EXPORT_TARGETS}
+    assert all(notes[target] >= 2 for target in ("trtexec", "polygraphy", "python")), notes
 
 
 def test_a_model_in_another_folder(calibrated: Any, tmp_path: Path) -> None:

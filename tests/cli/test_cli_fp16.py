@@ -54,7 +54,13 @@ def test_what_was_simulated_is_said(desk: Any, long_sums: list[str]) -> None:
     assert "sums in FP16" in desk.run("compare", *long_sums).out
     exact = desk.run("compare", *long_sums, "--fp16-kernels", "exact").out
     assert "simulated with exact sums" in exact and "fp16-sums" not in exact
-    desk.refused("compare", *long_sums, "--fp16-kernels", "fast", says=["--fp16-kernels", "fast"])
+    desk.refused(
+        "compare",
+        *long_sums,
+        "--fp16-kernels",
+        "fast",
+        says=["QD-USAGE-CHOICE", "--fp16-kernels", "fast"],
+    )
 
 
 def test_a_search_pins_the_long_sum_and_keeps_both_kinds_apart(
@@ -66,7 +72,7 @@ def test_a_search_pins_the_long_sum_and_keeps_both_kinds_apart(
     found = desk.run(*flags).json
     assert found["pinned"] == ["long"] and found["achieved"] > 66 > 60 > found["baseline"]
     refused = desk.run(*flags, "--fp16-kernels", "exact")
-    assert refused.code == 2 and "kept.jsonl" in refused.err
+    assert refused.code == 2 and "[QD-STORE-JOURNAL]" in refused.err
     exact = desk.run(*flags, "--fp16-kernels", "exact", "--force").json
     assert exact["pinned"] == [] and exact["baseline"] > 66
 

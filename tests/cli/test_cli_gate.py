@@ -42,11 +42,11 @@ def test_the_worst_value_is_reported(desk: Any) -> None:
 def test_one_of_several_fails(desk: Any) -> None:
     flags = ("--fail-on", "output.cosine>=0.5", "--fail-on", "output.sqnr_db>=200")
     done = desk.compare(*flags)
-    assert done.code == 1
-    assert "holds  output.cosine>=0.5" in done.out and "FAILS  output.sqnr_db>=200" in done.out
-    assert done.out.count("FAILED: 1 of 2 conditions failed.") == 1
-    assert "PASSED: 1 condition passed." in desk.compare(*flags[:2]).out
-    assert "No gate was set" in desk.compare().out
+    assert done.code == 1 and done.out.count("FAILED") == 1
+    lines = [line.split()[:2] for line in done.out.splitlines()]
+    assert ["holds", "output.cosine>=0.5:"] in lines and ["FAILS", "output.sqnr_db>=200:"] in lines
+    assert desk.compare(*flags[:2]).out.count("PASSED") == 1
+    assert "PASSED" not in desk.compare().out
 
 
 def test_nan_fails_every_condition(desk: Any, make: Any) -> None:

@@ -28,7 +28,7 @@ def cnn_flags(digits: Path) -> list[str]:
 def test_simulation_against_engine_tensor_by_tensor(desk: Any, cnn_flags: list[str]) -> None:
     done = desk.run("compare", *cnn_flags, *ENGINE, "--json", "found.json", "-o", "run.h5")
     assert done.code == 0, done.err
-    assert "simulation against engine" in done.out and "OpenVINO" in done.out
+    assert "OpenVINO" in done.out
     engine = json.loads(Path("found.json").read_text())["engine"]
     execution = engine["execution"]
     assert engine["executed"] and execution["capture"] == "outputs"

@@ -127,7 +127,7 @@ def test_a_quantized_model_against_its_fp32_model_equals_the_plans_own_run(
 def test_flags_that_would_change_a_quantized_model(
     desk: Any, exported: Any, flags: list[str]
 ) -> None:
-    says = [flags[0], "int8.onnx carries Q/DQ nodes already", f"Drop {flags[0]}"]
+    says = ["QD-USAGE-QUANTIZED-MODEL", flags[0], "int8.onnx"]
     desk.refused("compare", "int8.onnx", "--inputs", "data.npz", "-o", "r.h5", *flags, says=says)
 
 
@@ -137,35 +137,61 @@ def test_reference_that_does_not_belong_to_the_quantized_model(
     node = onnx.helper.make_node("Relu", ["image"], ["z"], "relu")
     desk.save(make([node], {"image": (1, 4)}, {"z": (1, 4)}), "other.onnx")
     command = ("compare", "int8.onnx", "--inputs", "data.npz", "--reference")
-    desk.refused(*command, "other.onnx", says=["other.onnx", "'image'", "int8.onnx"])
+    desk.refused(
+        *command,
+        "other.onnx",
+        says=["QD-USAGE-REFERENCE-INPUTS", "other.onnx", "'image'", "int8.onnx"],
+    )
     node = onnx.helper.make_node("Relu", ["x"], ["z"], "relu")
     desk.save(make([node], {"x": ("N", 3, 8, 8)}, {"z": ("N", 3, 8, 8)}), "other.onnx")
-    desk.refused(*command, "other.onnx", says=["other.onnx", "share no tensor"])
-    desk.refused(*command, "none.onnx", says=["none.onnx: no such file"])
+    desk.refused(*command, "other.onnx", says=["QD-PLAN-NO-COMMON-TENSOR", "other.onnx"])
+    desk.refused(*command, "none.onnx", says=["QD-MODEL-NOT-FOUND", "none.onnx"])
 
 
 def test_export_is_careful(desk: Any, exported: Any, cnn: Any) -> None:
-    desk.refused("export", "plan.yaml", "-o", "int8.onnx", says=["int8.onnx exists", "--force"])
+    desk.refused(
+        "export",
+        "plan.yaml",
+        "-o",
+        "int8.onnx",
+        says=["QD-STORE-OUTPUT-EXISTS", "int8.onnx", "--force"],
+    )
     assert desk.run("export", "plan.yaml", "-o", "int8.onnx", "--force").code == 0
-    desk.refused("export", "plan.yaml", "--to", "tvm", says=["--to", "'tvm'", "onnx"])
-    desk.refused("export", "no.yaml", says=["no.yaml: no such file"])
-    desk.refused("export", "plan.yaml", "-o", "no/x.onnx", says=["no/x.onnx", "mkdir -p"])
-    desk.refused("export", says=["PLAN"])
-    desk.refused("export", "plan.yaml", "--model", "no.onnx", says=["no.onnx: no such file"])
-    desk.refused("export", "plan.yaml", "--model", "int8.onnx", says=["int8.onnx carries Q/DQ"])
+    desk.refused(
+        "export", "plan.yaml", "--to", "tvm", says=["QD-USAGE-CHOICE", "--to", "'tvm'", "onnx"]
+    )
+    desk.refused("export", "no.yaml", says=["QD-PLAN-FILE", "no.yaml"])
+    desk.refused(
+        "export",
+        "plan.yaml",
+        "-o",
+        "no/x.onnx",
+        says=["QD-STORE-OUTPUT-PATH", "no/x.onnx", "mkdir -p"],
+    )
+    desk.refused("export", says=["QD-USAGE-REQUIRED", "PLAN"])
+    desk.refused(
+        "export", "plan.yaml", "--model", "no.onnx", says=["QD-MODEL-NOT-FOUND", "no.onnx"]
+    )
+    desk.refused(
+        "export",
+        "plan.yaml",
+        "--model",
+        "int8.onnx",
+        says=["QD-USAGE-QUANTIZED-MODEL", "int8.onnx"],
+    )
     desk.save(cnn(batch=3), "other.onnx")
-    desk.refused("export", "plan.yaml", "--model", "other.onnx", says=["another model"])
+    desk.refused("export", "plan.yaml", "--model", "other.onnx", says=["QD-PLAN-OTHER-MODEL"])
 
 
 def test_export_never_replaces_the_model(desk: Any, exported: Any) -> None:
     Path("plan.yaml").rename("net.yaml")
-    desk.refused("export", "net.yaml", "--force", says=["net.onnx", "also the model"])
+    desk.refused("export", "net.yaml", "--force", says=["QD-USAGE-SAME-FILE", "net.onnx"])
 
 
 def test_export_of_a_plan_whose_model_is_elsewhere(desk: Any) -> None:
     desk.write("lost.yaml", "schema: qdebug.plan/1\nprecision: fp16\nmodel: {path: gone.onnx}\n")
     desk.refused(
-        "export", "lost.yaml", says=["lost.yaml is for gone.onnx: no such file", "--model"]
+        "export", "lost.yaml", says=["QD-PLAN-NO-MODEL", "lost.yaml", "gone.onnx", "--model"]
     )
 
 
@@ -186,8 +212,8 @@ def test_a_model_that_moved_with_its_plan(desk: Any, named: str) -> None:
     assert desk.run("inspect", "half.onnx", "--expect", "moved/plan.yaml").code == 0
     Path(kept).rename("net.onnx")
     if not named.startswith("net"):
-        says = [f"moved/plan.yaml is for {named}: no such file, neither here nor beside it"]
-        desk.refused("compare", *run[:-2], says=[*says, "Give MODEL."])
+        says = ["QD-PLAN-NO-MODEL", "moved/plan.yaml", named]
+        desk.refused("compare", *run[:-2], says=[*says, "MODEL"])
         desk.refused("inspect", "half.onnx", "--expect", "moved/plan.yaml", says=[*says, "--model"])
 
 
@@ -202,11 +228,13 @@ def test_a_model_that_is_given_needs_no_plan_to_name_it(desk: Any) -> None:
 
 def test_export_of_a_plan_that_names_no_model(desk: Any) -> None:
     desk.write("bare.yaml", "schema: qdebug.plan/1\nprecision: fp16\n")
-    desk.refused("export", "bare.yaml", says=["bare.yaml names no model", "--model"])
+    desk.refused("export", "bare.yaml", says=["QD-PLAN-NO-MODEL", "bare.yaml", "--model"])
     assert desk.run("export", "bare.yaml", "--model", "net.onnx").code == 0
     assert Path("bare.onnx").exists()
 
 
 def test_export_of_a_plan_without_ranges(desk: Any) -> None:
     desk.write("bare.yaml", "schema: qdebug.plan/1\nprecision: int8\n")
-    desk.refused("export", "bare.yaml", "--model", "net.onnx", says=["'x'", "no amax"])
+    desk.refused(
+        "export", "bare.yaml", "--model", "net.onnx", says=["QD-PLAN-RANGE-MISSING", "'x'"]
+    )

@@ -77,7 +77,9 @@ def test_unknown_tensor_suggests_the_nearest(kit: SimpleNamespace, residual_net:
 def test_weights_inputs_and_activations_are_known_tensors(
     kit: SimpleNamespace, residual_net: Any
 ) -> None:
-    kit.bound(residual_net(), kit.int8({"w1": 1, "x": 1, "r1": 1, "out": 2}))
+    bound = kit.bound(residual_net(), kit.int8({"w1": 1, "x": 1, "r1": 1, "out": 2}))
+    assert list(bound.plan.tensors) == ["w1", "x", "r1", "out"]
+    assert bound.missing_ranges() == ["f"]
 
 
 def test_int8_for_a_layer_without_int8_form(kit: SimpleNamespace, residual_net: Any) -> None:

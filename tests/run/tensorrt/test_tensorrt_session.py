@@ -110,9 +110,9 @@ def test_times() -> None:
 @pytest.mark.parametrize(
     ("feed", "message"),
     [
-        (np.ones(9, np.float32), r"shape \[9\]; the engine was built for \[1\] to \[8\]"),
-        (np.ones((2, 2), np.float32), "has shape"),
-        (np.ones(4), "takes float32, not float64"),
+        (np.ones(9, np.float32), r"'x' .*\[9\].* \[1\] to \[8\]"),
+        (np.ones((2, 2), np.float32), r"'x' .*\[2, 2\]"),
+        (np.ones(4), "'x' .*float32.*float64"),
     ],
 )
 def test_feeds_that_do_not_fit_are_named(feed: Any, message: str) -> None:

@@ -17,7 +17,6 @@ from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.errors import UsageError
 from qdebug.run.tensorrt.opening import open_engine_file, open_profile
 
 NETWORKS = Path(__file__).parents[4] / "calib_data"
@@ -120,19 +119,23 @@ def test_times_are_joined_by_name_and_split_by_precision(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    ("document", "code", "named"),
     [
-        ({"Layers": []}, "not a profile"),
-        ([{"count": 10}], "holds no layers"),
-        ([{"count": 1}, {"name": "a"}], "layer 'a' has no time"),
-        ([{"count": 1}, {"name": "other", "averageMs": 1}], "names none"),
+        ({"Layers": []}, "QD-USAGE-ENGINE-FILE", "profile"),
+        ([{"count": 10}], "QD-USAGE-ENGINE-FILE-DAMAGED", "profile"),
+        ([{"count": 1}, {"name": "a"}], "QD-USAGE-ENGINE-FILE-DAMAGED", "'a'"),
+        (
+            [{"count": 1}, {"name": "other", "averageMs": 1}],
+            "QD-USAGE-PROFILE-OTHER-ENGINE",
+            "'other'",
+        ),
     ],
 )
 def test_profiles_that_are_none_or_of_another_engine(
-    document: Any, message: str, tmp_path: Path
+    document: Any, code: str, named: str, tmp_path: Path
 ) -> None:
     info = open_engine_file(_write(tmp_path / "layers", LAYERS))
-    with pytest.raises(UsageError, match=message):
+    with refused(code, named):
         with_times(info, open_profile(_write(tmp_path / "profile", document)), "profile")
 
 
@@ -180,7 +183,7 @@ def test_times_tactics_and_lost_nodes_differ() -> None:
         ("c", ("tactic", "time")), ("a", ("only-before",)), ("b", ("only-after",)),
     ]  # fmt: skip
     assert diff(engine("t", 1.0), engine("t", 1.05)).changes == ()
-    with pytest.raises(UsageError, match="only 0 of 1 ONNX nodes"):
+    with refused("QD-USAGE-DIFF-OTHER-MODEL", "0 of 1"):
         diff(
             engine("t", 1.0),
             EngineInfo((EngineLayer("z", onnx_nodes=("z",)),), InfoSource.BUILD_LOG),
