@@ -6,7 +6,7 @@ the command line and stays a keyword for who calls qdebug from Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 
 Spelling = Callable[[str, str | None], str]
@@ -31,6 +31,12 @@ def option(name: str, value: str | None = None) -> str:
     """The setting `name` as the user knows it, such as `weights` or `--weights`; with a value as
     the user would set it, such as `weights='per-channel'` or `--weights per-channel`."""
     return _spelling(name, value)
+
+
+def counted(items: int | Sized, what: str) -> str:
+    """A number, or that of some items, with its noun, such as "1 tensor" or "3 tensors"."""
+    count = items if isinstance(items, int) else len(items)
+    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 @contextmanager

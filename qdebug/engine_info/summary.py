@@ -20,8 +20,8 @@ from qdebug.engine_info.layers import (
     OnnxNode,
     Role,
 )
-from qdebug.model import macs
 from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.model.macs import product_macs
 
 PRECISIONS = ("int8", "fp8", "int4", "fp4", "fp16", "bf16", "tf32", "fp32")
 _HELPERS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
@@ -147,14 +147,14 @@ def gate_values(summary: Summary, audit: Audit | None = None) -> dict[str, float
     return values
 
 
-def macs_of(node: OnnxNode) -> float | None:
+def _node_macs(node: OnnxNode) -> float | None:
     """Multiply-accumulates of a product's node, dynamic axes counted as 1; None if unknown."""
     if len(node.input_shapes) < 2 or not node.output_shapes:
         return None
     left, right, out = node.input_shapes[0], node.input_shapes[1], node.output_shapes[0]
     if left is None or right is None or out is None:
         return None
-    return macs.macs_of(node.op_type, left, right, out)
+    return product_macs(node.op_type, left, right, out)
 
 
 def _shares(info: EngineInfo, products: list[EngineLayer]) -> tuple[Share, ...]:
@@ -163,7 +163,7 @@ def _shares(info: EngineInfo, products: list[EngineLayer]) -> tuple[Share, ...]:
     for node in info.nodes:
         layer = info.layer_of(node.name) if node.op_type in QUANTIZABLE_OPS else None
         if layer is not None:
-            macs = macs_of(node)
+            macs = _node_macs(node)
             told = told and macs is not None
             work[layer.precision] += macs or 0  # type: ignore[assignment]
     found = {layer.precision for layer in products}

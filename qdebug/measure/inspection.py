@@ -136,7 +136,7 @@ class InspectResult(Result):
         )
 
 
-def judge(
+def inspection_of(
     file: str,
     info: EngineInfo,
     summary: Summary,

@@ -28,7 +28,7 @@ def inline_functions(path: Path, proto: onnx.ModelProto) -> onnx.ModelProto:
         return inliner.inline_local_functions(proto, convert_version=True)
     except Exception as error:  # the inliner raises RuntimeError and its own kinds
         raise ModelError(
-            f"{path}: its functions cannot be inlined: {last_line(error)}",
+            f"{path}: its functions cannot be inlined: {reason_in(error)}",
             "Export the model without local functions.",
             code="QD-MODEL-FUNCTIONS",
         ) from error
@@ -49,7 +49,7 @@ def convert_opset(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelP
         except Exception as error:  # the converter raises RuntimeError and its own kinds
             raise ModelError(
                 f"{path}: cannot be converted from opset {opset_of(proto)} to {opset}, "
-                f"which Q/DQ nodes need: {last_line(error)}",
+                f"which Q/DQ nodes need: {reason_in(error)}",
                 f"Export the model again at opset {opset} or later.",
                 code="QD-MODEL-CONVERT",
             ) from error
@@ -60,7 +60,7 @@ def convert_opset(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelP
     return proto
 
 
-def last_line(error: Exception) -> str:
+def reason_in(error: Exception) -> str:
     """The part of a native error that says what is wrong."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from qdebug.model.convert import last_line
+from qdebug.model.convert import reason_in
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
                 skip_optimizations=["subexpression_elimination", "weight_tying"],
             )
     except Exception as error:  # folding is a convenience: without it everything still works
-        log.warning("constants and BatchNorm were not folded: %s", last_line(error))
+        log.warning("constants and BatchNorm were not folded: %s", reason_in(error))
         return proto
     _rename(folded.graph, aliases)
     # The folder may rewrite or drop graph inputs and outputs; the interface is the user's.

@@ -58,11 +58,11 @@ def _work(graph: Graph, layer: Layer, shapes: Shapes) -> Work:
     macs = 0.0
     if layer.op_type in QUANTIZABLE_OPS and not anchor.domain:
         left, right = (shapes.get(t, ()) for t in anchor.inputs[:2])
-        macs = macs_of(layer.op_type, left, right, out)
+        macs = product_macs(layer.op_type, left, right, out)
     return Work(macs, _size(out))
 
 
-def macs_of(op_type: str, left: Shape, right: Shape, out: Shape) -> float:
+def product_macs(op_type: str, left: Shape, right: Shape, out: Shape) -> float:
     """Multiply-accumulates of a Conv, ConvTranspose, Gemm or MatMul with operands and output of
     these shapes; an axis without a size counts as 1."""
     if op_type == "Conv":  # the weight is [out, in / groups, kernel …]

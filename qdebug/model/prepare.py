@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, shape_inference
 
 from qdebug.errors import ModelError
-from qdebug.model.convert import convert_opset, inline_functions, last_line
+from qdebug.model.convert import convert_opset, inline_functions, reason_in
 from qdebug.model.fold import fold
 from qdebug.model.graph import FLOAT_TYPES, Graph
 from qdebug.model.load import ModelFile
@@ -152,7 +152,7 @@ def _infer(file: ModelFile, proto: onnx.ModelProto) -> onnx.ModelProto:
         inferred = shape_inference.infer_shapes(without_weights(proto), data_prop=True).graph
     except Exception as error:  # InferenceError, ValueError and RuntimeError are all seen here
         raise ModelError(
-            f"{file.path}: shape inference fails: {last_line(error)}",
+            f"{file.path}: shape inference fails: {reason_in(error)}",
             "Check the model with onnx.checker.check_model(model, full_check=True).",
             code="QD-MODEL-SHAPES",
         ) from error

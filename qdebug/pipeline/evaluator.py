@@ -287,7 +287,7 @@ class KeptReference:
             return None
         return MetricEvaluator.of(self._metric, self.subset.samples, self.outputs, batches)
 
-    def some(self, samples: int) -> list[Batch]:
+    def spread_batches(self, samples: int) -> list[Batch]:
         """Batches of about so many samples, spread evenly over all."""
         batches = self.subset.batches
         wanted = max(1, min(len(batches), samples * len(batches) // self.subset.count))

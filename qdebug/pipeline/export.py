@@ -37,6 +37,7 @@ def export_plan(
     A calibration (scales.yaml, a TensorRT cache) stands for INT8 in every layer that has that form.
 
     Raises:
+        UsageError: no output is given for a plan in memory, or it is a file that is read.
         QdebugError: a plan that does not fit, an existing output.
     """
     if output is None and isinstance(source, InMemory):

@@ -9,13 +9,14 @@ from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.onnx_file import info_of_graph, with_nodes
+from qdebug.engine_info.opening import open_engine_file, open_profile
 from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
 from qdebug.errors import given_by
 from qdebug.inmemory import InMemory
 from qdebug.measure.conditions import parse_value_condition
-from qdebug.measure.inspection import EngineDiff, InspectResult, judge
+from qdebug.measure.inspection import EngineDiff, InspectResult, inspection_of
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized
@@ -23,7 +24,7 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import BoundPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import model_for, named_model, read_plan
-from qdebug.run.tensorrt.opening import open_engine_file, open_profile
+from qdebug.run.tensorrt.serialized import read_engine
 
 
 def inspect(settings: InspectSettings) -> InspectResult:
@@ -48,7 +49,7 @@ def inspect(settings: InspectSettings) -> InspectResult:
         with given_by("model"):
             info = with_nodes(info, prepare_model(read_model(settings.model)).graph)
     other = _compared(settings.diff, info) if settings.diff else None
-    return judge(
+    return inspection_of(
         settings.file,
         info,
         summarize(info),
@@ -62,7 +63,7 @@ def inspect(settings: InspectSettings) -> InspectResult:
 def _opened(file: str) -> EngineInfo:
     if isinstance(file, InMemory):
         return info_of_graph(prepare_model(read_model(file)).graph)
-    return open_engine_file(Path(file))
+    return open_engine_file(Path(file), read_engine)
 
 
 def audit_bound(model: Model, bound: BoundPlan, info: EngineInfo) -> Audit:

@@ -109,7 +109,8 @@ def build_pair(
     """What to compare; calibrates where the plan needs ranges that it does not have.
 
     Raises:
-        QdebugError: settings that contradict the model, or a plan that does not fit it.
+        UsageError: settings that contradict the model.
+        QdebugError: a plan that does not fit it, or a runtime that failed.
     """
     built = _built(settings, context, plan, model, samples)
     pair = built.pair

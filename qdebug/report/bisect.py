@@ -13,11 +13,11 @@ from qdebug.report.blocks import Block, Checks, Column, Facts, Line, notes, tabl
 from qdebug.report.compare import FP16_KERNELS
 from qdebug.report.engine import doubt, engine_blocks
 from qdebug.report.terminal import print_view, print_written
-from qdebug.report.words import counted, decibel, in_decibels, number, printable, share, some
+from qdebug.report.words import decibel, first_names, in_decibels, number, printable, share
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3
@@ -239,7 +239,7 @@ def _by_plan(result: BisectResult) -> str:
     for name, precision in result.pinned_by_plan.items():
         kinds.setdefault(str(precision), []).append(name)
     return "; ".join(
-        f"{counted(len(names), 'layer')} to {precision}: {some(names, _MOST_NAMED)}"
+        f"{counted(len(names), 'layer')} to {precision}: {first_names(names, _MOST_NAMED)}"
         for precision, names in kinds.items()
     )
 

@@ -19,7 +19,8 @@ from qdebug.measure.metrics import OUTPUT_METRICS
 from qdebug.report.blocks import Block, Column, Line, Table
 from qdebug.report.names import shorten
 from qdebug.report.terminal import print_view
-from qdebug.report.words import counted, figure, number, printable, share, some
+from qdebug.report.words import figure, first_names, number, printable, share
+from qdebug.wording import counted
 
 _MOST_LISTED = 5
 _MOST_NAMED = 3
@@ -120,7 +121,7 @@ def _difference(difference: CacheDifference) -> Iterator[Line]:
         ("zero or denormal", difference.degenerate),
     ):
         if names:
-            yield Line(f"{what}: {some(names, _MOST_NAMED)}", "note", 2)
+            yield Line(f"{what}: {first_names(names, _MOST_NAMED)}", "note", 2)
     if difference.unused:
         yield Line(f"not compared: {difference.unused} that no INT8 layer reads", indent=2)
     if not difference.different:

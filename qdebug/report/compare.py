@@ -13,9 +13,9 @@ from qdebug.measure.result import CompareResult, LayerResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.report.engine import doubt, engine_blocks
 from qdebug.report.terminal import print_view
-from qdebug.report.words import counted, decibel, in_decibels, number, printable, share
+from qdebug.report.words import decibel, in_decibels, number, printable, share
 from qdebug.types import Fp16Kernels
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 FP16_KERNELS = {
     Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",

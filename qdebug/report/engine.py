@@ -12,7 +12,8 @@ from qdebug.measure.causes.attribution import KERNEL, REFERENCE_MISMATCH
 from qdebug.measure.engine import EngineExecution, EngineReport
 from qdebug.measure.observation import CaptureCheck
 from qdebug.report.blocks import Block, Column, Facts, Line, table_of
-from qdebug.report.words import counted, decibel, printable, some
+from qdebug.report.words import decibel, first_names, printable
+from qdebug.wording import counted
 
 _MOST_WARNINGS = 3
 _SLOWEST = 3
@@ -52,7 +53,7 @@ def audit_blocks(audit: Audit, plan: str, top: int | None) -> Iterator[Block]:
     yield Line(f"Requested vs. built precision ({printable(plan)}): {told}", "title")
     gone = [row.name for row in audit.layers if row.verdict is AuditVerdict.GONE]
     if gone and top is not None:  # else they are in the table
-        yield Line(f"gone: {some(gone, _MOST_GONE)}", "muted", 2)
+        yield Line(f"gone: {first_names(gone, _MOST_GONE)}", "muted", 2)
     rows = [row for row in audit.layers if top is None or row.verdict not in _QUIET]
     if rows:
         columns = [

@@ -12,8 +12,8 @@ from qdebug.engine_info.tensors import QUANTIZED, EngineTensor
 from qdebug.measure.inspection import EngineDiff, InspectResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.report.engine import audit_blocks, doubt
-from qdebug.report.words import counted, number, printable, some
-from qdebug.wording import option
+from qdebug.report.words import first_names, number, printable
+from qdebug.wording import counted, option
 
 _SOURCES = {
     InfoSource.ONNX: "ONNX model",
@@ -182,7 +182,8 @@ def _findings(result: InspectResult, most: int | None) -> Iterator[str]:
         yield f"The precision changes between products: {told}."
     if summary.unread:
         pairs_left = counted(len(summary.unread), "Q/DQ pair")
-        yield f"{pairs_left} that no quantized kernel reads: {some(list(summary.unread), most)}."
+        named = first_names(list(summary.unread), most)
+        yield f"{pairs_left} that no quantized kernel reads: {named}."
     missing = Counter(node.op_type for node in info.unmapped_nodes)
     missing.pop("Constant", None)
     if missing:

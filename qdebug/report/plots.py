@@ -16,8 +16,8 @@ import numpy.typing as npt
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
 from qdebug.report.names import shorten_names, tail
-from qdebug.report.words import counted, number, printable, share
-from qdebug.wording import option
+from qdebug.report.words import number, printable, share
+from qdebug.wording import counted, option
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,8 @@ from qdebug.measure.ranges import Mark, RangesResult, TensorDynamics
 from qdebug.report.blocks import Block, Column, Line, Table, table_of
 from qdebug.report.calibrate import coverage_blocks
 from qdebug.report.names import shorten_names
-from qdebug.report.words import counted, number, printable, share
+from qdebug.report.words import number, printable, share
+from qdebug.wording import counted
 
 _TOP = 20
 _OCTAVES = 14

@@ -16,8 +16,8 @@ from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult, SweepRo
 from qdebug.report.blocks import Block, Column, Line, Style, Table, notes, table_of
 from qdebug.report.names import shorten
 from qdebug.report.terminal import print_view
-from qdebug.report.words import counted, figure, number, printable
-from qdebug.wording import option
+from qdebug.report.words import figure, number, printable
+from qdebug.wording import counted, option
 
 _AXES = {
     "precision": "precision",

@@ -59,12 +59,7 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
-def counted(count: int, what: str) -> str:
-    """Such as "1 tensor" and "3 tensors"."""
-    return f"{count} {what}{'s' if count != 1 else ''}"
-
-
-def some(names: Sequence[str], most: int | None) -> str:
+def first_names(names: Sequence[str], most: int | None) -> str:
     """The first `most` names, and how many more there are; None lists them all."""
     shown = [printable(n) for n in names[:most]]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from qdebug.errors import StoreError
 from qdebug.search.problem import Measurement, Pins, pins_of
@@ -53,7 +53,7 @@ class Journal:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise _unusable(path, error) from error
+            _refuse(path, error)
         try:
             self._lock()
             if restart:
@@ -61,7 +61,7 @@ class Journal:
             self.recorded = self._read(dict(key))
         except OSError as error:
             self.close()
-            raise _unusable(path, error) from error
+            _refuse(path, error)
         except BaseException:
             self.close()
             raise
@@ -183,12 +183,12 @@ class Journal:
         os.fsync(self._fd)
 
 
-def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
+def _refuse(path: Path, error: OSError) -> NoReturn:
+    raise StoreError(
         f"{path}: cannot be used ({error.strerror}).",
         "Give another journal.",
         code="QD-STORE-OUTPUT-PATH",
-    )
+    ) from error
 
 
 def _line(data: Mapping[str, Any]) -> bytes:

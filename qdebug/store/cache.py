@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from qdebug.store.schema import RangeRecord, read_ranges, write_ranges
+from qdebug.store.schema import RangeRecord, read_range_records, write_range_records
 
 CALIBRATION_SCHEMA = "qdebug.calibration/2"
 _DIGEST = "digest"
@@ -41,7 +41,7 @@ def load_calibration(key: str) -> dict[str, RangeRecord] | None:
         with h5py.File(path, "r", locking=False) as file:
             if file.attrs.get("schema") != CALIBRATION_SCHEMA:
                 return None
-            records = read_ranges(file)
+            records = read_range_records(file)
             return records if file.attrs.get(_DIGEST) == _digest(records) else None
     except Exception:  # h5py raises many types over a damaged file; all of them mean "no file"
         return None
@@ -57,7 +57,7 @@ def save_calibration(key: str, records: Mapping[str, RangeRecord]) -> None:
     ):
         file.attrs["schema"] = CALIBRATION_SCHEMA
         file.attrs[_DIGEST] = _digest(records)
-        write_ranges(file, records)
+        write_range_records(file, records)
 
 
 def load_result(kind: str, key: str) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ import numpy as np
 from qdebug.errors import StoreError
 from qdebug.model.samples.arrays import INSTALL_FILTER, missing_filter
 from qdebug.store import schema
-from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_ranges
+from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_range_records
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -138,7 +138,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
             StoreError: the file is damaged.
         """
         with _damage(self.path, "the ranges"):
-            return read_ranges(self._file)
+            return read_range_records(self._file)
 
     @cached_property
     def _groups(self) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def ragged_group(role: Role) -> str:
     return f"ragged_{role}"
 
 
-def write_ranges(file: Any, ranges: Mapping[str, RangeRecord]) -> None:
+def write_range_records(file: Any, ranges: Mapping[str, RangeRecord]) -> None:
     """Replace the calibration records of an open h5py file.
 
     Args:
@@ -145,7 +145,7 @@ def write_ranges(file: Any, ranges: Mapping[str, RangeRecord]) -> None:
             group[key] = array
 
 
-def read_ranges(file: Any) -> dict[str, RangeRecord]:
+def read_range_records(file: Any) -> dict[str, RangeRecord]:
     """The calibration records of an open h5py file, by tensor name; empty when there are none.
 
     Raises:

@@ -20,7 +20,7 @@ import numpy as np
 from qdebug.store import schema
 from qdebug.store.partial import PartialFile, disk_full, write_error
 from qdebug.store.rows import TensorRows, storable
-from qdebug.store.schema import FloatStorage, Keep, RangeRecord, Role, write_ranges
+from qdebug.store.schema import FloatStorage, Keep, RangeRecord, Role, write_range_records
 from qdebug.types import Array, Tensors
 
 # Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
@@ -94,7 +94,7 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             StoreError: the disk refused.
         """
         with self._guard():
-            write_ranges(self._file, ranges)
+            write_range_records(self._file, ranges)
 
     def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
         """Write row `row` of every tensor; rows come in any order and may be written again.

@@ -16,7 +16,7 @@ from onnx import checker, defs, helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from qdebug.errors import BackendError, ModelError
-from qdebug.model.convert import convert_opset, last_line
+from qdebug.model.convert import convert_opset, reason_in
 from qdebug.model.graph import opset_of
 from qdebug.run.capture import mark_outputs
 from qdebug.types import Feeds, Skipped, Tensors
@@ -30,7 +30,7 @@ Loader = Callable[[onnx.ModelProto], Compute]
 """Makes a model, its outputs marked, executable."""
 
 
-def evaluate(proto: onnx.ModelProto) -> Compute:
+def reference_compute(proto: onnx.ModelProto) -> Compute:
     """Execute `proto` with onnx.reference, which knows DequantizeLinear from opset 19 on."""
     copied = onnx.ModelProto()
     copied.CopyFrom(proto)
@@ -59,7 +59,7 @@ class FakeBackend:
 
     name = "fake"
 
-    def __init__(self, load: Loader = evaluate) -> None:
+    def __init__(self, load: Loader = reference_compute) -> None:
         self._load = load
         self._lock = threading.Lock()
         self.captures: list[tuple[str, ...]] = []
@@ -77,7 +77,7 @@ class FakeBackend:
             compute = self._load(typed)
             types = _types(typed)
         except Exception as error:  # a fake cannot run out of anything: the model is at fault
-            message = f"the fake backend cannot load the model: {last_line(error)}"
+            message = f"the fake backend cannot load the model: {reason_in(error)}"
             raise ModelError(message, code="QD-MODEL-REFUSED") from error
         return FakeSession(compute, types, skipped, self._count)
 
@@ -110,7 +110,7 @@ class FakeSession:
         try:
             return self._compute(feeds, list(self.dtypes))
         except Exception as error:
-            message = f"the fake backend could not run the model: {last_line(error)}"
+            message = f"the fake backend could not run the model: {reason_in(error)}"
             raise BackendError(message, code="QD-BACKEND-EXECUTE") from error
 
     def close(self) -> None:

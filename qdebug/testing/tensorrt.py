@@ -17,7 +17,7 @@ import onnx
 from onnx import checker, defs, helper, shape_inference
 
 from qdebug.errors import ModelError
-from qdebug.model.convert import last_line
+from qdebug.model.convert import reason_in
 from qdebug.model.graph import opset_of
 from qdebug.run.capture import mark_outputs
 from qdebug.run.engine import BuiltEngine
@@ -26,7 +26,7 @@ from qdebug.run.tensorrt.build.settings import BuildSettings
 from qdebug.run.tensorrt.execute.runtime import Shape
 from qdebug.run.tensorrt.factory import EngineFactory
 from qdebug.run.tensorrt.library import Library, LibraryKind
-from qdebug.testing.backend import evaluate
+from qdebug.testing.backend import reference_compute
 from qdebug.testing.cuda import FakeCuda
 
 NAME = "TensorRT for RTX 0.0"
@@ -67,7 +67,7 @@ class _Raw:
         self.inputs = [v.name for v in proto.graph.input]
         self.outputs = [v.name for v in proto.graph.output if v.name not in self.heard]
         self.nodes = list(proto.graph.node)
-        self.compute = evaluate(proto)
+        self.compute = reference_compute(proto)
 
     @property
     def num_io_tensors(self) -> int:
@@ -226,9 +226,9 @@ def fake_build(
         checker.check_model(typed)
         if opset_of(typed) > defs.onnx_opset_version():
             raise ValueError(f"opset {opset_of(typed)} is not known")
-        evaluate(typed)
+        reference_compute(typed)
     except Exception as error:
-        message = f"{NAME} cannot parse the model: {last_line(error)}"
+        message = f"{NAME} cannot parse the model: {reason_in(error)}"
         raise ModelError(message, code="QD-MODEL-REFUSED") from error
     return BuiltEngine(typed.SerializeToString(), "", (), (), 0.0, "")
 

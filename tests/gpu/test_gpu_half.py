@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from sums import summed_in_fp32
 
-from qdebug.measure.causes.attribution import RELEVANT_DB, TOLERANCE_DB, agreement
+from qdebug.measure.causes.attribution import RELEVANT_DB, TOLERANCE_DB, simulation_agreement
 from qdebug.measure.metrics import sqnr_db
 from qdebug.model.graph import Graph
 from qdebug.pipeline.engine.attribute import attribute_engine
@@ -195,11 +195,11 @@ def test_the_simulation_foretells_fp16_that_is_summed_in_fp32(
     found = attribute_engine(job, one.reference, graph, one.lowered.tensors)
     inner = [a for a in found.attributions if a.tensor not in one.reference.outputs]
     outputs = {x.output for x in one.layers}
-    layers = agreement([a for a in inner if a.tensor in outputs])
+    layers = simulation_agreement([a for a in inner if a.tensor in outputs])
     below = [a for a in inner if not (math.isnan(a.total_db) or a.total_db >= RELEVANT_DB)]
     apart = sorted(below, key=lambda a: -abs(a.quantization_db - a.total_db))
     figures[f"fp16 summed in fp32 {net}"] = {
-        "agreement": agreement(inner),
+        "agreement": simulation_agreement(inner),
         "layers": layers,
         "latency_ms": found.latency_ms,
         "furthest apart": [
@@ -207,7 +207,7 @@ def test_the_simulation_foretells_fp16_that_is_summed_in_fp32(
         ],
         "clean": found.clean,
     }
-    print(f"{net}: {agreement(inner)}, layers {layers}")
+    print(f"{net}: {simulation_agreement(inner)}, layers {layers}")
     near = [a for a in below if abs(a.quantization_db - a.total_db) <= TOLERANCE_DB]
     assert below and len(near) >= 0.95 * len(below)
     assert layers.spearman is not None and layers.spearman >= 0.98

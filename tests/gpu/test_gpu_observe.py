@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qdebug.measure.causes.attribution import RELEVANT_DB, agreement
+from qdebug.measure.causes.attribution import RELEVANT_DB, simulation_agreement
 from qdebug.pipeline.engine.attribute import EngineFindings, attribute_engine
 from qdebug.run.engine import CaptureWay
 from qdebug.run.tensorrt.backend import WAYS
@@ -32,7 +32,7 @@ def test_the_simulation_foretells_the_engine(
     takes kernels that round as TensorRT's do: see test_gpu_half."""
     one, found = case(net, kind), findings(net, kind, CaptureWay.OUTPUTS)
     outputs = {x.output for x in one.layers if x.quantizable or kind == "fp16"}
-    layers = agreement([a for a in found.attributions if a.tensor in outputs])
+    layers = simulation_agreement([a for a in found.attributions if a.tensor in outputs])
     below = [a for a in found.attributions if not a.total_db >= RELEVANT_DB]
     apart = sorted(below, key=lambda a: -abs(a.quantization_db - a.total_db))
     kernel = sorted((round(a.kernel_db, 1), a.tensor) for a in found.attributions)

@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 from qdebug.errors import BackendError, ModelError
-from qdebug.testing.backend import FakeBackend, evaluate
+from qdebug.testing.backend import FakeBackend, reference_compute
 from qdebug.types import Feeds, Tensors
 
 MODEL = parser.parse_model("""
@@ -37,7 +37,7 @@ def test_canned_arrays() -> None:
 
 def test_an_error_on_top_of_the_evaluator() -> None:
     def noisy(proto: onnx.ModelProto):  # type: ignore[no-untyped-def]
-        exact = evaluate(proto)
+        exact = reference_compute(proto)
 
         def compute(feeds: Feeds, names: Sequence[str]) -> Tensors:
             return {n: a + np.float32(0.5) for n, a in exact(feeds, names).items()}

@@ -116,7 +116,7 @@ class SimulationAgreement:
     spearman: float | None
 
 
-def agreement(items: Sequence[Attribution]) -> SimulationAgreement:
+def simulation_agreement(items: Sequence[Attribution]) -> SimulationAgreement:
     """Compare the errors of the simulation with those of the engine, tensor by tensor."""
     relevant = [x for x in items if not x.total_db >= RELEVANT_DB]
     near = [x for x in relevant if _same(x.quantization_db, x.total_db)]

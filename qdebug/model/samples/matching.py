@@ -142,7 +142,7 @@ def match_names(found: Collection[str], inputs: Sequence[TensorSpec], where: str
 def _refuse_missing(name: str, free: list[str], found: Collection[str], where: str) -> NoReturn:
     near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
     hint = f"Rename '{near[0]}' to '{name}'." if near else f"Name one of the arrays '{name}'."
-    held = some(sorted(found))
+    held = quoted(sorted(found))
     raise SampleError(
         f"{where}: no array for model input '{name}'; found {held}.", hint, code="QD-SAMPLES-NAMES"
     )
@@ -165,7 +165,7 @@ def shape_text(shape: tuple[int | str | None, ...]) -> str:
     return "[" + ", ".join("?" if axis is None else str(axis) for axis in shape) + "]"
 
 
-def some(names: list[str], most: int = 8) -> str:
+def quoted(names: list[str], most: int = 8) -> str:
     """The names in quotes, cut after `most`."""
     shown = ", ".join(f"'{name}'" for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "nothing"

@@ -281,7 +281,9 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
 
     def _compare_modes(self) -> KernelAgreement:
         """The base plan in both modes on a few samples."""
-        few = SampleSubset(self.subset.samples, tuple(self._reference.some(_AGREEMENT_SAMPLES)))
+        few = SampleSubset(
+            self.subset.samples, tuple(self._reference.spread_batches(_AGREEMENT_SAMPLES))
+        )
         workers = self._context.parallel.workers
         literal = self._try(self._bound, few, workers, _Mode.LITERAL, keep=True)
         beside = None if literal.failure else literal.outputs

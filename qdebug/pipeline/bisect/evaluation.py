@@ -15,7 +15,7 @@ from qdebug.model.layers import Layers
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines, RunnerOptions
 from qdebug.pipeline.bisect.setup import Setup
-from qdebug.pipeline.bisect.target import judge
+from qdebug.pipeline.bisect.target import check_target
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.search.outcome import Check
 from qdebug.search.problem import Measurement, Pins
@@ -48,7 +48,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     def _measured(self, result: CandidateResult) -> Measurement:
         if result.failure:
             return Measurement(None, False, seconds=result.seconds, failure=result.failure)
-        checked = judge(self.condition, result, self.layers)
+        checked = check_target(self.condition, result, self.layers)
         slack = None
         if checked.value is not None:
             slack = checked.value - self.condition.bound

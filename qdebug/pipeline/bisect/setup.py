@@ -74,6 +74,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     """Read everything, calibrate, and rate the layers.
 
     Raises:
+        UsageError: the precision is FP32, in which there is nothing to pin.
         QdebugError: bad input, or a runtime that failed.
     """
     check_engine_flags(settings)

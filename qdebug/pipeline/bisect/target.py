@@ -16,7 +16,7 @@ from qdebug.measure.task import BUILT_IN, TaskMetric, load_metric
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers
 from qdebug.model.samples.subset import SampleSubset
-from qdebug.pipeline.compare.gate import missing_metric
+from qdebug.pipeline.compare.gate import refuse_missing_metric
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference
 from qdebug.wording import option
@@ -84,7 +84,7 @@ def read_target(settings: BisectSettings) -> AccuracyTarget:
     if settings.target is not None:
         condition = parse_condition(settings.target, _NAMES, "target")
     if (condition is None or condition.scope == "metric") and metric is None:
-        raise missing_metric(name)
+        refuse_missing_metric(name)
     if condition is not None:
         return AccuracyTarget(condition, metric)
     if name == "max_rise" and metric is not None and metric.name in BUILT_IN:
@@ -96,7 +96,7 @@ def read_target(settings: BisectSettings) -> AccuracyTarget:
     return AccuracyTarget(None, metric, values[name], name == "max_drop")
 
 
-def judge(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:
+def check_target(condition: Condition, result: CandidateResult, layers: Layers) -> Checked:
     """Whether `result` meets `condition`, and the worst value."""
     if condition.scope == "metric":
         return check_condition(condition, [result.task])

@@ -63,7 +63,8 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
     """The model of `settings`.
 
     Raises:
-        QdebugError: it cannot be read, is quantized already, or has nothing to quantize.
+        UsageError: it is quantized already, or has nothing to quantize.
+        QdebugError: it cannot be read.
     """
     plan = PrecisionPlan(
         Precision.INT8,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
@@ -127,7 +127,7 @@ def compare(
             writer.set_plan(plan_text)
             run_file = _finished(writer, built, result)
     if failure is not None:
-        raise _with_file(failure, run_file)
+        _raise_after_writing(failure, run_file)
     return replace(result, run_file=run_file)
 
 
@@ -158,11 +158,11 @@ def _checked(
     return gate, keep, open_runtime(settings, cached=settings.cache, progress=progress)
 
 
-def _with_file(failure: MetricError, run_file: Path | None) -> MetricError:
+def _raise_after_writing(failure: MetricError, run_file: Path | None) -> NoReturn:
     if run_file is None:
-        return failure
+        raise failure
     hint = f"{failure.hint}\n  " if failure.hint else ""
-    return failure.reworded(failure.message, f"{hint}Everything else is in {run_file}.")
+    raise failure.reworded(failure.message, f"{hint}Everything else is in {run_file}.")
 
 
 def _open_writer(

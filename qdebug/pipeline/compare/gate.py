@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from qdebug.errors import MetricError
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
@@ -31,14 +32,18 @@ def read_gate(fail_on: Sequence[str], metric: str | None) -> Gate:
     conditions = tuple(parse_condition(text) for text in fail_on)
     loaded = load_metric(metric) if metric else None
     if loaded is None and any(c.scope == "metric" for c in conditions):
-        raise missing_metric("fail_on")
+        refuse_missing_metric("fail_on")
     return Gate(conditions, loaded)
 
 
-def missing_metric(setting: str) -> MetricError:
-    """The error that `setting` is about the end-to-end metric, and none is given."""
+def refuse_missing_metric(setting: str) -> NoReturn:
+    """Refuse `setting`, which is about the end-to-end metric, where none is given.
+
+    Raises:
+        MetricError: always.
+    """
     metrics = [option("metric", text) for text in ("top1", "agreement", "file.py:function")]
-    return MetricError(
+    raise MetricError(
         f"{option(setting)} is about the metric, but no {option('metric')} is given",
         f"Add {metrics[0]}, {metrics[1]} or {metrics[2]}.",
         code="QD-METRIC-MISSING",

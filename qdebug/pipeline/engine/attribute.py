@@ -7,7 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from qdebug.engine_info.profile import LayerTime
-from qdebug.measure.causes.attribution import Attribution, SimulationAgreement, agreement, attribute
+from qdebug.measure.causes.attribution import (
+    Attribution,
+    SimulationAgreement,
+    attribute,
+    simulation_agreement,
+)
 from qdebug.measure.compare import REFERENCE, Comparison, ErrorTotals
 from qdebug.measure.observation import CaptureCheck
 from qdebug.measure.sums import ErrorSums
@@ -106,7 +111,7 @@ def attribute_engine(
         latency,
         job.subset.batches[0].count,
         layer_times,
-        agreement(attributions),
+        simulation_agreement(attributions),
         observed.way,
         observed.checks,
         tuple(replace(s, tensor=names.get(s.tensor, s.tensor)) for s in observed.session.skipped),

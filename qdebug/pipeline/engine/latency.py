@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.opening import open_engine_file, open_profile
 from qdebug.engine_info.profile import LayerTime, info_of_profile, with_times
 from qdebug.errors import UsageError, given_by
 from qdebug.inmemory import InMemory
@@ -17,7 +18,7 @@ from qdebug.measure.result import CompareResult
 from qdebug.model.load import ModelFile
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import layer_aliases
-from qdebug.run.tensorrt.opening import open_engine_file, open_profile
+from qdebug.run.tensorrt.serialized import read_engine
 from qdebug.search.cost import Costs, latency_costs
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -52,7 +53,7 @@ def read_kernels(profile: str, layers_file: str | None, model: ModelFile) -> tup
     if not layers_file:
         return _kernels(info_of_profile(times))
     with given_by("profile_layers"):
-        info = open_engine_file(Path(layers_file))
+        info = open_engine_file(Path(layers_file), read_engine)
     return _kernels(with_times(info, times, profile))
 
 

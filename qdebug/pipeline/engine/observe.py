@@ -93,6 +93,7 @@ def observe_engine(
         reference: FP32; gives the model's outputs.
 
     Raises:
+        BackendError: nothing inside the engine can be observed, in any way.
         QdebugError: the model cannot be built or run.
     """
     checks: list[CaptureCheck] = []

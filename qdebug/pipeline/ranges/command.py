@@ -50,7 +50,8 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
     """The dynamic ranges that `settings` ask for.
 
     Raises:
-        QdebugError: bad input, or a runtime that failed.
+        UsageError: an unknown order.
+        QdebugError: other bad input, or a runtime that failed.
     """
     result = _of_run(settings) if _is_run(settings.source) else _of_model(settings, progress)
     each = settings.plot is not None and is_folder(settings.plot)

@@ -14,7 +14,7 @@ from qdebug.config.sweep import SweepSettings
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Condition, parse_condition, parse_value_condition
 from qdebug.measure.sweep import ENGINE_VALUES, NEEDED_FOR, Combination, SweepRow, idle_axes
-from qdebug.pipeline.compare.gate import missing_metric
+from qdebug.pipeline.compare.gate import refuse_missing_metric
 from qdebug.pipeline.engine.build import open_runtime
 from qdebug.pipeline.engine.request import STRONG
 from qdebug.pipeline.model_pair import names_model
@@ -130,7 +130,8 @@ def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[
     """The product of the builder's axes; the library supports every value.
 
     Raises:
-        BackendError, UsageError: the library is not there, or has no such value.
+        UsageError: the library has no such value.
+        BackendError: the library is not installed or does not load.
     """
     spec = spec_of(settings.backend)
     axes = {
@@ -200,5 +201,5 @@ def read_conditions(settings: SweepSettings) -> tuple[Condition, ...]:
             )
         found.append(parse_condition(text))
     if settings.metric is None and any(c.scope == "metric" for c in found):
-        raise missing_metric("fail_on")
+        refuse_missing_metric("fail_on")
     return tuple(found)

@@ -79,7 +79,8 @@ class OutputEvaluator:
         """Errors of what `session` gives for the outputs of the candidate.
 
         Raises:
-            QdebugError: also when the session does not run, or has other outputs.
+            UsageError: the candidate lacks outputs of the reference.
+            QdebugError: the reference or the session does not run.
         """
         reference = self._reference(pair.reference)
         names = {t: pair.tensors.get(t, t) for t in pair.reference.outputs}

@@ -16,13 +16,13 @@ from qdebug.plan.export.source import (
     Rendered,
     beside,
     comment,
-    counted,
     docstring,
     one_line,
 )
 from qdebug.plan.export.trt_cache import calibration_cache
 from qdebug.plan.plan import Granularity
 from qdebug.types import Precision
+from qdebug.wording import counted
 
 _COPY = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"
 _COPIED = "model.fp32.onnx"

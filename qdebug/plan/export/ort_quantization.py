@@ -12,11 +12,12 @@ from qdebug.model.graph import opset_of
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.prepare import QDQ_OPSET
 from qdebug.plan.export.file_nodes import FileNode, FileNodes
-from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, counted, docstring
+from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, docstring
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
+from qdebug.wording import counted
 
 _SCRIPT = '''\
 """Quantizes {model} with onnxruntime.quantization in the precisions of {plan}.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.file_nodes import FileNodes
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.quantize import scale_of
+from qdebug.wording import counted
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,6 @@ def beside(path: Path, suffix: str, target: str) -> Path:
     if stem in ("", path.name):
         stem = path.stem
     return path.with_name(stem + suffix)
-
-
-def counted(items: Sized, what: str) -> str:
-    """The number of items with a noun, such as "1 layer" or "2 layers"."""
-    return f"{len(items)} {what}{'' if len(items) == 1 else 's'}"
 
 
 def one_line(text: str) -> str:

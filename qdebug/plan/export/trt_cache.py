@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.errors import PlanError
-from qdebug.plan.export.source import ExportSource, Rendered, counted
+from qdebug.plan.export.source import ExportSource, Rendered
 from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.types import Precision
+from qdebug.wording import counted
 
 
 def render_trt_cache(source: ExportSource, path: Path) -> Rendered:

@@ -22,10 +22,11 @@ from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.constraints import Constraints
 from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
-from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, counted, one_line
+from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, one_line
 from qdebug.plan.export.trt_cache import cache_of
 from qdebug.plan.quantize import QMAX
 from qdebug.types import Precision
+from qdebug.wording import counted
 
 _NO_CHOICE = frozenset({"Cast", "Shape", "Constant"})  # their data decide their precision
 _LONGEST_ARGUMENT_BYTES = 128 * 1024  # MAX_ARG_STRLEN of Linux

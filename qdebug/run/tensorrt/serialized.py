@@ -24,21 +24,18 @@ _INSTEAD = (
 )
 
 
-def is_engine(data: bytes) -> bool:
-    """Whether `data` starts as a serialized engine does."""
-    return data[:4] in _MAGICS
-
-
-def read_engine(data: bytes, name: str) -> EngineInfo:
-    """What the engine's own inspector tells.
+def read_engine(data: bytes, name: str) -> EngineInfo | None:
+    """What the engine's own inspector reports; None for anything but a serialized engine.
 
     Args:
-        data: a file for which `is_engine` holds.
+        data: the content of the file.
         name: of the file, for errors.
 
     Raises:
         UsageError: this machine cannot read it; says what to give instead.
     """
+    if data[:4] not in _MAGICS:
+        return None
     header = engine_header(data)
     if header is not None and not header.whole:
         raise UsageError(

@@ -19,6 +19,7 @@ def exhaustive(choices: Sequence[Choice], ask: Ask) -> Found:
 
     Raises:
         UsageError: there are too many layers.
+        AssertionError: `ask` failed even the set of all choices.
     """
     check_count(len(choices))
     cost = {choice.name: choice.cost for choice in choices}

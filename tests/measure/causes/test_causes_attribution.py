@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdebug.measure.causes.attribution import Attribution, agreement, attribute
+from qdebug.measure.causes.attribution import Attribution, attribute, simulation_agreement
 from qdebug.measure.sums import measure
 
 RNG = np.random.default_rng(0)
@@ -70,15 +70,15 @@ def item(simulated: float, engine: float) -> Attribution:
 
 def test_agreement_counts_relevant_tensors_and_ranks_all() -> None:
     near = [item(10 + k, 10.5 + k) for k in range(9)]
-    found = agreement([*near, item(30, 33), item(70, 90), item(math.inf, math.inf)])
+    found = simulation_agreement([*near, item(30, 33), item(70, 90), item(math.inf, math.inf)])
     assert (found.tensors, found.within) == (10, 0.9)
     assert found.spearman == 1.0
-    assert agreement([item(k, -k) for k in range(5)]).spearman == pytest.approx(-1)
+    assert simulation_agreement([item(k, -k) for k in range(5)]).spearman == pytest.approx(-1)
 
 
 def test_agreement_of_what_is_not_finite() -> None:
     nan = math.nan
-    found = agreement([item(nan, nan), item(20, nan)])
+    found = simulation_agreement([item(nan, nan), item(20, nan)])
     assert (found.tensors, found.within, found.spearman) == (2, 0.5, None)
-    assert agreement([]).within is None
-    assert agreement([item(50, 50)] * 4).spearman is None
+    assert simulation_agreement([]).within is None
+    assert simulation_agreement([item(50, 50)] * 4).spearman is None

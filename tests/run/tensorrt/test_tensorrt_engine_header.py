@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
+from qdebug.engine_info.opening import open_engine_file
 from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.execute.runtime import EngineHeader, engine_header, load_engine
 from qdebug.run.tensorrt.library import Library
-from qdebug.run.tensorrt.opening import open_engine_file
+from qdebug.run.tensorrt.serialized import read_engine
 from qdebug.testing.cuda import FakeCuda
 
 Built = Callable[[str, str], BuiltEngine]
@@ -45,4 +46,4 @@ def test_an_engine_that_is_cut_off_is_said_without_a_gpu(built: Built, tmp_path:
     path = tmp_path / "net.engine"
     path.write_bytes(built("digits_cnn", "int8").engine[:-100])
     with refused("QD-USAGE-ENGINE-FILE-DAMAGED", "net.engine", "--exportLayerInfo"):
-        open_engine_file(path)
+        open_engine_file(path, read_engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from refusals import refused
 
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
+from qdebug.engine_info.opening import open_engine_file, open_profile
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.run.tensorrt.opening import open_engine_file, open_profile
+from qdebug.run.tensorrt.serialized import read_engine
 
+opened = partial(open_engine_file, read_serialized=read_engine)
 NETWORKS = Path(__file__).parents[4] / "calib_data"
 LAYERS = {
     "Layers": [
@@ -57,7 +60,7 @@ def test_every_kind_is_known_whatever_its_name(
         "windows.log": (("\n" + log).encode("utf-16"), InfoSource.BUILD_LOG),
     }  # fmt: skip
     for name, (content, source) in kinds.items():
-        assert open_engine_file(_write(tmp_path / name, content)).source is source
+        assert opened(_write(tmp_path / name, content)).source is source
 
 
 def test_a_model_without_a_zero_byte_is_a_model(tmp_path: Path) -> None:
@@ -72,7 +75,7 @@ def test_a_model_without_a_zero_byte_is_a_model(tmp_path: Path) -> None:
     proto.opset_import[0].ClearField("domain")  # which is the default one
     data = proto.SerializeToString()
     assert b"\0" not in data
-    info = open_engine_file(_write(tmp_path / "tiny.onnx", data))
+    info = opened(_write(tmp_path / "tiny.onnx", data))
     assert [layer.name for layer in info.layers] == ["relu"]
 
 
@@ -96,16 +99,16 @@ def test_what_is_none_is_refused_by_name(
     content: Any, code: str, says: str, tmp_path: Path
 ) -> None:
     with refused(code, says, str(tmp_path / "file")):
-        open_engine_file(_write(tmp_path / "file", content))
+        opened(_write(tmp_path / "file", content))
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with refused("QD-USAGE-FILE-UNREADABLE", "gone.log"):
-        open_engine_file(tmp_path / "gone.log")
+        opened(tmp_path / "gone.log")
 
 
 def test_times_are_joined_by_name_and_split_by_precision(tmp_path: Path) -> None:
-    info = open_engine_file(_write(tmp_path / "layers", LAYERS))
+    info = opened(_write(tmp_path / "layers", LAYERS))
     times = open_profile(_write(tmp_path / "profile", PROFILE))
     timed = with_times(info, times, "profile")
     assert [layer.time_ms for layer in timed.layers] == [0.5, 2.0]
@@ -134,7 +137,7 @@ def test_times_are_joined_by_name_and_split_by_precision(tmp_path: Path) -> None
 def test_profiles_that_are_none_or_of_another_engine(
     document: Any, code: str, named: str, tmp_path: Path
 ) -> None:
-    info = open_engine_file(_write(tmp_path / "layers", LAYERS))
+    info = opened(_write(tmp_path / "layers", LAYERS))
     with refused(code, named):
         with_times(info, open_profile(_write(tmp_path / "profile", document)), "profile")
 
@@ -145,7 +148,7 @@ def test_a_model_is_seen_in_the_precision_its_nodes_ask_for(
     for kind in ("fp32", "fp16", "int8"):
         path = tmp_path / f"{kind}.onnx"
         onnx.save(inspected("digits_encoder", kind).graph.proto, path)
-        info = open_engine_file(path)
+        info = opened(path)
         shares = summarize(info).shares
         assert [share.precision for share in shares] == [kind]
         assert shares[0].products == 26

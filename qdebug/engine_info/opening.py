@@ -1,9 +1,10 @@
-"""What kind of file was given is told by its content, whatever its name."""
+"""Open a file that describes an engine: its kind is recognized by its content, not its name."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from qdebug.engine_info.build_log import is_build_log, read_build_log
@@ -19,7 +20,6 @@ from qdebug.engine_info.profile import (
 from qdebug.errors import ModelError, UsageError
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.run.tensorrt.serialized import is_engine, read_engine
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -30,8 +30,15 @@ _TAKES = (
 )
 
 
-def open_engine_file(path: Path) -> EngineInfo:
-    """What `path` tells of an engine.
+def open_engine_file(
+    path: Path, read_serialized: Callable[[bytes, str], EngineInfo | None]
+) -> EngineInfo:
+    """What the file at `path` says about an engine.
+
+    Args:
+        path: the file.
+        read_serialized: reads a serialized engine, given its bytes and the name of the file, which
+            takes a runtime; None for any other data.
 
     Raises:
         UsageError: the file cannot be read, is an engine that this machine cannot read, or is
@@ -39,8 +46,9 @@ def open_engine_file(path: Path) -> EngineInfo:
         ModelError: an ONNX model that cannot be read.
     """
     data = _read(path)
-    if is_engine(data):
-        return read_engine(data, str(path))
+    serialized = read_serialized(data, str(path))
+    if serialized is not None:
+        return serialized
     if data.startswith(_HDF5_MAGIC):
         raise UsageError(
             f"{path} is a run file of qdebug, not an engine", _TAKES, code="QD-USAGE-ENGINE-FILE"
