@@ -162,7 +162,7 @@ def calibrate(
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CalibrateResult:
-    """Calibrate by several methods in one pass, and compare them on samples none has seen.
+    """Calibrate by several methods in one pass, and compare them on held-out samples.
 
     The keywords: see `CalibrateSettings`.
 

@@ -61,7 +61,7 @@ def compare(
 def calibrate(
     model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
 ) -> CalibrateResult:
-    """Calibrate by several methods in one pass, and compare them on samples none has seen.
+    """Calibrate by several methods in one pass, and compare them on held-out samples.
 
     Args:
         model: a path, an `onnx.ModelProto`, or `CalibrateSettings`.
@@ -256,7 +256,7 @@ def open_samples(
 
 
 def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> SettingsT:
-    """The settings of a call, checked; nothing that they write is in the way.
+    """The settings of a call, checked, and so are the files that they write.
 
     Args:
         kind: the settings of the command.

@@ -47,7 +47,7 @@ def _readable(text: str) -> str:
 
 
 class UsageError(QdebugError):
-    """A flag or a combination of flags that cannot be meant."""
+    """A flag, or a combination of flags, that makes no sense."""
 
     family = "QD-USAGE"
 

@@ -54,7 +54,7 @@ def check_new(path: str, flag: str, *, force: bool) -> None:
 
 
 def output_exists(path: str, flag: str) -> StoreError:
-    """A file that is not to be replaced unasked."""
+    """The error of a file that exists and may not be replaced."""
     return StoreError(
         f"{flag}: {path} exists",
         f"Give {option('force')} to replace it.",

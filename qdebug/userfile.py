@@ -105,7 +105,7 @@ def raising_line(error: BaseException, file: Path | None) -> str:
 def digest_of(function: Callable[..., Any]) -> str | None:
     """SHA-256 over what decides the result of a function in memory: its code, its defaults, and
     the variables outside of it that it names. Of installed packages the version counts. None where
-    it cannot be told, because the function uses an object that is not plain data."""
+    there is no such digest, because the function uses an object that is not plain data."""
     found = hashlib.sha256()
     try:
         _add(found, function, set())
@@ -115,7 +115,7 @@ def digest_of(function: Callable[..., Any]) -> str | None:
 
 
 class _NotPlainError(Exception):
-    """What an object holds cannot be told."""
+    """The content of an object cannot be identified."""
 
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis))
@@ -204,7 +204,7 @@ _INSTALLED = [sysconfig.get_path(name) for name in ("stdlib", "platlib", "pureli
 
 
 def _version(module: ModuleType) -> str:
-    """What tells the code of a module: its version, or its text where it is the user's own.
+    """What identifies the code of a module: its version, or its text where it is the user's own.
 
     Raises:
         _NotPlainError: what it holds cannot be told.

@@ -1,7 +1,7 @@
-"""How a setting is called in a message: a Python keyword, or a flag where the command line asks.
+"""What a setting is called in a message: a Python keyword, or a flag on the command line.
 
 A message that names a setting does so with `option`, so that `calib_data` reads `--calib-data` on
-the command line and stays a keyword for who calls qdebug from Python.
+the command line and stays a keyword for those who call qdebug from Python.
 """
 
 from __future__ import annotations

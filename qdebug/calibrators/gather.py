@@ -315,7 +315,7 @@ def _scan_block(rows: Float32) -> tuple[Scan, Int32, npt.NDArray[np.bool_]]:
 
 
 def _square_sum(values: Float32) -> float:
-    """In pieces so short that BLAS takes no threads for them beside those of the caller."""
+    """In pieces so short that BLAS starts no threads for them besides those of the caller."""
     wide = values.astype(np.float64)
     whole = len(wide) // _PIECE * _PIECE
     pieces, rest = wide[:whole].reshape(-1, _PIECE), wide[whole:]

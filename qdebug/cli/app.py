@@ -85,15 +85,15 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
             return run(settings, show)
         except SystemExit as stopped:  # would end us with its code, which may well be 0
             raise UsageError(
-                f"a script of yours called sys.exit({stopped.code!r})",
+                f"your script called sys.exit({stopped.code!r})",
                 "A script or metric that qdebug loads must not end the program.",
                 code="QD-USAGE-SCRIPT-EXIT",
             ) from None
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is behind an error: foreign code may make one of its own of it, as the import
-    of an extension does."""
+    """Whether Ctrl-C caused an error: foreign code may turn it into an exception of its own, as the
+    import of an extension does."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__cause__ or seen.__context__

@@ -59,7 +59,8 @@ def write_json(data: dict[str, Any], target: str) -> None:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """What is printed within is out when it ends; a reader that went away (`| head`) is no error.
+    """What is printed in the block is flushed when it ends; a reader that went away (`| head`) is
+    not an error.
 
     Raises:
         StoreError: the standard output is a file on a full disk, for example.
@@ -104,5 +105,5 @@ def resumable(kept: bool) -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """What is still buffered goes nowhere: else the interpreter tries again when it ends."""
+    """Discard what is still buffered: otherwise the interpreter tries to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,5 @@
-"""From declared settings to a command line: all that knows the library which parses it."""
+"""From declared settings to a command line: the only module that knows the library that parses
+it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ STORED_BYTES = 512 << 20
 
 @dataclass(frozen=True)
 class BisectSettings(CandidateSettings):
-    """Everything `qdebug bisect` can be told, beside what it shares with others."""
+    """The settings of `qdebug bisect`, besides those that it shares with other commands."""
 
     holdout: Annotated[
         DataLike | None,
@@ -108,7 +108,7 @@ class BisectSettings(CandidateSettings):
         str | None,
         Option(
             "What the profiled layers are: the JSON of trtexec --exportLayerInfo, or the build "
-            "log. Needed where their names do not tell.",
+            "log. Needed where their names do not say.",
             SEARCH,
             metavar="FILE",
             reads=True,
@@ -152,7 +152,7 @@ class BisectSettings(CandidateSettings):
     select_point: Annotated[
         str | None,
         Option(
-            "Take this point of the list of error against cost: its number, or knee.",
+            "Use this point of the list of error against cost: its number, or knee.",
             SEARCH,
             metavar="POINT",
             unset="the cheapest set that meets the target",

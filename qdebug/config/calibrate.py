@@ -36,7 +36,7 @@ from qdebug.config.values import values_of
 
 @dataclass(frozen=True)
 class CalibrateSettings:
-    """Everything `qdebug calibrate` can be told."""
+    """The settings of `qdebug calibrate`."""
 
     model: Annotated[
         ModelLike, Option("The FP32 ONNX model.", metavar="MODEL", positional=True, reads=True)

@@ -1,4 +1,4 @@
-"""What every command that runs a candidate is told."""
+"""The settings of every command that runs a candidate."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ALLOW_UNQUANTIZED = Option(
 )
 FORCE = Option("Replace existing files.", WRITE)
 MODEL_OR_PLAN = Option(
-    "The ONNX model; without, the one that the plan names.",
+    "The ONNX model; by default the one that the plan names.",
     metavar="MODEL",
     positional=True,
     reads=True,

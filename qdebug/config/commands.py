@@ -1,4 +1,5 @@
-"""The commands: what each is told, and how its results are shown. Help and reference read this."""
+"""The commands: the settings of each, and how its results are shown. Help and reference read
+this."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from qdebug.config.sweep import SweepSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What only the command line has: how much is said."""
+    """What only the command line has: how much it prints."""
 
     verbose: Annotated[
         int,
@@ -28,7 +29,7 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownAsJson(Shown):
-    """Of a command with a result."""
+    """Display options of a command with a result."""
 
     json_to: Annotated[
         str | None,
@@ -44,7 +45,7 @@ class ShownAsJson(Shown):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownWithConfig(Shown):
-    """Of a command whose settings may come from a file."""
+    """Those of a command whose settings may come from a file."""
 
     config: Annotated[
         str | None,
@@ -63,14 +64,14 @@ class ShownWithProgress(ShownWithConfig, ShownAsJson):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownWithLayers(ShownWithProgress):
-    """Of `compare`."""
+    """Display options of `compare`."""
 
     top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownInspection(ShownWithConfig, ShownAsJson):
-    """Of `inspect`."""
+    """Display options of `inspect`."""
 
     top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 20
     verbose: Annotated[
@@ -86,7 +87,7 @@ class ShownInspection(ShownWithConfig, ShownAsJson):
 
 @dataclass(frozen=True)
 class DoctorSettings:
-    """`qdebug doctor` needs to be told nothing."""
+    """`qdebug doctor` has no settings."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ _ALL = (
         "calibrate",
         CalibrateSettings,
         ShownWithProgress,
-        "Calibrate by several methods in one pass, and compare them on samples none has seen.",
+        "Calibrate by several methods in one pass, and compare them on held-out samples.",
         "model.onnx --calib-data calib.npz -o scales.yaml",
     ),
     Command(

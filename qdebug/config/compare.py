@@ -15,7 +15,7 @@ StorageName = Literal["float32", "float16"]
 
 @dataclass(frozen=True)
 class CompareSettings(CandidateSettings):
-    """Everything `qdebug compare` can be told, beside what it shares with others."""
+    """The settings of `qdebug compare`, besides those that it shares with other commands."""
 
     reference: Annotated[
         ModelLike | None,

@@ -14,7 +14,7 @@ _TARGETS = "; ".join(f"{name} ({target.help})" for name, target in EXPORT_TARGET
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """Everything `qdebug export` can be told."""
+    """The settings of `qdebug export`."""
 
     plan: Annotated[
         PlanLike,

@@ -10,7 +10,7 @@ from qdebug.config.option import GATE, MORE, ModelLike, Option, PlanLike
 
 @dataclass(frozen=True)
 class InspectSettings:
-    """Everything `qdebug inspect` can be told."""
+    """The settings of `qdebug inspect`."""
 
     file: Annotated[
         ModelLike,
@@ -43,12 +43,17 @@ class InspectSettings:
     ] = None
     diff: Annotated[
         ModelLike | None,
-        Option("Another engine of the same model: what differs?", MORE, metavar="FILE", reads=True),
+        Option(
+            "Another engine of the same model, to list what differs.",
+            MORE,
+            metavar="FILE",
+            reads=True,
+        ),
     ] = None
     expect: Annotated[
         PlanLike | None,
         Option(
-            "The plan that was asked for; exit 1 if a layer was built in another precision.",
+            "The plan that the engine was built for; exit 1 if a layer has another precision.",
             GATE,
             metavar="FILE.yaml",
             reads=True,

@@ -1,4 +1,4 @@
-"""How a setting is declared: once, in a settings dataclass, beside its type.
+"""How a setting is declared: once, in a settings dataclass, next to its type.
 
     precision: Annotated[PrecisionName | None, Option("Precision of …", WHAT, unset="int8")] = None
 
@@ -24,7 +24,7 @@ GROUPS = ("", WHAT, AXES, MORE, SHOW, GATE, SEARCH, ENGINE, WRITE, OUTPUT)
 
 @dataclass(frozen=True)
 class Option:
-    """What is said of one setting, beside its name, type and default.
+    """What is declared of a setting besides its name, type and default.
 
     Attributes:
         help: one or two sentences; of a switch, what it does when it is on.

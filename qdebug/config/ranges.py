@@ -13,7 +13,7 @@ from qdebug.measure.orders import ORDERS
 
 @dataclass(frozen=True)
 class RangesSettings:
-    """Everything `qdebug ranges` can be told."""
+    """The settings of `qdebug ranges`."""
 
     source: Annotated[
         ModelLike,
@@ -28,7 +28,10 @@ class RangesSettings:
     holdout: Annotated[
         DataLike | None,
         Option(
-            "Other samples: how far do they leave the ranges?", WHAT, metavar="DATA", reads=True
+            "Held-out samples, to see how far they exceed the ranges.",
+            WHAT,
+            metavar="DATA",
+            reads=True,
         ),
     ] = None
     samples: Annotated[Positive | None, SAMPLES] = None

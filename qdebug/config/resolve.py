@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT")
 _FEW = 12
-"""So many known names are listed where one is unknown, beside what is like it."""
+"""How many known names are listed where one is unknown, besides the closest one."""
 _SHORT = (str, int, float, type(None))
 _SHOWN = 200
-"""So many characters of a value are shown in a message."""
+"""How many characters of a value are shown in a message."""
 Derive = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -64,7 +64,7 @@ def from_keywords(
 ) -> SettingsT:
     """Settings from the defaults of `kind`, then Python keywords.
 
-    The same checks as for flags; beside paths also objects, where the settings allow them.
+    The same checks as for flags; objects as well as paths, where the settings allow them.
 
     Raises:
         UsageError: an unknown keyword, a value that is not accepted, or a setting without a default

@@ -59,7 +59,7 @@ def _axis(help: str, *, metavar: str = "", flag: str = "", unset: str = "") -> O
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Everything `qdebug sweep` can be told.
+    """The settings of `qdebug sweep`.
 
     What is built is the product of the axes: precisions and plans, weights, and those of the
     builder. A value "default" leaves the choice to the library.
@@ -85,7 +85,7 @@ class SweepSettings:
     plan: Annotated[
         tuple[PlanLike, ...],
         Option(
-            "A precision plan to try beside the precisions; repeatable.",
+            "A precision plan to try besides the precisions; repeatable.",
             AXES,
             metavar="FILE.yaml",
             reads=True,

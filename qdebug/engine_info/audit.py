@@ -28,7 +28,7 @@ class AuditVerdict(StrEnum):
     GONE = "gone"
     """Folded into a constant or merged into a neighbour: nothing runs for it."""
     UNKNOWN = "unknown"
-    """The file does not tell."""
+    """The file does not say."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Audit:
     @property
     @in_json
     def unknown(self) -> tuple[str, ...]:
-        """Layers of which the file does not tell."""
+        """Layers of which the file says nothing."""
         return tuple(x.name for x in self.layers if x.verdict is AuditVerdict.UNKNOWN)
 
     @property

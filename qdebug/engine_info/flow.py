@@ -57,7 +57,7 @@ def unread_dequantizers(info: EngineInfo) -> Mapping[str, EngineLayer]:
     """DequantizeLinear nodes that no quantized product reads -> the layer that executes them.
 
     Such a pair rounds and clips, and costs time, without making anything faster. One that passes
-    INT8 on as it is (a pooling of maxima) is not counted. Where the file does not tell operators,
+    INT8 on as it is (a pooling of maxima) is not counted. Where the file does not name operators,
     the layers that TensorRT marks as added for Q/DQ are taken.
     """
     if not info.op_types:

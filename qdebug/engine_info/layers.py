@@ -59,7 +59,7 @@ class EngineLayer:
 
     Attributes:
         layer_type: in TensorRT's words: correlation, gemm, kgen, CaskConvolution, Reformat …
-        constants: weights and scales, as far as the file tells of them.
+        constants: weights and scales, as far as the file lists them.
         tactic: the kernel's name, or its number where there is no name.
         onnx_nodes: names of the ONNX nodes it computes, in the order of the file.
         named_only: the ONNX nodes were taken from the layer's name, as it has no metadata.
@@ -174,7 +174,7 @@ class UnmappedNode:
 
 
 class EventKind(StrEnum):
-    """What a line of a build log tells of."""
+    """What a line of a build log is about."""
 
     FUSION = "fusion"
     PRECISION = "precision"
@@ -193,7 +193,7 @@ class BuildEvent:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What a file tells of an engine.
+    """What a file says about an engine.
 
     Attributes:
         layers: in execution order.

@@ -1,4 +1,4 @@
-"""An engine in numbers: what shares of it run in which precision, what is fused, what is left."""
+"""An engine in numbers: how much of it runs in which precision, what is fused, what is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Share:
     Attributes:
         products: how many layers.
         macs: multiply-accumulates of the model's nodes they compute, dynamic axes counted as 1;
-            None when the file does not tell shapes.
+            None when the file does not give shapes.
         ms: their time; None when it was not measured.
     """
 
@@ -57,7 +57,7 @@ class Summary:
         left_high: products in floating point between quantized ones.
         changes: pairs of products, one feeding the other, of different precision.
         unread: DequantizeLinear nodes that no quantized product reads -> where they run.
-        sparse: products with 2:4 sparse weights; None when the file does not tell.
+        sparse: products with 2:4 sparse weights; None when the file does not say.
         ms: time of all layers; None when it was not measured.
     """
 
@@ -76,7 +76,7 @@ class Summary:
 
 
 def summarize(info: EngineInfo) -> Summary:
-    """The summary of an engine; without details only what the names tell."""
+    """The summary of an engine; without details only what the names reveal."""
     products = [layer for layer in info.layers if layer.role is Role.MATRIX]
     edges = product_edges(info) if info.detailed else ()
     others = Counter(x.precision for x in info.layers if x.role is Role.OTHER and x.precision)
@@ -110,7 +110,7 @@ multiply-accumulates, by time. TF32 counts as FP32."""
 
 
 def gate_values(summary: Summary, audit: Audit | None = None) -> dict[str, float | None]:
-    """The value of every name in GATE_NAMES; None for what the file does not tell, such as shares
+    """The value of every name in GATE_NAMES; None for what the file does not say, such as shares
     where the precision of a product is unknown."""
     shares = summary.shares
     products = sum(s.products for s in shares)

@@ -63,7 +63,7 @@ class Mix:
     Attributes:
         tensors: the ranges; their `method` says which was taken.
         counts: how many tensors each method gave.
-        samples: how many held-out samples decided. Others judge it.
+        samples: how many held-out samples decided. Other samples evaluate it.
     """
 
     tensors: Hidden[Mapping[str, TensorRange]]
@@ -133,7 +133,7 @@ class CalibratedTensor:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One method, judged.
+    """One method, evaluated.
 
     Attributes:
         name: of the method.

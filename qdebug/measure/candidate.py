@@ -35,7 +35,7 @@ class CandidateResult:
 
     @property
     def sqnr_db(self) -> float:
-        """Of the worst output; NaN where one is broken, or there is none."""
+        """That of the worst output; NaN where one is broken, or there is none."""
         values = [m.sqnr_db for m in self.outputs.values()]
         return math.nan if not values or any(map(math.isnan, values)) else min(values)
 

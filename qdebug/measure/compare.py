@@ -56,7 +56,7 @@ class Comparison:
     Attributes:
         reference, candidate: the names of the runs.
         tensors: the tensors to compare; None takes all float tensors that both runs give.
-        options: what to measure of a tensor beside the totals.
+        options: what to measure of a tensor besides the totals.
         local: layer -> (its output, its output when it reads the reference's activations); the
             latter is a tensor of the run LOCAL.
         rated: outputs of the model by whose errors samples are rated; empty to rate none.

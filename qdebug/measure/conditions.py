@@ -42,7 +42,7 @@ class Condition:
 
     @property
     def figure(self) -> str:
-        """What is judged, as it is written: "output.cosine" or "metric"."""
+        """What is checked, as it is written: "output.cosine" or "metric"."""
         return f"{self.scope}.{self.name}" if self.name else self.scope
 
 

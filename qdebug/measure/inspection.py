@@ -49,11 +49,11 @@ class UnreadPair:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class InspectResult(Result):
-    """What a file tells of an engine, and whether that is what was wanted.
+    """What a file says about an engine, and whether that is as expected.
 
     Attributes:
         file: that was read.
-        values: by gate name; null for what the file does not tell.
+        values: by gate name; null for what the file does not say.
         plan: the plan's file, "" without an audit.
         audit: requested vs. built precision; null without a plan.
         diff: another engine, null where none was given.
@@ -79,7 +79,7 @@ class InspectResult(Result):
     @property
     @in_json
     def verdict(self) -> GateVerdict:
-        """Whether the engine is what was wanted."""
+        """Whether the engine is as expected."""
         return GateVerdict(self.passed if self.judged else None, self.conditions)
 
     @property
@@ -117,7 +117,7 @@ class InspectResult(Result):
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to judge."""
+        """Whether there was anything to check."""
         return self.audit is not None or bool(self.conditions)
 
     @property

@@ -20,7 +20,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric of tensors beside its values.
+    """What is known of a metric of tensors besides its values.
 
     Attributes:
         name: in the JSON and in gate conditions; a unit is its suffix.
@@ -31,7 +31,7 @@ class Metric:
         column: its head in the table of layers; "" leaves it out.
         output_column: likewise in the tables of `sweep` and `calibrate`, which show the worst
             output's; only for a metric that has `better`.
-        of: its value from a tensor's totals; None where a layer has it beside its tensor's.
+        of: its value from a tensor's totals; None where a layer has it besides its tensor's.
     """
 
     name: str
@@ -270,7 +270,7 @@ def metrics_of(sums: ErrorSums) -> Metrics:
 
 @dataclass(frozen=True)
 class BuiltInMetric:
-    """An end-to-end metric that has a name: the function of `measure/task.py` that is so called.
+    """A built-in end-to-end metric: the function of that name in `measure/task.py`.
 
     More is better, which `--max-drop` and `--max-rise` of `bisect` rely on.
 

@@ -21,8 +21,8 @@ def choose_mix(
     """For every tensor the range, of those in `ranges` by method, with the least expected squared
     error on held-out data, `samples` of them; the first method on a tie.
 
-    It is chosen tensor by tensor and not by the outputs. Those of other samples judge it, like any
-    other method.
+    It is chosen tensor by tensor and not by the outputs. The outputs of other samples evaluate it,
+    like any other method.
     """
     first = next(iter(ranges.values()))
     chosen: dict[str, TensorRange] = {}

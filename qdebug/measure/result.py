@@ -30,7 +30,7 @@ class Cause:
     """One reason why a layer is wrong, with the numbers that show it.
 
     Attributes:
-        label: one of DESIGN's causes: clipping, coarse-step, weight-range, …
+        label: such as clipping, coarse-step or weight-range; docs/reference/causes.md lists all.
         share: of the layer's local error energy, 0 to 1; for accumulation, amplification, kernel
             and reference-mismatch, of the error energy at its output; None for not-as-planned,
             which is not a part of an error, and for fp16-underflow beside fp16-overflow, which
@@ -119,8 +119,7 @@ class GateVerdict:
 
     Attributes:
         passed: every condition held, and an engine that was built is what was planned; null where
-            there was nothing to judge.
-        conditions: each with the worst value found.
+        there was nothing to check. conditions: each with the worst value found.
     """
 
     passed: bool | None

@@ -103,7 +103,7 @@ class WorstChannel(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What to measure beside the totals.
+    """What to measure besides the totals.
 
     Attributes:
         clip_limit: magnitude beyond which the candidate's values are clipped, or None.
@@ -141,7 +141,7 @@ def measure(
             among the samples; where that is impossible the array counts as one sample.
         first_sample: number of the first sample in it.
         samples: how many samples the arrays hold.
-        options: what to measure beside the totals.
+        options: what to measure besides the totals.
 
     Raises:
         ValueError: the shapes differ.

@@ -18,7 +18,7 @@ ENGINE_VALUES: tuple[str, ...] = (
     # Times of layers are not known here.
     *(n for n in GATE_NAMES if not n.endswith(("_time_share", "_ms"))),
 )
-"""What a condition may ask of an engine, beside its outputs and the metric."""
+"""What a condition may ask of an engine, besides its outputs and the metric."""
 
 NEEDED_FOR = {"build_s": "builds", "size_bytes": "builds", "latency_ms": "executes"}
 """What a backend must be able to do to tell one of them (run.registry.CAPABILITIES); for all others
@@ -103,9 +103,9 @@ class EngineFacts:
         built_for: a GPU's name, or compute capabilities.
         build_s: wall time of the build; `cached` engines were built earlier.
         layers: how many it has.
-        values: by name, of `inspect`'s GATE_NAMES; None for what is not told.
+        values: by name, of `inspect`'s GATE_NAMES; None for what is not known.
         mismatches: layers that were not built as planned.
-        unknown: layers of which nothing is told.
+        unknown: layers of which nothing is known.
         warnings: the builder's, each once.
         sha256: of its bytes, in hexadecimal.
     """
@@ -287,7 +287,7 @@ class SweepResult(Result):
 
     @property
     def gated(self) -> bool:
-        """Whether there was anything to hold."""
+        """Whether there was any condition."""
         return any(row.conditions for row in self.combinations)
 
     @property
@@ -326,7 +326,7 @@ def _worst(values: Sequence[float]) -> float | None:
 
 def idle_axes(rows: Sequence[SweepRow]) -> list[str]:
     """Axes of the builder that changed no engine: where all else is equal, all were the same byte
-    for byte. Axes of which nothing can be told, for want of two engines, are not among them."""
+    for byte. An axis that has no two engines to compare is not among them."""
     built = [(r.combination.values, r.engine.sha256) for r in rows if r.engine is not None]
     idle = []
     for axis in rows[0].combination.values if rows else ():

@@ -45,7 +45,7 @@ class TaskMetric:
         name: for people.
         needs_labels: there must be one array of labels.
         compute: `compute(outputs, labels, reference)`: outputs and reference are arrays
-            [samples, …] by output name, labels the arrays beside the inputs; returns one number.
+            [samples, …] by output name, labels the arrays that are not inputs; returns one number.
         file: where the user's code is, to quote from when it raises.
         function: the user's function, where it was given in memory.
         hint: what else to try where it raises.
@@ -60,8 +60,8 @@ class TaskMetric:
 
     @property
     def key(self) -> str | None:
-        """What tells this metric from any other, its code included; None where that cannot be
-        told, so that nothing may be reused that it gave."""
+        """A key that identifies this metric, its code included; None where there is none, so that
+        none of its results may be reused."""
         if self.function is not None:
             digest = digest_of(self.function)
             return digest and f"{self.name} {digest}"
@@ -151,7 +151,9 @@ def labels_of(extras: Outputs) -> Array:
             return extras[name]
     if len(extras) == 1:
         return next(iter(extras.values()))
-    found = f"the arrays beside the inputs are {', '.join(extras)}" if extras else "there are none"
+    found = (
+        f"the arrays that are not inputs are {', '.join(extras)}" if extras else "there are none"
+    )
     raise MetricError(
         f"the metric needs labels, but {found}",
         "Add an array 'labels' with one entry per sample to the data, or use "

@@ -77,8 +77,8 @@ def _clear_fold_names(graph: onnx.GraphProto) -> dict[str, str]:
     """Rename, in place, outputs of BatchNormalization whose folded weights would take a name that
     is taken; return what to rename afterwards.
 
-    onnxslim names them <output>_weight and <output>_bias and asks nobody: the user's tensor of that
-    name silently becomes the folded weight.
+    onnxslim names them <output>_weight and <output>_bias without checking: the user's tensor of
+    that name silently becomes the folded weight.
     """
     taken = set(_tensor_names(graph))
     hidden: dict[str, str] = {}

@@ -24,9 +24,9 @@ class Layer:
         name: the name of the anchor node, which does the work.
         op_type: of the anchor.
         nodes: names of all nodes, anchor first, in execution order.
-        output: the tensor the layer is judged by: its last node's first float output.
-        quantizable: there is an INT8 kernel for the anchor.
-        quantized_inputs: tensors that get Q/DQ when the layer runs in INT8: activations of the
+        output: the tensor that the layer's error is measured at: its last node's first float
+        output. quantizable: there is an INT8 kernel for the anchor. quantized_inputs: tensors that
+        get Q/DQ when the layer runs in INT8: activations of the
             anchor and the other branch of a residual Add.
         weight: the constant second operand of the anchor, if it has one.
     """

@@ -1,4 +1,4 @@
-"""What every stage of a command needs beside its settings: the runtime, and whom to tell."""
+"""What every stage of a command needs besides its settings: the runtime, and whom to notify."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The one loop over batches: models run side by side, their errors added up batch by batch.
 
 Every command that compares runs does it here. The reference comes first: executed, read from an
-earlier run, or kept in memory. Any number of candidates follow. What is to be kept beside the
+earlier run, or kept in memory. Any number of candidates follow. What is to be kept besides the
 totals (outputs for a metric, activations for a run file) is taken by sinks.
 """
 
@@ -183,7 +183,7 @@ class MetricEvaluator:
     """An end-to-end metric with all it needs but a candidate's outputs.
 
     Attributes:
-        labels: the arrays beside the inputs, by name, [samples, …].
+        labels: the arrays that are not inputs, by name, [samples, …].
         reference: the outputs of the reference, [samples, …].
     """
 
@@ -288,7 +288,7 @@ class KeptReference:
         return MetricEvaluator.of(self._metric, self.subset.samples, self.outputs, batches)
 
     def spread_batches(self, samples: int) -> list[Batch]:
-        """Batches of about so many samples, spread evenly over all."""
+        """Batches of about this many samples in all, spread evenly."""
         batches = self.subset.batches
         wanted = max(1, min(len(batches), samples * len(batches) // self.subset.count))
         return [batches[k * len(batches) // wanted] for k in range(wanted)]

@@ -188,7 +188,7 @@ def _largest(graph: Graph, constant: str) -> float:
 
 
 def lost_in_constraints(bound: BoundPlan) -> tuple[str, ...]:
-    """What of a plan constraints cannot express, for people."""
+    """What of a plan constraints cannot express, in words."""
     notes = []
     weights = [x.weight for x in bound.layers_in(Precision.INT8) if x.weight]
     own = [w for w in weights if w in bound.plan.tensors]

@@ -34,7 +34,7 @@ def view(result: BisectResult) -> list[Block]:
     """The target, what was found and what it costs, with the evidence; the verdict last."""
     blocks: list[Block] = [Line(_title(result), "title"), Facts(tuple(_rows(result)))]
     if result.layers:
-        beside = ", beside those of the plan" if result.pinned_by_plan else ""
+        beside = ", besides those of the plan" if result.pinned_by_plan else ""
         heading = Line(f"Layers to keep in higher precision{beside}", "title")
         blocks += [Line(), heading, _layers(result), *_reasons(result)]
     if len(result.search.pareto) > 1:
@@ -311,7 +311,7 @@ def _verdict(result: BisectResult) -> str:
         )
     count, by_user = len(result.layers), result.user_pinned
     beside = (
-        f" beside the plan's {counted(len(result.pinned_by_plan), 'layer')}"
+        f" besides the plan's {counted(len(result.pinned_by_plan), 'layer')}"
         if result.pinned_by_plan
         else ""
     )

@@ -2,7 +2,7 @@
 
 The view of each command is a sequence of these blocks, in the order in which they are read; the
 terminal and HTML render any such sequence. Texts are as a person should read them, with names in
-full: what has no room for a name shortens it.
+full: a renderer that has no room for a name shortens it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kind = Literal["text", "number", "name", "op", "value", "rest"]
 
 @dataclass(frozen=True)
 class Line:
-    """A line of text; what has no room goes on below, `indent` spaces in."""
+    """A line of text; what does not fit continues below, `indent` spaces in."""
 
     text: str = ""
     style: Style = ""
@@ -30,7 +30,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and what there is to say of each."""
+    """Facts, each under a name."""
 
     rows: tuple[tuple[str, str], ...]
 
@@ -66,7 +66,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Checks:
-    """What was to hold, and whether it does."""
+    """A condition, and whether it holds."""
 
     rows: tuple[tuple[bool, str], ...]
 

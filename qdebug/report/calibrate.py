@@ -37,8 +37,8 @@ def view(result: CalibrateResult) -> list[Block]:
     blocks: list[Block] = [
         Line(
             f"{printable(result.model.name)}: {counted(len(result.methods), 'calibration')} of "
-            f"{counted(result.calibration_samples, 'sample')}, judged on "
-            f"{counted(result.held_out_samples, 'other')}",
+            f"{counted(result.calibration_samples, 'sample')}, evaluated on "
+            f"{counted(result.held_out_samples, 'held-out sample')}",
             "title",
         )
     ]
@@ -114,7 +114,7 @@ def _difference(difference: CacheDifference) -> Iterator[Line]:
     if difference.written_by:
         yield Line(f"written by {printable(difference.written_by)}", indent=2)
     if difference.missing:
-        yield Line("not judged: it lacks ranges that INT8 layers need", "note", 2)
+        yield Line("not evaluated: it lacks ranges that INT8 layers need", "note", 2)
     for what, names in (
         ("missing", difference.missing),
         ("not in the model", difference.unknown),

@@ -102,8 +102,8 @@ def _execution(done: EngineExecution, top: int) -> Iterator[Block]:
     """Where the engine's error comes from, and whether looking inside changed it."""
     yield Facts(tuple(_facts(done)))
     for name in done.preflight.reference_mismatch:
-        text = f"'{printable(name)}' is wrong in the FP32 engine already: not by quantization."
-        yield Line(text, "worst")
+        wrong = f"'{printable(name)}' is wrong in the FP32 engine already"
+        yield Line(f"{wrong}: quantization is not the cause.", "worst")
     yield Line("Where the engine's error comes from (SQNR in dB)", "title")
     if reservation := _reservation(done):
         yield Line(reservation, "note")

@@ -42,7 +42,8 @@ _SAMPLES = ("calibrate", "compare", "engine", "evaluate", "reference")
 _LOG_EVERY_S = 10.0
 """Off a terminal, the time between two lines of one stage."""
 _SHORTEST_RATED = 0.2
-"""Seconds under which the first step, whose time is not counted, is too much of the stage."""
+"""No speed is shown of a stage shorter than this, in seconds: its first step, which is not timed,
+is too large a part of it."""
 
 
 class _Rate(ProgressColumn):

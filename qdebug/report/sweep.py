@@ -46,7 +46,7 @@ _TITLES = {
     "version_compatible": "version-compatible {}",
 }
 _USUAL = {"typing": "strong", "refit": "off", "version_compatible": "off"}
-"""What goes without saying."""
+"""Values that are not worth showing."""
 _MOST_LISTED = 3
 _GENERAL = "-vv shows"
 """Begins a hint that is of no use here."""

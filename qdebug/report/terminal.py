@@ -159,7 +159,7 @@ def _needed(columns: Sequence[tuple[Column, list[str]]]) -> int:
 
 
 def _print_rich(console: Console, table: RichTable) -> None:
-    """Off a terminal without the spaces that fill its lines up, and as wide as it wants to be."""
+    """Off a terminal without trailing spaces, and as wide as its content."""
     if console.is_terminal:
         console.print(table)
         return

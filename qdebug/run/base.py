@@ -61,7 +61,7 @@ class Backend(Protocol):
 
 def check_imports(proto: onnx.ModelProto, library: str) -> None:
     """Refuse an opset that is not known, and nodes of domains that the model does not import; for
-    libraries that take any opset for one they know, and an operator by its name alone.
+    libraries that accept any opset number and look up operators by name alone.
 
     Args:
         library: what the model is for, as messages call it.

@@ -26,8 +26,8 @@ def mark_outputs(
 def encode_marked(
     proto: onnx.ModelProto, capture: Sequence[str]
 ) -> tuple[bytes, tuple[Skipped, ...]]:
-    """`mark_outputs`, encoded; without a copy of the weights in between, since the encodings of two
-    messages make that of both merged."""
+    """`mark_outputs`, serialized, without copying the weights: two serialized messages,
+    concatenated, are the serialization of both merged."""
     added, skipped = _missing_outputs(proto, capture)
     extension = onnx.ModelProto(graph=onnx.GraphProto(output=added))
     return proto.SerializeToString() + extension.SerializeToString(), skipped

@@ -31,12 +31,12 @@ REQUIRED = (
     "annotated-types",
 )
 OPTIONAL = (("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),)
-"""What no backend of the registry is: module, distributions, how to get it."""
+"""Requirements beyond the backends of the registry: module, distributions, how to install it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for.
+    """One thing that was checked.
 
     Attributes:
         what: its name.
@@ -127,7 +127,7 @@ def _backend(spec: BackendSpec) -> Finding:
 
 
 def _ort_agrees() -> Finding:
-    """Run one Q/DQ pair: is the simulation literal on this machine?"""
+    """Run one Q/DQ pair: does ONNX Runtime round as specified on this machine?"""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 

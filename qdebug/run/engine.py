@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 class CaptureWay(StrEnum):
-    """How tensors inside an engine are observed. The earlier ones see more, the later ones change
+    """How tensors inside an engine are observed. The earlier ways see more; the later ones change
     the engine less."""
 
     OUTPUTS = "outputs"
@@ -35,11 +35,11 @@ class CaptureWay(StrEnum):
     """What fusion leaves: the engine is built as always, and calls back with the tensors between
     its kernels."""
     HARMLESS = "harmless"
-    """Those tensors are outputs that can be without the engine computing something else."""
+    """Only those tensors are outputs that can be without changing what the engine computes."""
 
 
 def noise(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape] | None = None) -> Feeds:
-    """Normal noise for every input; integers are 0 or 1, which most models take: as a mask, a
+    """Normal noise for every input; integers are 0 or 1, which most models accept: as a mask, a
     token, an index.
 
     Args:
@@ -99,7 +99,7 @@ class BuiltEngine:
 
     @property
     def size_bytes(self) -> int:
-        """Of the serialized engine."""
+        """The size of the serialized engine."""
         return len(self.engine)
 
 
@@ -112,7 +112,8 @@ class EngineSession(Session, Protocol):
         ...
 
     def layer_times(self, feeds: Feeds) -> tuple[LayerTime, ...]:
-        """Median time of each layer, in execution order; () where the runtime does not tell."""
+        """Median time of each layer, in execution order; () where the runtime does not report
+        any."""
         ...
 
 
@@ -149,11 +150,11 @@ class EngineRuntime(Protocol):
     def ways(self) -> tuple[CaptureWay, ...]: ...
     @property
     def keeps(self) -> bool:
-        """Whether what is built may be kept from one run to the next."""
+        """Whether engines may be cached between runs."""
         ...
 
     def start(self) -> None:
-        """Get hold of the device, before long work.
+        """Acquire the device, before long work.
 
         Raises:
             UsageError: a package that is needed to execute is not installed.
@@ -175,7 +176,7 @@ class EngineRuntime(Protocol):
         ...
 
     def anew(self) -> Self:
-        """The same runtime, which takes no engine from a cache and keeps none."""
+        """The same runtime without its cache of engines."""
         ...
 
     def check(self, proto: onnx.ModelProto) -> None:
@@ -235,7 +236,7 @@ class EngineRuntime(Protocol):
 
 @runtime_checkable
 class Described(Protocol):
-    """A session whose runtime tells what it executes."""
+    """A session whose runtime reports what it executes."""
 
     def engine_info(self) -> EngineInfo:
         """The layers that are executed, with their precisions."""

@@ -60,7 +60,7 @@ def as_runtime(spec: BackendSpec, opened: Backend | EngineRuntime) -> EngineRunt
 
 @dataclass(frozen=True)
 class HostRuntime:
-    """See EngineRuntime. Nothing is kept between runs: compiling is all that a build is.
+    """See EngineRuntime. Nothing is kept between runs, since a build is no more than compiling.
 
     Attributes:
         backend: opens sessions. May have a `label`, for people, and a `device_name`.
@@ -108,7 +108,7 @@ class HostRuntime:
         return self.device_name
 
     def start(self) -> None:
-        """See EngineRuntime: nothing has to be got hold of."""
+        """See EngineRuntime: there is no device to acquire."""
 
     def fitted(
         self, inputs: Sequence[TensorSpec], shapes: Sequence[Mapping[str, Shape]]
@@ -261,7 +261,7 @@ def culprits(tensors: Sequence[str], harms: Callable[[Sequence[str]], bool]) -> 
 
 
 def _alike(expected: Tensors, found: Tensors) -> bool:
-    """Whether two executions gave the same outputs, but for the order of sums."""
+    """Whether two executions gave the same outputs, up to the order of summation."""
     for name, array in expected.items():
         a, b = array.astype(np.float64), found[name].astype(np.float64)
         apart, size = float(np.square(a - b).sum()), float(np.square(a).sum())

@@ -1,9 +1,9 @@
 """ONNX Runtime as it is deployed: default optimizations, INT8 kernels, any execution provider.
 
-The simulation (run/simulation.py) executes Q/DQ literally on the same runtime; what differs from it
-is the error of kernels, as with any engine. ONNX Runtime replaces a group DequantizeLinear →
-operator → QuantizeLinear by an INT8 kernel only where its rules match, so a model with Q/DQ may
-well be executed in FP32: the audit, which reads the graph after all optimizations, tells.
+The simulation (run/simulation.py) executes the Q/DQ nodes as written on the same runtime; what
+differs from it is kernel error, as with any engine. ONNX Runtime replaces a group DequantizeLinear
+→ operator → QuantizeLinear by an INT8 kernel only where its rules match, so a model with Q/DQ may
+well be executed in FP32: the audit, which reads the graph after all optimizations, shows it.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _computed(
 
 
 def _made_type(node: onnx.NodeProto, types: Mapping[str, str]) -> str:
-    """The type of what a node computes; "" where its operator does not tell."""
+    """The type of what a node computes; "" where its operator does not determine it."""
     if node.op_type == "QuantizeLinear":
         return types.get(node.input[2], "") if len(node.input) > 2 else "int8"
     if node.op_type.startswith("QLinear"):
@@ -212,7 +212,7 @@ def _made_type(node: onnx.NodeProto, types: Mapping[str, str]) -> str:
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, str]:
-    """The element type of every tensor that tells it, as in EngineTensor.dtype."""
+    """The element type of every tensor that has one on record, as in EngineTensor.dtype."""
     graph = proto.graph
     values = (*graph.input, *graph.output, *graph.value_info)
     found = {v.name: dtype_of(v.type.tensor_type.elem_type) for v in values}

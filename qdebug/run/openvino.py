@@ -4,7 +4,7 @@ It needs no GPU, so everything that takes a real engine can be tried, and is tes
 that a plan wants in FP16 run in FP32: the CPU plugin is told not to use a lower precision than
 that, since it would do so for the whole model. The audit shows them.
 
-The layers are read from the runtime model (`exec_graph`), which tells of each its precision, the
+The layers are read from the runtime model (`exec_graph`), which gives for each its precision, the
 operations of the model that were fused into it, and its kernel.
 """
 
@@ -90,12 +90,12 @@ class OpenVINOBackend:
         return OpenVINOSession(self, proto, model, compiled, names, skipped)
 
     def profiled(self, model: Any) -> Any:
-        """`model`, compiled so that it measures its layers."""
+        """`model`, compiled with profiling of its layers."""
         return self._core.compile_model(model, "CPU", {**_CONFIG, "PERF_COUNT": True})
 
 
 class OpenVINOSession:
-    """See Session. It also tells and times its layers, and can be written to a file."""
+    """See Session. It also describes and times its layers, and can be written to a file."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class OpenVINOSession:
 
     @contextmanager
     def _request(self, compiled: Any) -> Iterator[Any]:
-        """One that nobody else uses."""
+        """An infer request that no other thread uses."""
         with self._lock:
             request = self._idle.pop() if self._idle else None
         request = request or compiled.create_infer_request()
@@ -208,7 +208,7 @@ class OpenVINOSession:
 
 
 def _checked(inputs: Mapping[str, Any], feeds: Feeds) -> dict[str, Any]:
-    """The feeds that the model takes. OpenVINO itself would convert other types in silence."""
+    """The feeds that the model takes. OpenVINO itself would silently convert other types."""
     for name, port in inputs.items():
         if name not in feeds:
             raise BackendError(f"no feed for input '{name}'", code="QD-BACKEND-FEED")
@@ -323,7 +323,7 @@ def _nodes(parts: Sequence[str], owners: Mapping[str, str]) -> Iterator[str]:
 
 
 def _stems(name: str) -> Iterator[str]:
-    """`name` less what may have been appended to it."""
+    """`name` without what may have been appended to it."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

@@ -158,7 +158,7 @@ class BackendSpec:
         )
 
     def check_precisions(self, wanted: Iterable[str]) -> None:
-        """Refuse precisions that it has no kernels for: it would run other ones in silence.
+        """Refuse precisions that it has no kernels for: it would silently run other ones.
 
         Raises:
             UsageError: names the first of them.
@@ -197,7 +197,7 @@ _BUILDER = FILES_TO_WRITE | {
 _BUILT_IN = (
     BackendSpec(
         DEFAULT,
-        "literal Q/DQ and emulated FP16 on ONNX Runtime: what quantization alone does",
+        "Q/DQ as written and emulated FP16 on ONNX Runtime: what quantization alone does",
         "qdebug.run.simulation:SimulationBackend",
         builds=False,
         precisions=("fp32", "fp16", "int8"),

@@ -32,9 +32,9 @@ _NUMPY_TYPES = {
 
 
 class SimulationBackend:
-    """Executes Q/DQ and FP16 models literally.
+    """Executes Q/DQ and FP16 models as written.
 
-    Graph optimizations are on, for speed, but for two that change what is computed: the fusion of
+    Graph optimizations are on, for speed, except two that change what is computed: the fusion of
     Q/DQ into INT8 kernels (it requantizes with other rounding), and the removal of FP16 rounding
     between operators that have no FP16 kernel on the CPU (it would hide an overflow to Inf).
     """

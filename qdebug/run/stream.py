@@ -15,7 +15,7 @@ ResultT = TypeVar("ResultT")
 def map_in_order(
     work: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int
 ) -> Iterator[ResultT]:
-    """`work` of each item, in order; at most `workers + 1` exist beside the one the caller holds.
+    """`work` of each item, in order; at most `workers + 1` exist besides the one the caller holds.
 
     One runtime thread per sample with several samples in flight was measured faster than several
     threads per sample, and the order makes sums independent of timing. An exception, or closing

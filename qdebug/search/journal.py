@@ -1,4 +1,4 @@
-"""The evaluations of a search on disk, so that a search that was killed goes on where it was.
+"""The evaluations of a search on disk, so that a search that was killed resumes where it was.
 
 A text file of JSON lines: a header that says which search it belongs to, then one line for each
 evaluation, on disk before the search goes on. A last line that a kill cut short is dropped. Each

@@ -11,8 +11,8 @@ from qdebug.search.journal import Journal
 from qdebug.search.problem import Measurement, Pinned, Pins
 
 Evaluate = Callable[[Sequence[Pins]], Iterable[Measurement]]
-"""Measures candidates, one result each, in order. One that yields each result as soon as it is
-there loses the least when it is killed."""
+"""Measures candidates, one result each, in order. One that yields each result as soon as it exists
+loses the least when it is killed."""
 
 
 class BudgetSpent(Exception):  # noqa: N818 - it ends a search, which is no error
@@ -34,9 +34,9 @@ class Evaluation(Pinned):
 class Oracle:
     """Answers for sets of pins; each is evaluated once.
 
-    What the journal holds counts as an evaluation when it is first asked for, so that a search
-    that was killed and goes on asks, counts and finds the same as one that was not. It costs no
-    time: the time limit is that of this process, from the oracle's creation.
+    What the journal holds counts as an evaluation when it is first asked for, so that a search that
+    is resumed asks, counts and finds the same as one that was never interrupted. It costs no time:
+    the time limit is that of this process, from the oracle's creation.
     """
 
     def __init__(

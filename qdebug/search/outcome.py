@@ -146,7 +146,7 @@ class BisectResult(Result):
         precision: of layers that are not pinned.
         fp16_kernels: how the simulation computed the layers in FP16; null where there are none.
         samples: that were searched on.
-        target: the condition; `bound` is the number in it, `figure` what it judges.
+        target: the condition; `bound` is the number in it, `figure` what it is about.
         reference_metric: the end-to-end metric of FP32, None without one.
         search: the search itself; where a point was selected, that is its answer.
         layers: the answer, in execution order.

@@ -20,7 +20,7 @@ def pins_of(raises: Mapping[str, Precision]) -> Pins:
 
 
 class CandidateVerdict(StrEnum):
-    """What an evaluation said of a candidate."""
+    """The verdict of an evaluation on a candidate."""
 
     PASS = "pass"
     FAIL = "fail"

@@ -1,4 +1,4 @@
-"""Results kept in the user's cache folder, so that no command computes again what another did.
+"""Results kept in the user's cache folder, so that no command repeats the work of another.
 
 Two kinds: what a calibration pass gathered (HDF5, one file per model and data) and small results
 of other commands (JSON). It is a cache: any file may be deleted at any time, a damaged file counts

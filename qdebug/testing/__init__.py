@@ -6,8 +6,8 @@ every backend keeps.
     class TestMine(BackendContract):
         backend_name = "mine"
 
-`FakeBackend` answers with ONNX's reference evaluator or with what a function gives. The fakes of
-TensorRT are in `qdebug.testing.tensorrt` and `qdebug.testing.cuda`.
+`FakeBackend` answers with ONNX's reference evaluator, or with the results of a function. The fakes
+of TensorRT are in `qdebug.testing.tensorrt` and `qdebug.testing.cuda`.
 """
 
 from __future__ import annotations

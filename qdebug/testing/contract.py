@@ -120,7 +120,7 @@ class BackendContract:
     products: tuple[str, ...] = ("conv", "dense")
 
     def __init_subclass__(cls) -> None:
-        """A class that says no more than its name is called by it."""
+        """A class that declares only its name is called by it."""
         cls.called = cls.called or cls.backend_name
 
     def open_backend(self) -> Backend:

@@ -52,8 +52,8 @@ def test_where_no_way_shows_anything_the_outputs_are_what_is_known(
     done = desk.run(*FLAGS, "--json", "-")
     assert done.code == 0, done.err
     execution = done.json["engine"]["execution"]
-    assert execution["tensors"] == [] and len(execution["skipped"]) > 3
-    assert [output["tensor"] for output in execution["outputs"]] == ["out"]
+    assert [t["tensor"] for t in execution["tensors"]] == ["out"]
+    assert len(execution["skipped"]) > 3
 
 
 @pytest.mark.parametrize("keep", ["all", "worst:2"])

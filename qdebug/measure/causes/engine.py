@@ -17,7 +17,7 @@ ENGINE_LABELS = (NOT_AS_PLANNED, REFERENCE_MISMATCH, KERNEL)
 
 
 def not_as_planned(row: AuditedLayer) -> Cause:
-    """The cause that a mismatch of the audit is."""
+    """The cause that a mismatch in the audit stands for."""
     where = f" by its layer '{row.engine_layer}'" if row.engine_layer else ""
     note = f": {row.note}" if row.note else ""
     return Cause(

@@ -78,7 +78,7 @@ class _Values:
 
 
 def _largest(values: Array) -> float:
-    """The largest magnitude; NaN where there is one, 0 of nothing."""
+    """The largest magnitude; NaN if a value is NaN, 0 without values."""
     return float(max(values.max(), -values.min())) if values.size else 0.0
 
 

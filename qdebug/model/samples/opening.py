@@ -53,7 +53,7 @@ def open_samples(
     Args:
         spec: a path, `script.py:function`, or what `samples_in_memory` made of an object.
         inputs: the model's inputs, in the model's order.
-        limit: use at most so many samples (setting `samples`).
+        limit: use at most this many samples (setting `samples`).
         batch_size: samples per execution; default is the model's, or 1.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which samples calibrate and which are held out to judge the result."""
+"""Which samples calibrate and which are held out to evaluate the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SampleSubset:
 
     @property
     def key(self) -> str:
-        """What tells this subset of these samples from any other."""
+        """A key that identifies this subset of these samples."""
         if is_whole(self):
             return self.samples.digest
         return f"{self.samples.digest}:{','.join(map(str, self.indices))}"
@@ -42,7 +42,7 @@ def whole(samples: Samples) -> SampleSubset:
 
 
 def finely(samples: Samples, executions: int) -> Samples:
-    """`samples` in about so many executions at least, where the batch size is free."""
+    """`samples` in at least about this many executions, where the batch size is free."""
     if not samples.batch_is_free:
         return samples
     return samples.with_batch_size(min(samples.batch_size, max(1, samples.count // executions)))
@@ -74,13 +74,13 @@ def open_subsets(
     batch_size: int | None,
     executions: tuple[int, int] = (1, 1),
 ) -> tuple[SampleSubset, SampleSubset]:
-    """The samples to work on, and those held out to judge the result.
+    """The samples to work on, and those held out to evaluate the result.
 
     Args:
         setting: the one that `data` was given by.
         holdout: data of their own to hold out; None holds out a share of `data`.
         limit: how many samples of `data` to take; None takes all.
-        executions: at least about so many of `data` where it is split, and of `holdout`.
+        executions: at least about this many of `data` where it is split, and of `holdout`.
 
     Raises:
         UsageError: `holdout` holds the samples of `data`, or there are too few samples to hold
@@ -135,8 +135,8 @@ def halves(subset: SampleSubset) -> tuple[SampleSubset, SampleSubset]:
     """
     if len(subset.batches) < 2:
         raise UsageError(
-            f"{option('mix')}: half of the held-out samples choose and the others judge, but there "
-            "is only one batch of them",
+            f"{option('mix')}: half of the held-out samples choose and the others evaluate, but "
+            "there is only one batch of them",
             f"Hold out more with {option('holdout')} or {option('holdout_share')}.",
             code="QD-USAGE-HOLDOUT",
         )

@@ -36,7 +36,7 @@ def pinned_by_plan(setup: Setup) -> dict[str, Precision]:
 
 
 def cost_summary(setup: Setup, pins: Pins) -> CostSummary:
-    """What `pins` cost beside nothing and everything pinned."""
+    """What `pins` cost, next to nothing and everything pinned."""
     space = setup.space
     return CostSummary(
         unit=space.costs.unit,
@@ -105,7 +105,7 @@ def explanation(
     if ceiling.failure:
         return f"With everything pinned the model cannot be run: {ceiling.failure}"
     shown = "no value" if ceiling.value is None else f"{ceiling.value:.6g}"
-    return f"Even with everything pinned that may be, it is {shown}: {_left(setup)}"
+    return f"Even with everything pinned that may be pinned, it is {shown}: {_left(setup)}"
 
 
 def _left(setup: Setup) -> str:
@@ -119,7 +119,7 @@ def _left(setup: Setup) -> str:
     kinds = " and ".join(sorted({str(built[name]) for name in left}))
     still = f"{len(left)} layers still run in {kinds}, first '{left[0]}'."
     if all(bound.precisions[name] is Precision.FP32 for name in left):
-        return f"{still} The model itself holds them so. Give the model in FP32."
+        return f"{still} The model itself has them in that precision. Give the model in FP32."
     advice = []
     if setup.space.never_pinned:
         advice.append(f"drop {option('never_pin')}")

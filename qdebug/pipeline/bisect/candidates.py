@@ -46,7 +46,7 @@ PrecisionOverrides = Mapping[str, Precision]
 """Layer name -> the precision it runs in; every other layer is as in the base plan."""
 
 _INNER, _LITERAL = "inner", "literal"
-"""Runs beside the candidate: tensors inside the reference, and the candidate on literal Q/DQ."""
+"""Runs besides the candidate: tensors inside the reference, and the candidate on literal Q/DQ."""
 _AGREEMENT_SAMPLES = 16
 """About how many samples are run both ways, to see whether the fast kernels may be used."""
 
@@ -99,7 +99,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         subset: the samples, in the batches that are used.
         reference_task: the end-to-end metric of the reference, None without one.
         literal: whether candidates run on literal Q/DQ; `reason` says why, for the user.
-        agreement: how the fast kernels compare with literal Q/DQ; None where that was not asked.
+        agreement: how the fast kernels compare with literal Q/DQ; None where that was not tested.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the reference; doing so twice does nothing."""
+        """Release the reference; doing so twice does nothing."""
         self._stack.close()
 
     def evaluate_many(self, candidates: Sequence[PrecisionOverrides]) -> list[CandidateResult]:

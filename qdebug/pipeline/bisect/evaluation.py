@@ -130,7 +130,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         self._evaluator.runner.close()
 
     def check(self, pins: Pins) -> Check:
-        """What `pins` give, beside nothing pinned."""
+        """What `pins` give, next to nothing pinned."""
         known, runner = self.measure([pins, self._always]), self._evaluator.runner
         return Check(
             self._on, runner.subset.count, known[pins], known[self._always], runner.reference_task

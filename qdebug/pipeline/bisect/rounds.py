@@ -323,8 +323,8 @@ def _not_kept(setup: Setup, options: SearchOptions) -> list[str]:
 
 
 def _try_again(setup: Setup, one: _Round, oracle: Oracle) -> None:
-    """Ask first for what passed before, the cheapest first, so that a search that ends early has
-    something better than everything pinned."""
+    """Evaluate what passed before first, the cheapest at the head, so that a search that ends early
+    has something better than everything pinned."""
     passed = [e.pins for e in one.before if e.measurement.passed]
     try:
         for pins in sorted(passed, key=setup.space.problem.cost)[:_MOST_TRIED]:
@@ -345,7 +345,7 @@ def _falls(search: SearchResult, check: Check) -> str:
 
 
 class _Watch:
-    """Tells how a search is doing."""
+    """Reports how a search is doing."""
 
     def __init__(self, setup: Setup, limit: int) -> None:
         self._setup = setup

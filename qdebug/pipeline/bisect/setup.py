@@ -42,7 +42,7 @@ from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
 
 RATED_SAMPLES = 16
-"""A ratio of energies over whole activations moves little with more."""
+"""With more samples a ratio of energies over whole activations hardly changes."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict
 
 
 def untimed_notes(space: SearchSpace, profile: str | None, layers: str | None) -> tuple[str, ...]:
-    """That layers are not in the profile, so that the search takes them as free; often empty.
+    """A note that layers are missing from the profile, so that the search counts them as free;
+    often empty.
 
     Args:
         profile, layers: the files of the profile, and of what its kernels hold.
@@ -165,7 +166,7 @@ def _space(
     rated: Mapping[str, LayerResult],
     kernels: Sequence[KernelTime] | None,
 ) -> SearchSpace:
-    """What the settings allow to pin; `kernels` are of the engine that was profiled.
+    """What the settings allow to be pinned; `kernels` are of the engine that was profiled.
 
     Raises:
         PlanError: a layer to pin, or never to pin, does not exist.

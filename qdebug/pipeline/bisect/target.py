@@ -52,7 +52,7 @@ class AccuracyTarget:
         return Condition(text, "metric", "", operator, bound)
 
     def captured(self, layers: Layers, graph: Graph) -> tuple[str, ...]:
-        """The tensors that must be observed to judge it, beside the outputs."""
+        """The tensors that must be observed to check it, besides the outputs."""
         scope = self.condition.scope if self.condition else "metric"
         if scope == "layer":
             return tuple(layer.output for layer in layers)

@@ -1,4 +1,4 @@
-"""`qdebug calibrate`, whole: one pass, every method, judged on samples that none has seen."""
+"""`qdebug calibrate`, whole: one pass, every method, evaluated on held-out samples."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, ProgressCallback, ignore_progress
 
 _TAKEN = (*METHODS, "mix", "given")
-"""What a user's function may be called, but not be known by."""
+"""Names that a user's function may have, but is not listed under."""
 _EXECUTIONS = 10
-"""Samples that are split are run in so many batches at least."""
+"""Samples that are split are run in at least this many batches."""
 _EXECUTIONS_FOR_MIX = 50
 """How the error varies between them shows whether a mix is better."""
 
@@ -48,7 +48,7 @@ _EXECUTIONS_FOR_MIX = 50
 def calibrate(
     settings: CalibrateSettings, progress: ProgressCallback = ignore_progress
 ) -> CalibrateResult:
-    """Calibrate by every method of `settings`, and judge them on held-out samples.
+    """Calibrate by every method of `settings`, and evaluate them on held-out samples.
 
     Raises:
         QdebugError: bad input, or a runtime that failed.

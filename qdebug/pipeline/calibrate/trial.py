@@ -30,7 +30,7 @@ from qdebug.types import Array, Feeds, Tensors
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model to try, with feeds of its own beside the samples."""
+    """A model to try, with feeds of its own besides the samples."""
 
     proto: onnx.ModelProto
     feeds: Feeds

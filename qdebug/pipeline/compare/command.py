@@ -1,4 +1,4 @@
-"""`qdebug compare`, whole: load, calibrate, lower, run in lockstep, measure, judge, store."""
+"""`qdebug compare`, whole: load, calibrate, lower, run in lockstep, measure, check, store."""
 
 from __future__ import annotations
 

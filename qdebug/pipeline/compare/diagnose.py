@@ -24,11 +24,11 @@ from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.types import Fp16Kernels, Precision
 
 MOST_LAYERS = 16
-"""Layers that are looked into: a reader looks at no more."""
+"""How many layers are examined: a reader looks at no more."""
 _MOST_SAMPLES, _LEAST_SAMPLES = 16, 2
 _ENOUGH_VALUES = 4 << 20
-"""Activations of two samples tell what makes an error, where they hold so many values; small ones
-cost nothing, so more are looked at."""
+"""This many values suffice to explain an error, but at least two samples are examined. Of small
+activations more are, since they cost nothing."""
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
 

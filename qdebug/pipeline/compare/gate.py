@@ -17,7 +17,7 @@ from qdebug.wording import option
 
 @dataclass(frozen=True)
 class Gate:
-    """What is judged."""
+    """What the gate checks."""
 
     conditions: tuple[Condition, ...]
     metric: TaskMetric | None

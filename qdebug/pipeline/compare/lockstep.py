@@ -168,7 +168,7 @@ def fed_by_reference(cut: LocalGraph, session: Session) -> Run:
 
 
 def measure_options(pair: ModelPair, tensors: Sequence[str]) -> dict[str, MeasureOptions]:
-    """What to measure of each tensor beside the totals: clipping, channels where it has them."""
+    """What to measure of each tensor besides the totals: clipping, channels where it has them."""
     by_output: dict[str, Layer] = {layer.output: layer for layer in pair.layers}
     options = {}
     for tensor in tensors:

@@ -42,7 +42,7 @@ def read_kernels(profile: str, layers_file: str | None, model: ModelFile) -> tup
     if is_run_file(profile):
         if layers_file:
             raise UsageError(
-                f"{option('profile_layers')}: the run {profile} tells itself what its layers are",
+                f"{option('profile_layers')}: the run {profile} already says what its layers are",
                 "Leave it out.",
                 code="QD-USAGE-PROFILE",
             )
@@ -94,8 +94,8 @@ def costs_of(kernels: Sequence[KernelTime], pair: ModelPair, work: Costs) -> Cos
 
 
 def kernel_times(info: EngineInfo | None, times: Sequence[LayerTime]) -> tuple[KernelTime, ...]:
-    """What was measured of an engine's layers, as `info` tells of them; where it has none of
-    these names, as the names tell."""
+    """The times measured for an engine's layers, with what `info` says of them; where it has none
+    of these names, with what the names alone say."""
     if not times:
         return ()
     if info is not None:

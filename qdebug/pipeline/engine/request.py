@@ -1,4 +1,4 @@
-"""What a builder is asked for: a candidate in the one of the two lowerings that it is to take."""
+"""What a builder is given: a candidate in one of the two lowerings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BuildRequest:
     Attributes:
         graph: has every tensor of the reference, under its name.
         precisions: what it asks for, by layer name.
-        notes: what of the plan it cannot say.
+        notes: what of the plan it cannot express.
     """
 
     graph: Graph

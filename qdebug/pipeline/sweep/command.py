@@ -1,4 +1,4 @@
-"""`qdebug sweep`, whole: every combination simulated, built, audited and judged."""
+"""`qdebug sweep`, whole: every combination simulated, built, audited and checked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     """Try every combination of what `settings` names.
 
     A combination that cannot be built is a row that says why. What is built and measured is kept
-    as it is found, so that a sweep that was ended goes on where it was.
+    as it is found, so that an interrupted sweep resumes where it was.
 
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
@@ -134,7 +134,7 @@ class _Models:
 
 
 def _samples(settings: SweepSettings, model: Model) -> Samples:
-    """The samples to run; that those to calibrate on are there is found out too."""
+    """The samples to run; also checks that those to calibrate on exist."""
     inputs = model.graph.inputs
     if settings.calib_data:
         with given_by("calib_data"):
@@ -152,7 +152,8 @@ def _samples(settings: SweepSettings, model: Model) -> Samples:
 def _fitted(
     points: Sequence[BuilderPoint], model: Model, samples: Samples
 ) -> tuple[BuilderPoint, ...]:
-    """All for the shapes of the samples, which may have to be read for it, once."""
+    """The points with their runtimes fitted to the shapes of the samples, which may have to be read
+    for that, once."""
     shapes = shapes_of(model.graph, samples)
     return tuple(replace(p, runtime=p.runtime.fitted(model.graph.inputs, shapes)) for p in points)
 

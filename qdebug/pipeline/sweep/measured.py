@@ -1,5 +1,5 @@
 """What a sweep measures of one combination: the errors of its outputs, and its engine. All of it is
-kept from run to run, so that a sweep that was ended goes on where it was."""
+kept from run to run, so that an interrupted sweep resumes where it was."""
 
 from __future__ import annotations
 

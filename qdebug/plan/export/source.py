@@ -1,4 +1,4 @@
-"""What an export starts from and what it yields.
+"""What an export starts from, and what it produces.
 
 Files are rendered in memory; the pipeline writes all of them or none.
 """

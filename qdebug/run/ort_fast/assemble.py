@@ -77,7 +77,7 @@ class Assembler:
         """`bound` has a range for every tensor that its INT8 layers read.
 
         Raises:
-            PlanError: it has not, or a weight is not FP32.
+            PlanError: a range is missing, or a weight is not FP32.
         """
         self._layers = bound.layers
         self.graph = graph = bound.layers.graph
@@ -107,9 +107,9 @@ class Assembler:
         return places_of(self._layers, self.nodes)
 
     def takes(self, precisions: Mapping[str, Precision]) -> bool:
-        """Whether candidates of these precisions can be assembled: not where INT8 layers compute
-        in FP16 around their kernels, in a model that has FP16 in it itself, or with a layer in
-        INT8 that is not in the base."""
+        """Whether candidates of these precisions can be assembled: not where INT8 layers compute in
+        FP16 around their kernels, nor in a model that itself contains FP16, nor with a layer in
+        INT8 that is not in INT8 in the base plan."""
         int8 = [name for name, p in precisions.items() if p is Precision.INT8]
         mixed = bool(int8) and self._rest is Precision.FP16
         known = all(name in self.literal.items for name in int8)
@@ -121,7 +121,7 @@ class Assembler:
             return _Assembly(self, precisions, kernels).finish()
 
     def once(self, key: object, make: Callable[[], _Made]) -> _Made:
-        """What `make` gives, made when it is first asked for under `key`."""
+        """What `make` gives, called once for each `key`."""
         if key not in self._parts:
             self._parts[key] = make()
         made: _Made = self._parts[key]
@@ -129,7 +129,7 @@ class Assembler:
 
 
 class _Assembly:
-    """One candidate while it is put together."""
+    """A candidate under construction."""
 
     def __init__(
         self, assembler: Assembler, precisions: Mapping[str, Precision], kernels: bool
@@ -237,7 +237,7 @@ class _Assembly:
 
 
 def _path(have: Collection[Form], wanted: Form) -> tuple[tuple[Form, Form], ...]:
-    """The shortest way from a form there is to the one wanted, as steps."""
+    """The shortest chain of conversions from a form that exists to the one wanted."""
     ways: dict[Form, tuple[tuple[Form, Form], ...]] = {wanted: ()}
     queue = [wanted]
     for form in queue:  # grows

@@ -41,7 +41,7 @@ class CutPoint:
         place: which one, the same in all candidates.
         key: the same for candidates that compute the same before it.
         start: the number of parts before it.
-        needs: the tensors that cross it, beside the inputs of the model.
+        needs: the tensors that cross it, besides the inputs of the model.
     """
 
     place: int
@@ -130,8 +130,8 @@ def cut_points_of(
 
 
 def _crosses(graph: Graph, formed: Formed, readers: Sequence[bool], has_conv: bool) -> bool:
-    """Whether nothing is fused across a tensor; beside convolutions even what several nodes read
-    may be: it keeps their layout."""
+    """Whether nothing is fused across a tensor. Next to convolutions even a tensor that several
+    nodes read may be fused across, since ONNX Runtime keeps their layout."""
     tensor, form = formed
     if form is not Form.PLAIN:
         return True

@@ -19,7 +19,7 @@ from qdebug.run.ort_fast.parts import Form, Formed, Part, Workshop
 from qdebug.types import Fp16Kernels
 
 ZERO_U8 = 128
-"""The zero point by which unsigned codes are those of the contract, moved."""
+"""The zero point that shifts the contract's signed codes to unsigned ones."""
 
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 

@@ -19,12 +19,12 @@ from qdebug.run.ort_fast.parts import CONTRIB, Form, Part, Workshop
 from qdebug.types import Array
 
 SMALLEST_STEP = 1e-30
-"""Products of two scales under this lose bits in FP32: such layers stay literal."""
+"""Products of two scales below this lose bits in FP32: such layers keep their Q/DQ nodes."""
 
 
 @dataclass(frozen=True)
 class KernelPart:
-    """A part, and the names of the nodes that it takes the place of."""
+    """A part, and the names of the nodes that it replaces."""
 
     part: Part
     nodes: frozenset[str]
@@ -86,7 +86,7 @@ def _weighted(literal: Literal, node: Node, item: Int8Layer, turned: bool) -> Ke
 
 
 def _product(literal: Literal, node: Node, item: Int8Layer) -> KernelPart | None:
-    """Of two computed tensors."""
+    """A product of two computed tensors."""
     shop = literal.shop
     left, right = node.inputs[:2]
     if set(quantized_operands(node, item.layer)) != {left, right}:

@@ -25,9 +25,9 @@ from qdebug.run.simulation import SimulationSession
 from qdebug.types import Array, Feeds, Precision, Tensors
 
 DEFAULT_BYTES = 512 << 20
-"""What cached activations may take, unless told otherwise."""
+"""The default limit of the memory for cached activations."""
 _LARGEST = 1 / 4
-"""A place at which more than this part of the limit crosses is not used any more."""
+"""A place that more than this part of the limit crosses is no longer used."""
 _DEAREST = 1 / 2
 """Where keeping at all places takes more than this part of a run, nothing is kept."""
 
@@ -206,7 +206,7 @@ class ResumedSession:
         self._new = []
 
     def close(self) -> None:
-        """Let go of the session, and of what was not to be kept."""
+        """Close the session, and drop what was not to be kept."""
         self._store.release(sum(crossing.size for crossing in self._new))
         self._new = []
         self._session.close()

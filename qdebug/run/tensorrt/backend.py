@@ -33,7 +33,7 @@ from qdebug.run.tensorrt.probe import abilities
 from qdebug.types import ProgressCallback, Skipped, TensorSpec, ignore_progress
 
 DEFAULT_CAPABILITY = (8, 9)
-"""Built for where there is no GPU and none is named: Ada, GeForce RTX 40 and L4."""
+"""The default target where there is no GPU and none is named: Ada, GeForce RTX 40 and L4."""
 
 STRONG = "strong"
 WAYS = (CaptureWay.OUTPUTS, CaptureWay.DEBUG, CaptureWay.UNFUSED)
@@ -66,7 +66,7 @@ class TensorRTBackend:
 
     @property
     def label(self) -> str:
-        """The library, and how it is told the precisions."""
+        """The library, and how precisions are passed to it."""
         implicit = "" if self.typing == STRONG else f", {self.typing}"
         return f"{self.factory.library.name}{implicit}"
 
@@ -123,7 +123,7 @@ class TensorRTBackend:
         return replace(self, factory=replace(self.factory, cache=None))
 
     def check(self, proto: onnx.ModelProto) -> None:
-        """Parses it."""
+        """See EngineRuntime: parses the model."""
         check_parse(self.factory.library, proto, self.factory.settings)
 
     def key(self, proto: onnx.ModelProto) -> str:

@@ -60,7 +60,7 @@ class EngineFactory:
 
         Raises:
             UsageError, ModelError, BackendError: see `build_engine` and `load_engine`.
-            ModelError: also for what TensorRT would misread without a word.
+            ModelError: also for what TensorRT would silently misread.
         """
         check_imports(proto, self.library.name)
         settings = replace(self.settings, unfused_debug_tensors=unfused)

@@ -66,7 +66,7 @@ class Library:
 
     @property
     def implicit(self) -> bool:
-        """It knows calibrators, dynamic ranges and precision constraints: TensorRT 10 only."""
+        """It has calibrators, dynamic ranges and precision constraints: TensorRT 10 only."""
         return not self.rtx and self.version < (11,)
 
     @property
@@ -178,7 +178,7 @@ def _check_versions(kind: LibraryKind, version: tuple[int, ...]) -> None:
 def shared_object_version(kind: LibraryKind, major: int) -> tuple[int, ...] | None:
     """The version that the shared object itself states, to compare with that of the bindings.
 
-    Asked of the loaded object by `getInferLib…Version` (NvInferRuntime.h); None where it exports
+    Read from the loaded object by `getInferLib…Version` (NvInferRuntime.h); None where it exports
     none of them, or is loaded under a name that is not known.
     """
     index = 1 if sys.platform == "win32" else 0

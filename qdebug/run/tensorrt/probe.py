@@ -53,7 +53,7 @@ def load_problem(kind: LibraryKind) -> tuple[str, str]:
 def abilities(kind: LibraryKind, version: tuple[int, ...], device: Device | str) -> tuple[str, str]:
     """What a library that loads can do on this machine, and a next step where that is not all.
 
-    Which compute capabilities TensorRT for RTX executes on was tried with 1.5.0, 1.6.1 and 1.7.1.
+    Which compute capabilities TensorRT for RTX executes on was tested with 1.5.0, 1.6.1 and 1.7.1.
     """
     if isinstance(device, str):
         if kind is LibraryKind.RTX:

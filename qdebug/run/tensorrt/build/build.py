@@ -84,7 +84,7 @@ def build_engine(
         library: what builds.
         proto: see BuildJob, as are settings, outputs and debug.
         cache: where engines are kept; None builds anew and keeps nothing.
-        progress: told the per cent that are done.
+        progress: called with the percentage that is done.
 
     Raises:
         UsageError: settings that the library does not have, no GPU and no compute capability, or
@@ -285,7 +285,7 @@ class _Build:
                 ) from error
 
     def _raise(self, failure: QdebugError, cause: Exception) -> NoReturn:
-        """Raise `failure` with what TensorRT said at length, which a traceback shows."""
+        """Raise `failure` with the full text of TensorRT's messages, which a traceback shows."""
         if isinstance(cause, QdebugError):
             raise cause
         for message in self.messages:

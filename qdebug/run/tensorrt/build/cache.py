@@ -2,7 +2,7 @@
 
 One file per engine, `KEY.zip`, with the engine, its log and what else is known of the build. A
 cache: it may be deleted at any time, and whatever is wrong with a file makes it as if it were not
-there. Above `limit_bytes` the engines that were not used for the longest time go.
+there. Above `limit_bytes` the least recently used engines are deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qdebug.run.tensorrt.library import Library
 from qdebug.types import Skipped
 
 LIMIT_BYTES = 4 * 2**30
-"""What all kept engines may take together, unless told otherwise."""
+"""The default limit of the disk space that all kept engines take together."""
 
 _SCHEMA = "qdebug.engine/1"
 
@@ -60,7 +60,7 @@ class EngineCache:
         return replace(built, cached=True)
 
     def save(self, built: BuiltEngine) -> None:
-        """Keep an engine, whole or not at all; a disk that refuses is ignored."""
+        """Keep an engine, whole or not at all; a write error is ignored."""
         partial = self._folder / f".{built.key}.{os.getpid()}.partial"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

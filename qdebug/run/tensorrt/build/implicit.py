@@ -1,5 +1,5 @@
-"""Implicit quantization, which only TensorRT 10 has: what a model's constraints ask is told to the
-network, the builder and, for a calibration cache, to a calibrator."""
+"""Implicit quantization, which only TensorRT 10 has: pass a model's constraints to the network, the
+builder and, for a calibration cache, a calibrator."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def constrain_config(library: Library, config: Any, network: Any, constraints: C
 
 
 def check_implicit(library: Library) -> None:
-    """Refuse a library without the implicit way.
+    """Refuse a library without implicit quantization.
 
     Raises:
         UsageError: not TensorRT 10.
@@ -142,7 +142,7 @@ def make_calibrator(library: Library, ranges: Mapping[str, float], kind: str = D
             return content
 
         def write_calibration_cache(self, cache: Any) -> None:
-            """Nothing new can be in it."""
+            """Does nothing: the cache has not changed."""
 
     return PlanCalibrator()
 

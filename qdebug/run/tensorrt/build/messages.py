@@ -56,7 +56,7 @@ def _in_name(character: str) -> bool:
 
 def cause_in(text: str) -> str:
     """What is said within `… Error Code 4: API Usage Error (… In function at file)`: the library's
-    own error rather than the parser's, less where in its sources it was found."""
+    own error rather than the parser's, without its position in the sources."""
     inner = re.search(r"Error Code \d+: [^(]*\((.*?)\s*(?:\. In |In \w+ at |$)", text, re.MULTILINE)
     cause = inner[1] if inner else text.split("\n")[0].removeprefix("Assertion failed: ")
     return re.sub(r"^(?:\[[^\]]*\]\s*)+", "", cause)

@@ -27,7 +27,7 @@ class _Phase:
 
 
 class BuildProgress:
-    """The share of a build that is done, of nested phases, as per cent that never fall."""
+    """The progress of a build with nested phases, as a percentage that never falls."""
 
     def __init__(self, callback: ProgressCallback) -> None:
         self._callback = callback

@@ -42,13 +42,11 @@ class BuildSettings:
         tactic_sources: names of `trt.TacticSource`; an empty tuple allows none.
         timing_cache: file with measured kernel times, read and extended by every build so that
             repeated builds choose alike. TensorRT for RTX measures none and ignores it.
-        tf32: let FP32 layers compute in TF32 (10 bits of mantissa) on Ampere and later. Off, since
-            it hides what a comparison is to show.
-        sparsity: use kernels for weights with 2:4 sparsity.
-        profile: the shapes of each input that has dynamic axes.
-        plugins: shared objects with plugins, loaded before the model is parsed.
-        refit: weights can be replaced later.
-        version_compatible: the engine runs under later versions of the library.
+        tf32: let FP32 layers compute in TF32 (10 bits of mantissa) on Ampere and later. Off by
+        default, since it hides what a comparison is to show. sparsity: use kernels for weights with
+        2:4 sparsity. profile: the shapes of each input that has dynamic axes. plugins: shared
+        objects with plugins, loaded before the model is parsed. refit: weights can be replaced
+        later. version_compatible: the engine runs under later versions of the library.
         unfused_debug_tensors: mark every tensor that fusion leaves as a debug tensor.
     """
 
@@ -104,8 +102,8 @@ def profile_for(
 
     Args:
         inputs: of the model; only those with dynamic axes get an entry.
-        shapes: shape by input name, one mapping per execution; others than inputs are ignored.
-            Not asked for where no input has dynamic axes.
+        shapes: shape by input name, one mapping per execution; tensors that are not inputs are
+        ignored. Not read where no input has dynamic axes.
 
     Raises:
         UsageError: no shapes for an input with dynamic axes.
@@ -231,7 +229,7 @@ def config_loader(
         library: what builds.
         settings: checked by `check_settings`.
         monitor: a `trt.IProgressMonitor`.
-        finish: told the configuration when all settings are in it.
+        finish: called with the configuration when all settings are in it.
     """
     from polygraphy.backend.trt import CreateConfig, PostprocessConfig, Profile
 

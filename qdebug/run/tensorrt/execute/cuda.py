@@ -1,4 +1,4 @@
-"""The little of CUDA that executing an engine takes, through pycuda: memory, streams, events.
+"""The small part of CUDA that executing an engine takes, through pycuda: memory, streams, events.
 
 Everything works in the GPU's primary context, which is pushed for the length of a `with` block, so
 any thread can call. pycuda is imported on first use.
@@ -22,7 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class DeviceMemoryError(BackendError):
-    """The GPU has no memory left for what is asked."""
+    """The GPU has not enough memory left."""
 
 
 class DeviceMemory(Protocol):
@@ -108,7 +108,7 @@ class Cuda(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Memory of the GPU that is not in use, by anyone."""
+        """The GPU's free memory, in bytes."""
         ...
 
 

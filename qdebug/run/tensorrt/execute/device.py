@@ -1,4 +1,4 @@
-"""The GPU of this machine, asked of the CUDA driver itself: no CUDA package is needed."""
+"""The GPU of this machine, as the CUDA driver itself reports it: no CUDA package is needed."""
 
 from __future__ import annotations
 

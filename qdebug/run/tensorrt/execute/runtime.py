@@ -29,7 +29,7 @@ _LENGTH = 64
 
 @dataclass(frozen=True)
 class EngineHeader:
-    """What the header tells.
+    """What the header says.
 
     Attributes:
         version: of the library that built it, such as (1, 7, 1, 116).

@@ -21,7 +21,7 @@ from qdebug.types import Array, Feeds, Skipped, Tensors
 
 
 class LayerProfiler:
-    """Hears the times of a context's layers. Must live as long as the context executes."""
+    """Receives the times of a context's layers. Must live as long as the context executes."""
 
     def __init__(self, trt: Any, context: Any) -> None:
         self._reports: list[list[tuple[str, float]]] = [[]]
@@ -65,8 +65,8 @@ class Heard:
 
     Attributes:
         listener: see Listener.
-        dtypes: of the tensors that it hears in every execution.
-        translate: from what it hears to arrays by the names in `dtypes`.
+        dtypes: of the tensors that it receives in every execution.
+        translate: from what it receives to arrays by the names in `dtypes`.
     """
 
     listener: Listener

@@ -44,14 +44,14 @@ class RunTimes:
 
 
 class Listener(Protocol):
-    """What hears of tensors while the engine runs; see observe/listener.py."""
+    """Receives tensors while the engine runs; see observe/debug.py."""
 
     def attach(self, context: Any) -> None:
         """Listen to a `trt.IExecutionContext`."""
         ...
 
     def collect(self) -> Mapping[str, Array]:
-        """What was heard since the last call, by name.
+        """What was received since the last call, by name.
 
         Raises:
             QdebugError: a tensor could not be copied.

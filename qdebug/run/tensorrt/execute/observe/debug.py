@@ -34,7 +34,8 @@ from qdebug.types import Array, Feeds, Skipped, Tensors
 def open_with_debug(
     maker: EngineFactory, proto: onnx.ModelProto, wanted: Sequence[str], absent: Sequence[Skipped]
 ) -> Session:
-    """A session that hears `wanted` as debug tensors; an execution on noise says which arrive."""
+    """A session that receives `wanted` as debug tensors; an execution on noise shows which
+    arrive."""
     made = maker.make(proto, debug=wanted)
     listener = _listener(made.engine, CaptureWay.DEBUG)
     heard = _probe(made.engine, listener)
@@ -52,8 +53,8 @@ def open_with_debug(
 def open_unfused(
     maker: EngineFactory, proto: onnx.ModelProto, wanted: Sequence[str], absent: Sequence[Skipped]
 ) -> Session:
-    """A session that hears the tensors between the engine's kernels, as far as they are known to
-    be `wanted` ones. An execution on noise, and its simulation, tell which is which."""
+    """A session that receives the tensors between the engine's kernels, as far as they are known to
+    be `wanted` ones. An execution on noise, and its simulation, show which is which."""
     made = maker.make(proto, unfused=True)
     listener = _listener(made.engine, CaptureWay.UNFUSED)
     heard = _probe(made.engine, listener)

@@ -126,7 +126,8 @@ ResultT = TypeVar("ResultT")
 
 
 def with_room(work: Callable[[], ResultT], others: Sequence[TensorRTSession]) -> ResultT:
-    """What `work` gives; where the GPU has no memory for it, without what `others` hold.
+    """What `work` gives; where the GPU has no memory for it, called again once `others` have freed
+    theirs.
 
     Raises:
         DeviceMemoryError: that does not suffice.

@@ -1,10 +1,11 @@
-"""Which ONNX tensor lies between two kernels of an engine: told by metadata, proved by numbers.
+"""Which ONNX tensor lies between two kernels of an engine: suggested by metadata, proved by
+numbers.
 
-Neither the names nor the shapes that TensorRT gives to such tensors tell. Seen on a CNN: the
-output of the kernel of `/stem/conv/Conv` was called `/blocks/blocks.0/depthwise/act/Clip_output_0`.
-Seen on a transformer: [batch · tokens, channels] held the tokens outermost, and a product of INT8
-matrices came before its scale was applied. So a tensor counts as known when one execution on noise
-shows that it holds what the simulation computes.
+Neither the names nor the shapes that TensorRT gives to such tensors can be relied on. Seen on a
+CNN: the output of the kernel of `/stem/conv/Conv` was called
+`/blocks/blocks.0/depthwise/act/Clip_output_0`. Seen on a transformer: [batch · tokens, channels]
+held the tokens outermost, and a product of INT8 matrices came before its scale was applied. So a
+tensor counts as known when one execution on noise shows that it holds what the simulation computes.
 """
 
 from __future__ import annotations
