@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from qdebug import api
 from qdebug.cli.common import emit, progress_bars, resumable
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.commands import ShownWithProgress
-from qdebug.report.bisect import print_bisect
-from qdebug.report.terminal import print_written
+from qdebug.report.bisect import view
 
 
 def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
@@ -17,12 +14,8 @@ def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
     kept = settings.cache or settings.journal is not None
     with resumable(kept), progress_bars(shown) as progress:
         result = api.bisect(settings, progress=progress)
-    plan_file = settings.output if result.found else None
-
-    def show(console: Console) -> None:
-        print_bisect(console, result, plan_file)
-        if result.engine:
-            print_written(console, settings.save_engine, settings.save_log)
-
-    emit(shown.json_to, result.to_dict, show)
+    written = [settings.output] if result.found else []
+    if result.engine:
+        written += [settings.save_engine, settings.save_log]
+    emit(shown.json_to, result, lambda: view(result), written)
     return 0 if result.passed else 1

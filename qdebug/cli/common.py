@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,10 @@ from rich.console import Console
 from qdebug.config.commands import ShownWithProgress
 from qdebug.errors import StoreError
 from qdebug.outputfiles import write_text
+from qdebug.report.blocks import Block
 from qdebug.report.progress import ProgressBars
+from qdebug.report.terminal import print_view, print_written
+from qdebug.results import Result
 from qdebug.wording import option
 
 
@@ -79,18 +82,24 @@ def standard_output() -> Iterator[None]:
 
 
 def emit(
-    json_target: str | None, as_json: Callable[[], dict[str, Any]], show: Callable[[Console], None]
+    json_target: str | None,
+    result: Result,
+    view: Callable[[], Iterable[Block]],
+    written: Sequence[str | None] = (),
 ) -> None:
-    """Write a result where --json says, and show it unless that is the standard output.
+    """Write a result where --json says; unless that is the standard output, show its view, then
+    which files were `written` (None for one that was not requested).
 
     Raises:
         StoreError: the file or the standard output cannot be written.
     """
     with standard_output():
         if json_target:
-            write_json(as_json(), json_target)
+            write_json(result.to_dict(), json_target)
         if json_target != "-":
-            show(output_console())
+            console = output_console()
+            print_view(console, view())
+            print_written(console, *written)
 
 
 @contextmanager

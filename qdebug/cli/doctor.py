@@ -5,11 +5,11 @@ from __future__ import annotations
 from qdebug import api
 from qdebug.cli.common import emit
 from qdebug.config.commands import DoctorSettings, ShownAsJson
-from qdebug.report.doctor import print_doctor
+from qdebug.report.doctor import view
 
 
 def run(settings: DoctorSettings, shown: ShownAsJson) -> int:
     """Say what this machine can run."""
     result = api.doctor()
-    emit(shown.json_to, result.to_dict, lambda console: print_doctor(console, result))
+    emit(shown.json_to, result, lambda: view(result))
     return 0

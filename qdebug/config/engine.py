@@ -1,4 +1,4 @@
-"""Settings of TensorRT engines, for the commands that build them."""
+"""Settings of backends and engines, for the commands that run or build on them."""
 
 from __future__ import annotations
 

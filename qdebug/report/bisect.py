@@ -6,14 +6,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rich.console import Console
-
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.report.blocks import Block, Checks, Column, Facts, Line, notes, table_of
-from qdebug.report.compare import FP16_KERNELS
 from qdebug.report.engine import doubt, engine_blocks
-from qdebug.report.terminal import print_view, print_written
-from qdebug.report.words import decibel, first_names, in_decibels, number, printable, share
+from qdebug.report.words import (
+    FP16_KERNELS,
+    decibel,
+    first_names,
+    in_decibels,
+    number,
+    printable,
+    share,
+)
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
@@ -22,12 +26,6 @@ from qdebug.wording import counted, option
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3
 _MOST_POINTS = 12
-
-
-def print_bisect(console: Console, result: BisectResult, plan_file: str | None) -> None:
-    """Print what was found, then the file that the plan was written to."""
-    print_view(console, view(result))
-    print_written(console, plan_file)
 
 
 def view(result: BisectResult) -> list[Block]:
@@ -57,8 +55,12 @@ def _measured(measurement: Measurement | None) -> str:
         return "not evaluated"
     if measurement.failure:
         return f"cannot be run: {printable(measurement.failure)}"
-    value = "no value" if measurement.value is None else number(measurement.value, 6)
-    return f"{value} {'holds' if measurement.passed else 'FAILS'}"
+    return _checked_value(measurement.value, measurement.passed)
+
+
+def _checked_value(value: float | None, passed: bool) -> str:
+    shown = "no value" if value is None else number(value, 6)
+    return f"{shown} {'holds' if passed else 'FAILS'}"
 
 
 def _layers(result: BisectResult) -> Block:
@@ -123,7 +125,7 @@ def _points(result: BisectResult) -> Iterator[Block]:
             ),
             (Column("cost", "number"), lambda x: share(result.cost.way_share(x[1].cost))),
             (Column("all outputs dB", "number"), lambda x: decibel(_noise_db(x[1]))),
-            (Column(result.figure, "number"), lambda x: _point_value(x[1])),
+            (Column(result.figure, "number"), lambda x: _checked_value(x[1].value, x[1].passed)),
             (Column(""), lambda x: x[2]),
         ],
         lambda x: "strong" if x[2] else "",
@@ -147,11 +149,6 @@ def _marks(result: BisectResult, k: int, point: Point) -> str:
 
 def _noise_db(point: Point) -> float:
     return math.inf if point.noise == 0 else -10 * math.log10(point.noise)
-
-
-def _point_value(point: Point) -> str:
-    value = "no value" if point.value is None else number(point.value, 6)
-    return f"{value} {'holds' if point.passed else 'FAILS'}"
 
 
 def _with_answer(result: BisectResult) -> list[tuple[int, Point]]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from rich.console import Console
 
 from qdebug.measure.calibration import (
     FACTOR,
@@ -18,18 +17,12 @@ from qdebug.measure.calibration import (
 from qdebug.measure.metrics import OUTPUT_METRICS
 from qdebug.report.blocks import Block, Column, Line, Table
 from qdebug.report.names import shorten
-from qdebug.report.terminal import print_view
 from qdebug.report.words import figure, first_names, number, printable, share
 from qdebug.wording import counted
 
 _MOST_LISTED = 5
 _MOST_NAMED = 3
 _LONGEST_METRIC = 20
-
-
-def print_calibrate(console: Console, result: CalibrateResult) -> None:
-    """Print the methods side by side, and which one to take."""
-    print_view(console, view(result))
 
 
 def view(result: CalibrateResult) -> list[Block]:

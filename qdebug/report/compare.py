@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, LayerResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.report.engine import doubt, engine_blocks
-from qdebug.report.terminal import print_view
-from qdebug.report.words import decibel, in_decibels, number, printable, share
-from qdebug.types import Fp16Kernels
+from qdebug.report.words import FP16_KERNELS, figure, in_decibels, number, printable
 from qdebug.wording import counted, option
 
-FP16_KERNELS = {
-    Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",
-    Fp16Kernels.EXACT: "simulated with exact sums; TensorRT's kernels sum in FP16",
-}
 _FIGURES = tuple(metric for metric in LAYER_METRICS if metric.column)
 """The metrics that the table of layers shows."""
 _MOST_REASONS = 3
@@ -28,19 +20,16 @@ _MOST_OUTPUTS = 4
 _MOST_MISMATCHES = 10
 
 
-def print_compare(
-    console: Console, result: CompareResult, *, top: int = 10, run_file: Path | None = None
-) -> None:
-    """Print a comparison: facts, the `top` worst layers, the reasons, notes, the verdict; last, the
-    run file that was written."""
-    print_view(console, view(result, top=top))
-    written = Line(f"Run file: {run_file}")
-    missing = f"No run file was written ({option('output', 'run.h5')} keeps the evidence)."
-    print_view(console, [written if run_file else Line(missing, "muted")])
+def run_file_line(run_file: Path | None) -> Line:
+    """The run file that was written, or how to get one."""
+    if run_file is not None:
+        return Line(f"Run file: {run_file}")
+    keeps = option("output", "run.h5")
+    return Line(f"No run file was written ({keeps} keeps the evidence).", "muted")
 
 
 def view(result: CompareResult, *, top: int = 10) -> list[Block]:
-    """The view of a comparison with at most `top` layers."""
+    """A comparison: facts, the `top` worst layers, the reasons, notes, the verdict."""
     shown = result.layers[:top]
     blocks: list[Block] = [
         Line(_title(result), "title"),
@@ -136,17 +125,9 @@ def _figure(metric: Metric) -> Callable[[LayerResult], str]:
     def cell(layer: LayerResult) -> str:
         if metric.name == "local_sqnr_db" and layer.harmless:
             return "harmless"
-        return _figure_text(metric, layer.figure(metric.name))
+        return figure(layer.figure(metric.name), metric.unit, 3)
 
     return cell
-
-
-def _figure_text(metric: Metric, value: float | None) -> str:
-    if metric.unit == "dB":
-        return decibel(value)
-    if metric.unit == "share":
-        return share(value)
-    return "–" if value is None else number(value, 3)
 
 
 def _style(layer: LayerResult) -> Style:

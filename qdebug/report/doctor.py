@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from qdebug.report.blocks import Block, Column, Line, Style, table_of
-from qdebug.report.terminal import print_view
 from qdebug.run.doctor import DoctorResult
 from qdebug.run.registry import specs
 
 _STYLES: dict[str, Style] = {"ok": "", "missing": "bad", "absent": "note"}
 
 
-def print_doctor(console: Console, result: DoctorResult) -> None:
-    """A line for each finding; what is absent says how to get it."""
-    print_view(console, view(result))
-
-
 def view(result: DoctorResult) -> list[Block]:
-    """The findings, and what they mean."""
+    """A line for each finding, where what is absent says how to get it; and what they mean."""
     table = table_of(
         result.findings,
         [

@@ -7,61 +7,42 @@ import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import NamedTuple
 
 from qdebug.measure.conditions import Checked
 from qdebug.measure.metrics import OUTPUT_METRICS, Metric
 from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
 from qdebug.report.blocks import Block, Column, Line, Style, Table, notes, table_of
 from qdebug.report.names import shorten
-from qdebug.report.terminal import print_view
 from qdebug.report.words import figure, number, printable
 from qdebug.wording import counted, option
 
-_AXES = {
-    "precision": "precision",
-    "weights": "weights",
-    "compute_capability": "for",
-    "optimization_level": "level",
-    "tactic_sources": "tactics",
-    "typing": "typing",
-    "tf32": "TF32",
-    "sparsity": "sparse",
-    "refit": "refit",
-    "version_compatible": "v.comp.",
-}
-"""Heads of the columns of a combination's values."""
 
-_TITLES = {
-    "precision": "{}",
-    "weights": "{} weights",
-    "compute_capability": "compute capability {}",
-    "optimization_level": "optimization level {}",
-    "tactic_sources": "tactic sources {}",
-    "typing": "typing {}",
-    "tf32": "TF32 {}",
-    "sparsity": "sparsity {}",
-    "refit": "refit {}",
-    "version_compatible": "version-compatible {}",
+class _Axis(NamedTuple):
+    """How the values of an axis are shown: the head of their column; the text where all rows have
+    the same; and the value that is not worth showing."""
+
+    head: str
+    title: str
+    usual: str = ""
+
+
+_AXES = {
+    "precision": _Axis("precision", "{}"),
+    "weights": _Axis("weights", "{} weights"),
+    "compute_capability": _Axis("for", "compute capability {}"),
+    "optimization_level": _Axis("level", "optimization level {}"),
+    "tactic_sources": _Axis("tactics", "tactic sources {}"),
+    "typing": _Axis("typing", "typing {}", "strong"),
+    "tf32": _Axis("TF32", "TF32 {}"),
+    "sparsity": _Axis("sparse", "sparsity {}"),
+    "refit": _Axis("refit", "refit {}", "off"),
+    "version_compatible": _Axis("v.comp.", "version-compatible {}", "off"),
 }
-_USUAL = {"typing": "strong", "refit": "off", "version_compatible": "off"}
-"""Values that are not worth showing."""
 _MOST_LISTED = 3
 _GENERAL = "-vv shows"
 """Begins a hint that is of no use here."""
 _LONGEST_METRIC = 12
-
-
-def print_sweep(console: Console, result: SweepResult, *, detailed: bool) -> None:
-    """Print a sweep; `detailed` lists all layers that are not as planned, and what the library said
-    of what it could not build."""
-    print_view(console, view(result, detailed=detailed))
-
-
-def print_engines(console: Console, folder: str) -> None:
-    """Say which engines were written to a folder."""
-    print_view(console, [Line(f"Wrote {folder}: N.engine and N.log are those of row #N.")])
 
 
 def sweep_to_csv(result: SweepResult) -> str:
@@ -75,7 +56,8 @@ def sweep_to_csv(result: SweepResult) -> str:
 
 
 def view(result: SweepResult, *, detailed: bool = False) -> list[Block]:
-    """See `print_sweep`."""
+    """A sweep; `detailed` lists all layers that are not as planned, and what the library said of
+    what it could not build."""
     blocks: list[Block] = [Line(line, style) for line, style in _title(result)]
     blocks.append(_table(result))
     for heading, lines in _findings(result, detailed):
@@ -98,8 +80,8 @@ def _title(result: SweepResult) -> Iterator[tuple[str, Style]]:
     axes = _varying(result)
     rows = [row.combination.values for row in result.combinations]
     same = {a: next((r[a] for r in rows if r[a]), "") for a in _AXES if a not in axes}
-    same = {axis: value for axis, value in same.items() if value != _USUAL.get(axis)}
-    told = [_TITLES[axis].format(_value(value)) for axis, value in same.items() if value]
+    same = {axis: value for axis, value in same.items() if value != _AXES[axis].usual}
+    told = [_AXES[axis].title.format(_value(value)) for axis, value in same.items() if value]
     if told:
         yield f"In all: {', '.join(told)}", ""
     if result.device:
@@ -125,7 +107,7 @@ def _table(result: SweepResult) -> Table:
 
     columns: list[tuple[Column, Callable[[SweepRow], str]]] = [
         (Column("#", "number"), marked),
-        *((Column(_AXES[axis], "value"), value_of(axis)) for axis in _varying(result)),
+        *((Column(_AXES[axis].head, "value"), value_of(axis)) for axis in _varying(result)),
         (Column("build s", "number", 2), _of_engine(lambda e: f"{e.build_s:.1f}")),
         (Column("MB", "number", 1), _of_engine(lambda e: f"{e.size_bytes / 1e6:.1f}")),
         (Column("layers", "number", 3), _of_engine(lambda e: str(e.layers))),

@@ -7,6 +7,14 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from qdebug.types import Fp16Kernels
+
+FP16_KERNELS = {
+    Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",
+    Fp16Kernels.EXACT: "simulated with exact sums; TensorRT's kernels sum in FP16",
+}
+"""How the simulation computed layers in FP16."""
+
 
 def number(value: float, digits: int = 4) -> str:
     """A number with `digits` significant digits; words for what is not finite."""
@@ -43,15 +51,16 @@ def share(value: float | None) -> str:
     return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.0f}%"
 
 
-def figure(value: float | None, unit: str) -> str:
-    """The value of a metric of this unit (see `measure.metrics.Metric`)."""
+def figure(value: float | None, unit: str, digits: int = 4) -> str:
+    """The value of a metric of this unit (see `measure.metrics.Metric`); one without a unit has
+    `digits` significant digits."""
     if unit == "dB":
         return decibel(value)
     if unit == "share":
         return share(value)
     if value is None:
         return "–"
-    return f"{value:.5f}" if unit == "ratio" and math.isfinite(value) else number(value)
+    return f"{value:.5f}" if unit == "ratio" and math.isfinite(value) else number(value, digits)
 
 
 def printable(name: str) -> str:

@@ -1,4 +1,5 @@
-"""Every kind of bad input: exit 2, one message that names it and the next step, nothing written."""
+"""Bad input of every kind: exit 2, one message that names it and the next step, nothing written.
+Files that are missing or of another kind are in test_cli_file_flags."""
 
 from __future__ import annotations
 
@@ -65,16 +66,6 @@ def test_operator_that_the_runtime_lacks(desk: Any, make: Any) -> None:
 
 
 # ---- the samples
-
-
-def test_no_such_samples(desk: Any) -> None:
-    desk.refused(
-        "compare", "net.onnx", "--inputs", "no.npz", says=["QD-SAMPLES-NOT-FOUND", "no.npz"]
-    )
-    desk.write("data.csv", "1,2,3")
-    desk.refused(
-        "compare", "net.onnx", "--inputs", "data.csv", says=["QD-SAMPLES-FORMAT", "data.csv"]
-    )
 
 
 def test_truncated_samples(desk: Any) -> None:
@@ -208,12 +199,6 @@ def test_script_that_ends_the_program(desk: Any) -> None:
         (["--metric", "no_such_module:f"], ["QD-METRIC-FUNCTION", "--metric", "'no_such_module'"]),
         (["--metric", "math:no_such"], ["QD-METRIC-FUNCTION", "--metric", "'no_such'"]),
         (["--reference", "net.onnx"], ["QD-USAGE-REFERENCE", "--reference", "net.onnx"]),
-        (["--reference", "no.h5"], ["QD-STORE-NOT-FOUND", "no.h5"]),
-        (["--reference", "data.npz"], ["QD-STORE-NOT-A-RUN", "data.npz"]),
-        (["--plan", "no.yaml"], ["QD-PLAN-FILE", "no.yaml"]),
-        (["--calibration", "no.yaml"], ["QD-PLAN-FILE", "no.yaml"]),
-        (["--calib-data", "no.npz"], ["QD-SAMPLES-NOT-FOUND", "no.npz"]),
-        (["--config", "no.yaml"], ["QD-USAGE-CONFIG-FILE", "no.yaml"]),
         (["--precison", "int8"], ["QD-USAGE-COMMAND-LINE", "--precison", "--precision"]),
         (
             ["--json", "no/where.json"],
@@ -285,12 +270,6 @@ def test_names_too_long_for_a_file(desk: Any, length: int) -> None:
 
 
 # ---- plans and configurations
-
-
-def test_plan_with_an_unknown_layer_names_the_nearest(desk: Any) -> None:
-    desk.write("p.yaml", "schema: qdebug.plan/1\nlayers:\n  conv_2: fp32\n")
-    says = ["QD-PLAN-LAYER", "'conv_2'", "'conv2'"]
-    desk.refused(*with_flags("--plan", "p.yaml"), says=says)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,6 @@ def test_pins_by_hand(desk: Any, found: Any) -> None:
             ["QD-USAGE-PROFILE", "--profile-layers", "--profile"],
         ),
         ([*TARGET, "--pin-to", "int8"], ["QD-USAGE-CHOICE", "--pin-to", "fp16"]),
-        ([*TARGET, "--holdout", "nothing.npz"], ["QD-SAMPLES-NOT-FOUND", "nothing.npz"]),
         ([*TARGET, "--samples", "1"], ["QD-USAGE-HOLDOUT", "--holdout"]),
         (
             [*TARGET, "--memory-budget", "lots"],

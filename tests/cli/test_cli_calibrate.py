@@ -263,12 +263,9 @@ def test_the_table_fits_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
         ([CNN, *CALIB, "--method", ""], "QD-USAGE-VALUE", "--method"),
         ([CNN, *CALIB, "--weights", "x"], "QD-USAGE-CHOICE", "--weights"),
         ([CNN, *CALIB, "--weight-method", "x"], "QD-USAGE-CHOICE", "--weight-method"),
-        ([CNN, *CALIB, "--holdout", "none.npz"], "QD-SAMPLES-NOT-FOUND", "none.npz"),
         ([CNN, *CALIB, "--samples", "1"], "QD-USAGE-HOLDOUT", "--holdout"),
         ([CNN, *CALIB, "--metric", "top1"], "QD-METRIC-LABELS", "labels"),
-        ([CNN, *CALIB, "--from-cache", "none.cache"], "QD-PLAN-FILE", "none.cache"),
         ([CNN, *CALIB, "-o", "none/scales.yaml"], "QD-STORE-OUTPUT-PATH", "none/scales.yaml"),
-        ([CNN], "QD-USAGE-REQUIRED", "--calib-data"),
         (["none.onnx", *CALIB], "QD-MODEL-NOT-FOUND", "none.onnx"),
     ],
 )

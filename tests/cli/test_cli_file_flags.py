@@ -85,7 +85,7 @@ def test_a_kind_of_file_that_belongs_to_another_flag(desk: Any) -> None:
 @pytest.mark.parametrize("command", [COMPARE, BISECT, SWEEP], ids=lambda value: value[0])
 def test_a_plan_that_does_not_fit(desk: Any, command: tuple[str, ...]) -> None:
     desk.write("plan.yaml", PLAN + "layers: {conv9: fp32}\n")
-    says = ["QD-PLAN-LAYER", "error: --plan: plan.yaml", "'conv9'", "conv"]
+    says = ["QD-PLAN-LAYER", "error: --plan: plan.yaml", "'conv9'", "'conv"]
     desk.refused(*command, "--plan", "plan.yaml", says=says)
     desk.refused(
         "export", "plan.yaml", "--model", "net.onnx", says=["QD-PLAN-LAYER", "error: plan.yaml"]

@@ -20,7 +20,8 @@ from qdebug.measure.result import (
     TaskResult,
     TensorResult,
 )
-from qdebug.report.compare import print_compare
+from qdebug.report.compare import run_file_line, view
+from qdebug.report.terminal import print_view
 from qdebug.results import ModelRef
 from qdebug.types import Precision, Skipped
 
@@ -71,7 +72,7 @@ def show(found: CompareResult, *, width: int | None, run_file: Path | None = Non
         highlight=False,
         color_system="truecolor" if width else None,
     )
-    print_compare(console, found, run_file=run_file)
+    print_view(console, [*view(found), run_file_line(run_file)])
     return file.getvalue()
 
 

@@ -23,7 +23,8 @@ from qdebug.measure.sweep import (
     SweepResult,
     SweepRow,
 )
-from qdebug.report.sweep import print_sweep, sweep_to_csv
+from qdebug.report.sweep import sweep_to_csv, view
+from qdebug.report.terminal import print_view
 from qdebug.results import ModelRef
 
 VALUES = {"int8_share": 1.0, "fused_share": 0.5, "reformat_count": 12.0}
@@ -78,7 +79,7 @@ def shown(found: SweepResult, width: int | None, *, detailed: bool = False) -> l
     console = Console(
         file=out, width=width or 4096, force_terminal=width is not None, color_system=None
     )
-    print_sweep(console, found, detailed=detailed)
+    print_view(console, view(found, detailed=detailed))
     return out.getvalue().splitlines()
 
 

@@ -78,7 +78,7 @@ def conv_to_codes(literal: Literal, item: Int8Layer) -> KernelPart | None:
         *literal.grid(layer.output),
         shop.constant(np.rint(bias).astype(np.int32), f"{name}:bias32"),
     ]
-    names = [*(shop.scratch(name) for _ in tail), shop.name(layer.output, Form.U8_LAST)]
+    names = [*(shop.tensor_name(name) for _ in tail), shop.name(layer.output, Form.U8_LAST)]
     node = make_node("QLinearConv", inputs, names[0], domain=CONTRIB, channels_last=1)
     node.attribute.extend(literal.protos[name].attribute)
     nodes = [node]
@@ -103,7 +103,7 @@ def conv_to_float(literal: Literal, item: Int8Layer) -> KernelPart | None:
         return None
     shop, layer = literal.shop, item.layer
     whole = shop.name(layer.output, Form.PLAIN_LAST)
-    summed = shop.scratch(layer.name) if len(layer.nodes) > 1 else whole
+    summed = shop.tensor_name(layer.name) if len(layer.nodes) > 1 else whole
     nodes = _summed(literal, conv, windows, summed)
     needs = [(conv.source, Form.U8_LAST)]
     tail = _tail(literal, conv, summed, whole)
@@ -143,7 +143,7 @@ def _summed(literal: Literal, conv: _Conv, windows: Windows, result: str) -> lis
     # The rows hold [kernel_h, kernel_w, in channels].
     matrix = conv.codes.transpose(2, 3, 1, 0).reshape(-1, len(conv.codes))
     scale, zero = literal.grid(conv.source)
-    product_name = result if windows.pixels is None else shop.scratch(name)
+    product_name = result if windows.pixels is None else shop.tensor_name(name)
     product = scaled_product(
         shop,
         (rows, shop.constant(matrix, f"{name}:matrix")),
@@ -170,10 +170,10 @@ def _rows(literal: Literal, conv: _Conv, windows: Windows) -> tuple[str, list[on
         top, left, bottom, right = windows.pads
         pads = np.array([0, top, left, 0, 0, bottom, right, 0])
         operands = [shop.constant(pads, f"pads:{windows.pads}"), literal.grid(conv.source)[1]]
-        padded = shop.scratch(name)
+        padded = shop.tensor_name(name)
         nodes.append(make_node("Pad", [current, *operands], padded))
         current = padded
-    flat, gathered, rows = (shop.scratch(name) for _ in range(3))
+    flat, gathered, rows = (shop.tensor_name(name) for _ in range(3))
     channels = conv.codes.shape[1]
     size = channels * len(windows.pixels) // (windows.out[0] * windows.out[1])
     digest = hashlib.sha256(windows.pixels.tobytes()).hexdigest()
@@ -215,7 +215,7 @@ def _tail(
                 constant = graph.constant(tensor)
                 if constant is None or constant.size != 1:
                     return None
-        names[node.outputs[0]] = proto.output[0] = shop.scratch(name)
+        names[node.outputs[0]] = proto.output[0] = shop.tensor_name(name)
         nodes.append(proto)
     if nodes:
         nodes[-1].output[0] = result

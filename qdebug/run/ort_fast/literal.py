@@ -70,7 +70,7 @@ class Literal:
         reads = {i: (node.inputs[i], Form.HALF) for i in inputs}
         selects = node.op_type in SELECTING and not node.domain and len(node.outputs) == 1
         if selects:
-            return self._node(node, reads, [], lambda n: fed_fp32(n, reads, self.shop.scratch))
+            return self._node(node, reads, [], lambda n: fed_fp32(n, reads, self.shop.tensor_name))
         return self._node(node, reads, outputs, lambda n: self._written_out(node, n))
 
     def _written_out(self, node: Node, half: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -78,7 +78,7 @@ class Literal:
         made = None
         if self.fp16_kernels is Fp16Kernels.TENSORRT:
             shapes = [self.graph.shapes.get(tensor) for tensor in node.inputs]
-            made = as_tensorrt_computes(half, shapes, self.graph.opset, self.shop.scratch)
+            made = as_tensorrt_computes(half, shapes, self.graph.opset, self.shop.tensor_name)
         return made or [half]
 
     def int8(self, node: Node, item: Int8Layer) -> Part:
@@ -91,7 +91,7 @@ class Literal:
         """The nodes that make one form of a tensor from another."""
         shop = self.shop
         start, end = shop.name(tensor, source), shop.name(tensor, form)
-        middle = shop.scratch(tensor)
+        middle = shop.tensor_name(tensor)
         match source, form:
             case Form.HALF, Form.PLAIN:
                 nodes = [make_node("Cast", [start], end, to=TensorProto.FLOAT)]
@@ -140,7 +140,7 @@ class Literal:
         barriers = []
         for i, tensor in enumerate(node.outputs):
             if i in half_outputs:
-                proto.output[i] = shop.scratch(tensor)
+                proto.output[i] = shop.tensor_name(tensor)
                 barriers += self._barrier(proto.output[i], shop.name(tensor, Form.HALF))
             if tensor:
                 gives.append((tensor, Form.HALF if i in half_outputs else Form.PLAIN))
@@ -161,7 +161,7 @@ class Literal:
         return self.shop.constant(values, f"{tensor}:fake:{how.axis}")
 
     def _barrier(self, start: str, end: str) -> list[onnx.NodeProto]:
-        middle = self.shop.scratch(end)
+        middle = self.shop.tensor_name(end)
         return [
             make_node("Identity", [start], middle),
             make_node("Identity", [middle], end),

@@ -80,8 +80,9 @@ class Workshop:
         """The name of `tensor` in `form`."""
         return tensor if form is Form.PLAIN else f"{tensor}{self._mark}{form}"
 
-    def scratch(self, hint: str) -> str:
-        """A new name for a tensor that only one part uses."""
+    def tensor_name(self, hint: str) -> str:
+        """A new name for a tensor that only one part uses, as builders of nodes take it (see
+        `plan.rewrite.edit.NodeBuilder`). It is unique in every candidate, whatever its parts."""
         self._count += 1
         return f"{hint}{self._mark}{self._count}"
 

@@ -177,7 +177,7 @@ def _needs_device(library: Library, match: re.Match[str]) -> QdebugError:
 
 def _mismatch(library: Library, match: re.Match[str]) -> QdebugError:
     return BackendError(
-        f"{library.name} gives no builder: {tidy(match.string.splitlines()[0])}",
+        f"{library.name} cannot create a builder: {tidy(match.string.splitlines()[0])}",
         "The Python bindings and the shared objects must be of one version, and the GPU driver "
         "new enough for it; `qdebug doctor` shows them.",
         code="QD-BACKEND-VERSIONS-DIFFER",

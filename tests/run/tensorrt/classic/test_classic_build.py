@@ -213,9 +213,9 @@ stand_in._run = refuse
 try:
     build(by_cache=True)
 except QdebugError as error:
-    print(error.exit_code, error.message)
+    print(error.exit_code, error.code)
 """
-    assert "did not accept the calibration cache" in classic("10.16.1.11", implicit + code)
+    assert classic("10.16.1.11", implicit + code).strip() == "3 QD-BACKEND-CACHE-REFUSED"
 
 
 def test_tensorrt_11_has_no_implicit_way(classic: Run, implicit: str) -> None:
@@ -227,8 +227,7 @@ for attempt in (lambda: build(False), lambda: make_calibrator(library, {})):
         print(error.exit_code, error)
 """
     said = classic("11.4.0.106", implicit + code)
-    assert said.count("2 TensorRT 11.4.0.106 has no") == 2
-    assert "explicit Q/DQ" in said
+    assert said.count("2 TensorRT 11.4.0.106") == said.count("QD-USAGE-IMPLICIT") == 2
 
 
 LOAD = """
@@ -243,13 +242,13 @@ except QdebugError as error:
 
 def test_a_missing_shared_object(classic: Run) -> None:
     said = classic("10.16.1.11", LOAD, over="")
-    assert said.startswith("3 tensorrt is installed but cannot be loaded: libnv")
-    assert "libs package" in said
+    assert said.startswith("3 ") and "libnv" in said and "QD-BACKEND-NOT-LOADABLE" in said
 
 
 def test_bindings_and_library_of_different_versions(classic: Run) -> None:
     said = classic("10.16.1.11", LOAD, over="10.9.0.34")
-    assert "3 tensorrt: the Python bindings are 10.16.1.11, the shared object is 10.9.0" in said
+    assert said.startswith("3 ") and "QD-BACKEND-VERSIONS-DIFFER" in said
+    assert "10.16.1.11" in said and "10.9.0" in said
 
 
 def test_a_library_that_gives_no_builder(classic: Run) -> None:
@@ -268,11 +267,11 @@ except QdebugError as error:
     print(error.exit_code, error)
 """
     said = classic("11.4.0.106", code)
-    assert "3 TensorRT 11.4.0.106 gives no builder" in said and "driver" in said
+    assert said.startswith("3 TensorRT 11.4.0.106") and "QD-BACKEND-VERSIONS-DIFFER" in said
 
 
 def test_one_library_per_process(classic: Run, rtx: object) -> None:
     code = LOAD + LOAD.replace('"tensorrt"', '"tensorrt-rtx"')
     said = classic("10.16.1.11", code)
     assert "version=(10, 16, 1, 11)" in said
-    assert "2 this process uses TensorRT 10.16.1.11 already, and cannot load tensorrt-rtx" in said
+    assert "QD-USAGE-TENSORRT-BOTH" in said
