@@ -145,9 +145,9 @@ class Desk:
     def refused(self, *args: object, says: Sequence[str], spawn: bool = False) -> Done:
         """Run something that must be refused: exit 2, one clear message, nothing written.
 
-        `says` is the code of the error, then names and figures that the message must hold.
+        `says` holds the code of the error, and names and figures that the message must hold.
         """
-        code, *parts = says
+        (code,) = (text for text in says if text.startswith("QD-"))
         before = self.files()
         done = (self.spawn if spawn else self.run)(*args)
         assert done.code == 2, done
@@ -156,8 +156,8 @@ class Desk:
         assert len(done.err.splitlines()) <= 4, done.err
         assert "Traceback" not in done.err and "internal" not in done.err
         assert f"[{code}]" in done.err, done.err
-        for part in parts:
-            assert part in done.err, done.err
+        for text in says:
+            assert text in done.err, done.err
         assert self.files() == before, "something was written"
         return done
 

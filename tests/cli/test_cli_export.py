@@ -37,7 +37,9 @@ def test_settings_from_a_file(calibrated: Any) -> None:
     done = calibrated.run("inspect", "--config", "inspect.yaml", "--json", "-")
     assert done.code == 0, done.err
     assert {layer["verdict"] for layer in done.json["audit"]["layers"]} == {"as-planned"}
-    calibrated.refused("inspect", "--config", "export.yaml", says=["QD-"])
+    calibrated.refused(
+        "inspect", "--config", "export.yaml", says=["QD-USAGE-CONFIG-FILE", "export.yaml:1"]
+    )
 
 
 @pytest.mark.parametrize("target", EXPORT_TARGETS)
