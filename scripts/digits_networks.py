@@ -22,7 +22,7 @@ class ConvBn(nn.Module):
             inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False
         )
         self.bn: nn.Module = nn.BatchNorm2d(outputs)
-        self.act = nn.ReLU6()
+        self.act: nn.Module = nn.ReLU6()
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.act(self.bn(self.conv(x)))

@@ -1,0 +1,254 @@
+"""Train small networks of many kinds on scikit-learn's 8x8 digits, for the benchmarks.
+
+Writes `NAME.onnx`, `NAME_calib.npz` (inputs) and `NAME_holdout.npz` (inputs, and `labels` for a
+classifier) into a folder; nothing of it is committed. Needs what `make_digits_model.py` needs, from
+which the data, their splits and the training come. One thread, 10 to 60 s for each network.
+
+    python scripts/bench/digit_zoo.py FOLDER [--only NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import zoo_networks as networks
+from digits_networks import ConvBn
+from make_digits_model import OPSET, SEED, FloatArray, IntArray, Split, load_data, shift, write_npz
+
+LEAST_QUALITY = 0.9
+"""What a network must reach in FP32 on held-out data; a benchmark on a bad one shows nothing."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network is trained for.
+
+    Attributes:
+        scene: makes the inputs and the targets of a split.
+        loss: of the outputs, given the targets.
+        quality: 0 to 1, of the outputs as arrays.
+        outputs: their names.
+    """
+
+    scene: Callable[[Split, np.random.Generator], tuple[FloatArray, FloatArray]]
+    loss: Callable[[tuple[Tensor, ...], Tensor], Tensor]
+    quality: Callable[[list[FloatArray], FloatArray], float]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is made and trained; `finish` follows the training."""
+
+    make: Callable[[], nn.Module]
+    task: Task
+    epochs: int
+    rate: float = 3e-3
+    finish: Callable[[nn.Module], nn.Module] = lambda model: model
+
+
+# --- tasks ----------------------------------------------------------------------------------
+
+
+def as_they_are(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """The images, and their labels (N x 1)."""
+    return split.images, split.labels[:, None].astype(np.float32)
+
+
+def pasted(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Each digit, 8 to 16 pixels large, anywhere in 24 x 24 pixels; its label and its box."""
+    size, count = 24, len(split.labels)
+    images = np.zeros((count, 1, size, size), np.float32)
+    boxes = np.zeros((count, 4), np.float32)
+    for i, image in enumerate(torch.from_numpy(split.images)):
+        side = int(generator.integers(8, 17))
+        top, left = generator.integers(0, size - side + 1, 2)
+        large = nn.functional.interpolate(image[None], (side, side), mode="bilinear")
+        images[i, 0, top : top + side, left : left + side] = large[0, 0].numpy()
+        boxes[i] = np.array([left, top, left + side, top + side]) / size
+    return images, np.concatenate([split.labels[:, None].astype(np.float32), boxes], axis=1)
+
+
+def segmented(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Each digit anywhere in 16 x 16 noisy pixels; for each pixel 0, or 1 + the digit's label."""
+    count = len(split.labels)
+    images = generator.uniform(0, 0.2, (count, 1, 16, 16)).astype(np.float32)
+    pixels = np.zeros((count, 16, 16), np.float32)
+    for i, image in enumerate(split.images):
+        top, left = generator.integers(0, 9, 2)
+        images[i, 0, top : top + 8, left : left + 8] += image[0]
+        ink = image[0] > 0.3
+        pixels[i, top : top + 8, left : left + 8] = ink * (1 + split.labels[i])
+    return images, pixels
+
+
+def class_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """Cross-entropy."""
+    return nn.functional.cross_entropy(outputs[0], targets[:, 0].long())
+
+
+def detection_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """Cross-entropy of the class and the distance of the box."""
+    return class_loss(outputs, targets) + 10 * nn.functional.smooth_l1_loss(
+        outputs[1], targets[:, 1:]
+    )
+
+
+def pixel_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """Cross-entropy over the pixels, those of digits weighing more."""
+    weight = torch.tensor([0.3] + [1.0] * 10)
+    return nn.functional.cross_entropy(outputs[0], targets.long(), weight=weight)
+
+
+def top1(outputs: list[FloatArray], targets: FloatArray) -> float:
+    """The share of labels that are right."""
+    return float((outputs[0].argmax(axis=1) == targets[:, 0]).mean())
+
+
+def found(outputs: list[FloatArray], targets: FloatArray) -> float:
+    """The share of images with the right label and a box that overlaps (IoU) by half or more."""
+    a, b = outputs[1], targets[:, 1:]
+    overlap = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
+    both = np.prod(np.maximum(overlap, 0), axis=1)
+    union = np.prod(a[:, 2:] - a[:, :2], axis=1) + np.prod(b[:, 2:] - b[:, :2], axis=1) - both
+    right = outputs[0].argmax(axis=1) == targets[:, 0]
+    return float((right & (both >= 0.5 * union)).mean())
+
+
+def pixels_right(outputs: list[FloatArray], targets: FloatArray) -> float:
+    """The share of the digits' pixels with the right class."""
+    ink = targets > 0
+    return float((outputs[0].argmax(axis=1) == targets)[ink].mean())
+
+
+CLASSIFY = Task(as_they_are, class_loss, top1, ("logits",))
+DETECT = Task(pasted, detection_loss, found, ("scores", "boxes"))
+SEGMENT = Task(segmented, pixel_loss, pixels_right, ("classes",))
+
+ZOO = {
+    "resnet": Recipe(networks.resnet, CLASSIFY, 40),
+    "mobilenet_silu": Recipe(lambda: networks.mobilenet(nn.SiLU, excite=False), CLASSIFY, 40),
+    "mobilenet_v3": Recipe(lambda: networks.mobilenet(nn.Hardswish, excite=True), CLASSIFY, 40),
+    "densenet": Recipe(networks.densenet, CLASSIFY, 40),
+    "wide": Recipe(networks.wide, CLASSIFY, 20, finish=networks.with_softmax),
+    "lstm": Recipe(lambda: networks.Recurrent(nn.LSTM, 32, False), CLASSIFY, 60),
+    "bigru": Recipe(lambda: networks.Recurrent(nn.GRU, 32, True), CLASSIFY, 60),
+    "vit": Recipe(networks.Vit, CLASSIFY, 120, 2e-3),
+    "mixer": Recipe(networks.Mixer, CLASSIFY, 120, 2e-3),
+    "detector": Recipe(networks.Detector, DETECT, 60),
+    "unet": Recipe(networks.Unet, SEGMENT, 40),
+}
+
+
+# --- training and export --------------------------------------------------------------------
+
+
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The outputs of a network, however many."""
+    return (outputs,) if isinstance(outputs, Tensor) else outputs
+
+
+def trained(recipe: Recipe, split: Split, batch: int = 64) -> nn.Module:
+    """The network, trained under a one-cycle schedule, in evaluation mode, BatchNorm folded.
+
+    A scene is made anew for each epoch; digits that are not placed at random move by a pixel.
+    """
+    torch.manual_seed(SEED)
+    generator, places = torch.Generator().manual_seed(SEED), np.random.default_rng(SEED)
+    model = recipe.make()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.02)
+    steps = len(split.labels) // batch
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, recipe.epochs * steps)
+    model.train()
+    for _ in range(recipe.epochs):
+        images, targets = map(torch.from_numpy, recipe.task.scene(split, places))
+        order = torch.randperm(len(images), generator=generator)
+        for chosen in order[: steps * batch].split(batch):
+            x = images[chosen]
+            x = shift(x, generator) if recipe.task is CLASSIFY else x
+            loss = recipe.task.loss(as_tuple(model(x)), targets[chosen])
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            schedule.step()
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, ConvBn):
+            module.fold()
+    return recipe.finish(model)
+
+
+def export(model: nn.Module, path: Path, example: FloatArray, outputs: tuple[str, ...]) -> None:
+    """Write `model` as ONNX with a dynamic batch axis, and check the file."""
+    torch.onnx.export(
+        model,
+        (torch.from_numpy(example),),
+        str(path),
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=["input"],
+        output_names=[*outputs],
+        dynamic_axes={name: {0: "N"} for name in ("input", *outputs)},
+    )
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+
+
+def run(path: Path, images: FloatArray) -> list[FloatArray]:
+    """The outputs of the model at `path`, by ONNX Runtime on the CPU."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return [np.asarray(a) for a in session.run(None, {"input": images})]
+
+
+def write(name: str, recipe: Recipe, folder: Path) -> float:
+    """Train and write one network with its samples; its quality in FP32 on held-out data."""
+    data, generator = load_data(SEED), np.random.default_rng(SEED + 1)
+    model = trained(recipe, data.train)
+    calibration, _ = recipe.task.scene(data.calibration, generator)
+    images, targets = recipe.task.scene(data.holdout, generator)
+    path = folder / f"{name}.onnx"
+    export(model, path, images[:2], recipe.task.outputs)
+    labels: dict[str, IntArray] = {} if recipe.task is SEGMENT else {"labels": data.holdout.labels}
+    write_npz(folder / f"{name}_calib.npz", input=calibration)
+    write_npz(folder / f"{name}_holdout.npz", input=images, **labels)
+    outputs = run(path, images)
+    for together, apart in zip(outputs, run(path, images[:1]), strict=True):
+        np.testing.assert_allclose(together[:1], apart, rtol=1e-3, atol=1e-4)
+    return recipe.task.quality(outputs, targets)
+
+
+def main() -> int:
+    """Make the networks asked for; 1 where one is too bad to be of use."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", choices=ZOO, default=[*ZOO], metavar="NAME")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    bad = 0
+    for name in arguments.only:
+        start = time.perf_counter()
+        quality = write(name, ZOO[name], arguments.folder)
+        bad += quality < LEAST_QUALITY
+        print(f"{name:16} {quality:.3f} {time.perf_counter() - start:5.0f} s", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
