@@ -256,7 +256,7 @@ def plan_ranges(
         for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
-    bound = _bind(plan.with_ranges(ranges, where), model)
+    bound = replace(_bind(plan.with_ranges(ranges, where), model), calibrated=frozenset(missing))
     return CalibratedPlan(bound, gathered, (*notes, *_notes(data, gathered, missing)))
 
 

@@ -37,6 +37,7 @@ class ModelPair:
         precisions: what each layer of the candidate runs in, by name.
         grids: what the Q/DQ pairs of the candidate round activations to, by reference tensor.
         plan: the plan that was lowered; None for a model that is already quantized.
+        calibrated: reference tensors whose range was found on this model just now.
         notes: what the reader of the result must know.
     """
 
@@ -48,6 +49,7 @@ class ModelPair:
     precisions: Mapping[str, Precision]
     grids: Mapping[str, Grid]
     plan: PrecisionPlan | None
+    calibrated: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     def reads(self, layer: str) -> frozenset[str]:
@@ -74,6 +76,7 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
         precisions=precisions,
         grids={t: symmetric_grid(amax) for t, amax in lowered.amax.items()},
         plan=bound.plan,
+        calibrated=bound.calibrated,
         notes=unconverted_notes(bound, precisions),
     )
 

@@ -68,11 +68,13 @@ class BoundPlan:
     Attributes:
         plan: the plan.
         precisions: the precision of every layer of the model, by layer name.
+        calibrated: tensors whose range was found on this model just now, and not read from a file.
     """
 
     plan: PrecisionPlan
     layers: Layers
     precisions: Mapping[str, Precision]
+    calibrated: frozenset[str] = frozenset()
 
     def layers_in(self, precision: Precision) -> list[Layer]:
         """Layers that run in `precision`, in execution order."""

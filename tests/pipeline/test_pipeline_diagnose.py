@@ -73,10 +73,22 @@ def test_underflow_is_a_share_of_the_values_that_are_not_zero(tmp_path: Path) ->
 
 
 def test_ranges_from_other_data(tmp_path: Path) -> None:
-    cause = _main(_layer(tmp_path, X, X / 10, WEIGHT))
+    cause = _main(_layer(tmp_path, X, X / 3, WEIGHT))
     assert cause.label == "unrepresentative-calibration"
     assert cause.share > 0.95
-    assert re.search("(89|9[0-2])% of its values are beyond", cause.evidence)
+    assert re.search("6[5-8]% of its values are beyond", cause.evidence)
+
+
+@pytest.mark.parametrize("factor", [1 / 10, 255])
+def test_calibration_samples_on_another_scale(tmp_path: Path, factor: float) -> None:
+    cause = _main(_layer(tmp_path, X, X * np.float32(factor), WEIGHT))
+    assert cause.label == "stale-calibration"
+    assert cause.share > 0.95
+
+
+def test_a_range_that_the_values_fill_leaves_the_rounding_of_int8(tmp_path: Path) -> None:
+    layer = _layer(tmp_path, X, X, WEIGHT)
+    assert {cause.label for cause in layer.causes} == {"rounding"}
 
 
 def test_a_calibrator_that_clips(tmp_path: Path) -> None:

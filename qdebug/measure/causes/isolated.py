@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from qdebug.measure.causes.calibration import RangeFit
 from qdebug.measure.causes.quantization import OperandPart, WeightPart, half_causes, int8_causes
 from qdebug.measure.metrics import sqnr_db
 from qdebug.measure.result import Cause
 from qdebug.measure.sums import error_energy
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.quantize import Grid, dynamic_grid
+from qdebug.plan.quantize import FloatArray, Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Array, Precision, Tensors
@@ -42,9 +43,12 @@ class _Values:
     error: float = 0.0
     nonzero: int = 0
     tiny: int = 0
+    inside: int = 0
+    channels: FloatArray | None = None
 
-    def add(self, values: Array, grid: Grid | None) -> None:
-        """Add an array; `grid` is what a Q/DQ pair rounds it to, None without one.
+    def add(self, values: Array, grid: Grid | None, axis: int | None = None) -> None:
+        """Add an array; `grid` is what a Q/DQ pair rounds it to, None without one, `axis` that of
+        its channels.
 
         In float32, in one buffer: fractions of an error need no more, and new memory is expensive.
         """
@@ -60,6 +64,8 @@ class _Values:
             self.nonzero += int(np.count_nonzero(magnitude))
             self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
             return
+        if axis is not None:
+            self._add_channels(np.abs(np.moveaxis(values, axis, 0)).reshape(values.shape[axis], -1))
         self.squares += float(exact @ exact)
         self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
         zero = int(grid.zero_point)
@@ -70,11 +76,28 @@ class _Values:
         work -= exact
         self.error += float(work @ work)
         low, high = grid.limits
+        np.abs(exact, out=work)
+        self.nonzero += int(np.count_nonzero(work))
+        eighth = np.float32(max(-low, high) / 8)
+        self.inside += int(np.count_nonzero((work > 0) & (work <= eighth)))
         if largest > min(-low, high):
             np.clip(exact, np.float32(low), np.float32(high), out=work)
             work -= exact
             self.beyond += int(np.count_nonzero(work))
             self.clip_error += float(work @ work)
+
+    def _add_channels(self, magnitudes: Array) -> None:
+        largest = magnitudes.max(axis=1).astype(np.float32)
+        known = self.channels
+        self.channels = largest if known is None else np.maximum(known, largest)
+
+    @property
+    def spread(self) -> float:
+        """The largest over the median range of the channels that are not all 0."""
+        if self.channels is None:
+            return 1.0
+        used = self.channels[self.channels > 0]
+        return float(used.max() / np.median(used)) if used.size > 1 else 1.0
 
 
 def _largest(values: Array) -> float:
@@ -113,14 +136,15 @@ class IsolatedLayer:
             values = bare.get(pair.quantized) if pair.inner else truth[pair.source]
             if values is not None and values.size:
                 grid = dynamic_grid(values) if pair.dynamic else grids.get(pair.source)
-                self._values(pair.source).add(values, grid)
+                axis = None if pair.inner else self._axis(pair.source)
+                self._values(pair.source).add(values, grid, axis)
         if self.subject.precisions[self.layer.name] is Precision.FP16:
             for tensor in (*self._reads(), self.layer.output):
                 if tensor in truth:
                     self._values(tensor).add(truth[tensor], None)
 
-    def causes(self) -> tuple[Cause, ...]:
-        """The causes of its error."""
+    def causes(self, fit: RangeFit) -> tuple[Cause, ...]:
+        """The causes of its error; `fit` is how all ranges fit the values."""
         if self.subject.precisions[self.layer.name] is Precision.FP16:
             values = self.values.values()
             nonzero = sum(v.nonzero for v in values)
@@ -132,8 +156,8 @@ class IsolatedLayer:
         parts = []
         for k, pair in enumerate(self.pairs):
             rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
-            parts.append(self._part(pair, max(0.0, whole - rest)))
-        return int8_causes(parts, self._weight(bare))
+            parts.append(self._part(pair, max(0.0, whole - rest), fit))
+        return int8_causes(parts, self._weight(bare), fit.stale)
 
     def _sums(self) -> tuple[float, float]:
         """The share of the error that inexact sums make, and the SQNR without them."""
@@ -151,7 +175,15 @@ class IsolatedLayer:
         graph = self.subject.reference
         return [t for n in self.layer.nodes for t in graph.by_name[n].reads]
 
-    def _part(self, pair: Pair, energy: float) -> OperandPart:
+    def _axis(self, tensor: str) -> int | None:
+        """Where the channels are in what the layer reads, counted from the end for a product of
+        matrices; None where they are not known."""
+        node = self.subject.reference.by_name[self.layer.name]
+        if node.op_type in ("Conv", "ConvTranspose"):
+            return 1
+        return -2 if tensor == node.inputs[1] else -1
+
+    def _part(self, pair: Pair, energy: float, fit: RangeFit) -> OperandPart:
         found = self.values.get(pair.source, _Values())
         count = max(found.count, 1)
         plan = self.subject.plan
@@ -169,6 +201,10 @@ class IsolatedLayer:
             method=planned.method if planned else "",
             inner=pair.inner,
             dynamic=pair.dynamic,
+            calibrated=pair.source in self.subject.calibrated,
+            compared=fit.tensors[pair.source].largest if pair.source in fit.tensors else 0.0,
+            in_eighth=found.inside / found.nonzero if found.nonzero else 0.0,
+            spread=found.spread,
         )
 
     def _weight(self, energy: float) -> WeightPart | None:

@@ -10,6 +10,8 @@ from qdebug.measure.result import LayerResult
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
 
+HALF_MAX = 65504.0
+"""The largest number of FP16."""
 _NO_VALUES = ("Shape", "Size")
 """What these operators read of a tensor does not depend on its values."""
 
@@ -17,10 +19,12 @@ _NO_VALUES = ("Shape", "Size")
 def contained(pair: ModelPair, results: Sequence[LayerResult]) -> list[LayerResult]:
     """`results` with `readers_sqnr_db` where the NaN or Inf of a layer end in finite layers.
 
-    A layer that reads such a tensor and yet has a finite local error was measured with the same
-    overflow in what it read: its local SQNR bounds what the overflow does. One that passes NaN or
-    Inf on (a mask added to scores) is bounded by its own readers. No bound exists where they reach
-    an output of the model, or a reader whose output is not compared.
+    A layer that reads values beyond FP16 and yet has a finite local error was measured with the
+    same overflow in what it read: its local SQNR bounds what the overflow does. Where the values
+    are within FP16 and only the candidate's are not (the root of an overflowing square), the local
+    error knows nothing of it, and the bound is all that has piled up in the reader. One that
+    passes NaN or Inf on (a mask added to scores) is bounded by its own readers. No bound exists
+    where they reach an output of the model, or a reader whose output is not compared.
     """
     by_name = {r.name: r for r in results}
     graph = pair.reference
@@ -49,6 +53,7 @@ def _bound(
     if layer.output in pair.reference.outputs:
         return None
     found = []
+    seen = results[layer.name].metrics.ref_amax > HALF_MAX
     for node in pair.reference.consumers.get(layer.output, ()):
         if node.op_type in _NO_VALUES:
             continue
@@ -56,7 +61,10 @@ def _bound(
         result = results.get(reader.name) if reader else None
         if result is None or any(t and not pair.reference.is_float(t) for t in node.outputs):
             return None
-        value = bounds.get(result.name) if _is_broken(result) else _error_db(result)
+        if _is_broken(result):
+            value = bounds.get(result.name)
+        else:
+            value = _error_db(result) if seen else result.metrics.sqnr_db
         if value is None:
             return None
         found.append(value)

@@ -6,16 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qdebug.calibrators.registry import NEVER_CLIPPING
+from qdebug.measure.causes.calibration import WIDE, WIDE_BESIDE_OTHERS
+from qdebug.measure.causes.overflow import HALF_MAX
 from qdebug.measure.result import Cause
 from qdebug.wording import option
 
 LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
-_HALF_MAX, _HALF_TINY = 65504.0, 2.0**-14
+_HALF_TINY = 2.0**-14
 _FEWEST_TINY = 0.01
 """Underflow is reported where more than this fraction of the non-zero values is tiny."""
 _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
+_MOST_OF_THEM = 0.99
+"""An eighth of a range that holds so many of the values leaves them 4 bits or less."""
+_OF_SOMETHING_ELSE = "the range does not seem to be of this network and such data"
+_MASK = 1e30
+"""What no network computes: a finite stand-in for infinity."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,10 @@ class OperandPart:
         inner: the pair lies between the layer's own nodes.
         dynamic: its range is taken anew from each execution; bounds and step are the widest.
         method: the calibrator that gave the range, "" where that is not known.
+        calibrated: the range was found on this model just now.
+        compared: the largest magnitude of the tensor in all samples compared.
+        in_eighth: share of the values other than 0 that an eighth of the range holds.
+        spread: largest over median range of its channels; 1 without channels.
     """
 
     tensor: str
@@ -46,6 +57,21 @@ class OperandPart:
     method: str = ""
     inner: bool = False
     dynamic: bool = False
+    calibrated: bool = False
+    compared: float = 0.0
+    in_eighth: float = 0.0
+    spread: float = 1.0
+
+    @property
+    def amax(self) -> float:
+        """The larger bound."""
+        return max(-self.bounds[0], self.bounds[1])
+
+    @property
+    def too_wide(self) -> float:
+        """How many times as wide as all its values the range is."""
+        largest = max(self.largest, self.compared)
+        return self.amax / largest if largest and not self.dynamic else 1.0
 
     @property
     def where(self) -> str:
@@ -75,10 +101,15 @@ class WeightPart:
     spread: float
 
 
-def int8_causes(parts: Sequence[OperandPart], weight: WeightPart | None) -> tuple[Cause, ...]:
+def int8_causes(
+    parts: Sequence[OperandPart], weight: WeightPart | None, stale: str = ""
+) -> tuple[Cause, ...]:
     """The causes of an INT8 layer's local error, the largest share first.
 
     Shares are energies measured with and without each pair, as parts of their sum.
+
+    Args:
+        stale: how the ranges show that they are of other data or of another network.
     """
     total = sum(p.energy for p in parts) + (weight.energy if weight else 0.0)
     if total <= 0:
@@ -86,7 +117,8 @@ def int8_causes(parts: Sequence[OperandPart], weight: WeightPart | None) -> tupl
     causes = []
     for part in parts:
         clipping = part.clipped_energy * part.energy / total
-        causes += [_clipping(part, clipping), _coarse(part, part.energy / total - clipping)]
+        rounding = part.energy / total - clipping
+        causes += [_clipping(part, clipping, stale), _rounding(part, rounding, stale)]
     if weight is not None:
         causes.append(_weight(weight, weight.energy / total))
     kept = [c for c in causes if (c.share or 0) >= LEAST_SHARE]
@@ -105,7 +137,7 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
         sums_db: SQNR at its output with exact sums, in dB.
     """
     causes = []
-    overflows = largest > _HALF_MAX
+    overflows = largest > HALF_MAX
     if overflows:
         # Where the overflow reaches the output, the error has no finite energy, and `sums` is 0.
         # Where it does not (a Sigmoid or a Clip reads Inf as a large value), `sums` was measured.
@@ -113,7 +145,7 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
             Cause(
                 "fp16-overflow",
                 1.0 - sums,
-                f"values reach {largest:.3g}, FP16's maximum is {_HALF_MAX:.0f}",
+                f"values reach {largest:.3g}, FP16's maximum is {HALF_MAX:.0f}",
                 "Keep the layer in FP32, or scale what it reads down.",
             )
         )
@@ -150,7 +182,7 @@ def harmless_cause(largest: float, readers_db: float) -> Cause:
     return Cause(
         "fp16-overflow",
         1.0,
-        f"values reach {largest:.3g}, FP16's maximum is {_HALF_MAX:.0f}; harmless: every layer "
+        f"values reach {largest:.3g}, FP16's maximum is {HALF_MAX:.0f}; harmless: every layer "
         f"that reads them is finite, at {readers_db:.1f} dB or better",
         "Nothing needs to be done: the overflow acts as a mask of -Inf.",
     )
@@ -184,12 +216,15 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
     )
 
 
-def _clipping(part: OperandPart, share: float) -> Cause:
+def _clipping(part: OperandPart, share: float, stale: str) -> Cause:
     evidence = (
         f"'{part.tensor}' is clipped {part.where}: {100 * part.clipped:.2g}% of its values "
         f"are beyond, up to {part.largest:.3g}"
     )
-    if part.method in NEVER_CLIPPING:
+    never = part.method in NEVER_CLIPPING
+    if stale or (never and not part.calibrated and part.too_wide < 1 / WIDE):
+        return _stale(share, evidence, stale or _OF_SOMETHING_ELSE)
+    if never:
         return Cause(
             "unrepresentative-calibration",
             share,
@@ -204,17 +239,62 @@ def _clipping(part: OperandPart, share: float) -> Cause:
     )
 
 
-def _coarse(part: OperandPart, share: float) -> Cause:
+def _rounding(part: OperandPart, share: float, stale: str) -> Cause:
+    """What the step of a pair adds: because the range does not fit the values, because a few of
+    them stretch it, or because it is INT8."""
+    if part.too_wide > (WIDE_BESIDE_OTHERS if stale else WIDE):
+        return _wide(part, share, stale)
     coarse = 100 * part.step / part.rms if part.rms else 0.0
-    return Cause(
-        "coarse-step",
-        share,
+    evidence = (
         f"'{part.tensor}' has an rms of {part.rms:.3g} in a range of {part.extent}: "
-        f"one step is {'up to ' if part.dynamic else ''}{part.step:.2g}, {coarse:.2g}% of the rms",
-        "It is rounded between the nodes of one layer: fold BatchNormalization before quantizing, "
-        "or leave this tensor in floating point."
-        if part.inner
-        else "Try a calibrator that cuts outliers (mse, percentile), or pin the layer.",
+        f"one step is {'up to ' if part.dynamic else ''}{part.step:.2g}, {coarse:.2g}% of the rms"
+    )
+    stretched = _stretched(part)
+    remedy = "Try a calibrator that cuts outliers (mse, percentile), or pin the layer."
+    if part.inner:
+        remedy = (
+            "It is rounded between the nodes of one layer: fold BatchNormalization before "
+            "quantizing, or leave this tensor in floating point."
+        )
+    elif not stretched:
+        remedy = "This is INT8's own error: pin the layer, or use quantization-aware training."
+    if stretched:
+        return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy)
+    return Cause("rounding", share, evidence, remedy)
+
+
+def _stretched(part: OperandPart) -> str:
+    """What stretches the range beyond the bulk of the values, "" where nothing does."""
+    if part.largest > _MASK:
+        return "it holds a mask, which no range can hold beside other values"
+    if part.spread > _UNEQUAL:
+        return f"its widest channel has {part.spread:.3g} times the range of the median one"
+    if part.in_eighth > _MOST_OF_THEM:
+        return f"an eighth of that range holds {100 * part.in_eighth:.3g}% of its values"
+    return ""
+
+
+def _wide(part: OperandPart, share: float, stale: str) -> Cause:
+    evidence = (
+        f"'{part.tensor}' has a range of {part.extent}, {part.too_wide:.3g} times as wide as "
+        f"the largest value compared, {max(part.largest, part.compared):.3g}"
+    )
+    if part.calibrated and not stale:
+        return Cause(
+            "unrepresentative-calibration",
+            share,
+            f"{evidence}: the calibration samples reach further",
+            "Calibrate on samples like those compared, or with a calibrator that cuts outliers.",
+        )
+    return _stale(share, evidence, stale or _OF_SOMETHING_ELSE)
+
+
+def _stale(share: float, evidence: str, why: str) -> Cause:
+    return Cause(
+        "stale-calibration",
+        share,
+        f"{evidence}; {why}",
+        "Calibrate this model anew, on samples prepared as those it will see.",
     )
 
 
@@ -229,7 +309,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         )
     scales = "one scale" if weight.channels == 1 else f"{weight.channels} scales"
     return Cause(
-        "coarse-step",
+        "rounding",
         share,
         f"caused by rounding its weight ({scales})",
         "Pin the layer, or use quantization-aware training.",

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+import numpy as np
 import onnx
 
+from qdebug.calibrators.registry import NEVER_CLIPPING
+from qdebug.measure.causes.calibration import Fitted, RangeFit
 from qdebug.measure.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
 from qdebug.measure.causes.quantization import harmless_cause, inherited_cause
 from qdebug.measure.compare import REFERENCE
 from qdebug.measure.result import Cause, LayerResult, TensorResult
+from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch, Samples
 from qdebug.model.samples.subset import SampleSubset
@@ -29,6 +33,7 @@ _MOST_SAMPLES, _LEAST_SAMPLES = 16, 2
 _ENOUGH_VALUES = 4 << 20
 """This many values suffice to explain an error, but at least two samples are examined. Of small
 activations more are, since they cost nothing."""
+_SAME_VALUES = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _GOOD_DB = 60.0
 """A layer whose own error is smaller needs no explanation."""
 
@@ -50,7 +55,9 @@ def diagnosed(
     wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
     chosen = _spread(batches[:: max(1, len(batches) // few)][:few])
-    own = _own_causes(context, pair, samples, chosen, wanted) if wanted else {}
+    largest = {r.tensor: r.metrics.ref_amax for r in layers}
+    largest |= {t.name: t.metrics.ref_amax for t in tensors}
+    own = _own_causes(context, pair, samples, chosen, wanted, largest) if wanted else {}
     noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
     return tuple(
         replace(r, causes=(*own.get(r.name, ()), *_inherited(pair, r, noise))) for r in layers
@@ -79,6 +86,7 @@ def _own_causes(
     samples: Samples,
     batches: Sequence[Batch],
     wanted: Sequence[Layer],
+    largest: Mapping[str, float],
 ) -> dict[str, tuple[Cause, ...]]:
     local = cut_layers(pair.reference, pair.candidate, wanted)
     if local is None:
@@ -104,16 +112,48 @@ def _own_causes(
         for name, session in zip(names, others, strict=True):
             runs[name] = fed_by_reference(local, session)
         seen = values = 0
+        fed: dict[str, float] = {}
         for executed in executed_batches(SampleSubset(samples, tuple(batches)), runs, 1):
             truth = {**executed.feeds, **executed.reference}
             results = {name: executed.of(name) for name in names}
+            for name, array in executed.feeds.items():
+                fed[name] = max(fed.get(name, 0.0), float(np.abs(array).max(initial=0)))
             for name, layer in isolated.items():
                 layer.add(truth, results, local.outputs[name])
             seen += executed.batch.count
             values += sum(array.size for array in truth.values())
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
-    return {name: layer.causes() for name, layer in isolated.items()}
+    fit = _range_fit(pair, largest, fed)
+    return {name: layer.causes(fit) for name, layer in isolated.items()}
+
+
+def _range_fit(pair: ModelPair, largest: Mapping[str, float], fed: Mapping[str, float]) -> RangeFit:
+    """The ranges of all quantized activations beside their values: `largest` magnitudes, those of
+    the inputs `fed`."""
+    methods = {name: entry.method for name, entry in pair.plan.tensors.items()} if pair.plan else {}
+    fitted = {}
+    for tensor, grid in pair.grids.items():
+        values = largest.get(tensor, fed.get(tensor, 0.0))
+        amax = max(-grid.shown[0], grid.shown[1])
+        if values > 0 and amax > 0 and np.isfinite(values):
+            fitted[tensor] = Fitted(
+                amax=amax,
+                largest=values,
+                calibrated=tensor in pair.calibrated,
+                clips=methods.get(tensor) not in NEVER_CLIPPING,
+                is_input=_origin(pair.reference, tensor) in fed,
+            )
+    return RangeFit(fitted)
+
+
+def _origin(graph: Graph, tensor: str) -> str:
+    """The tensor whose values `tensor` has, in another order or shape."""
+    node = graph.producers.get(tensor)
+    while node is not None and node.op_type in _SAME_VALUES:
+        tensor = node.inputs[0]
+        node = graph.producers.get(tensor)
+    return tensor
 
 
 def _variants(
