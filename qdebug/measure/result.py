@@ -114,6 +114,41 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
+class TensorMatch:
+    """A tensor of the FP32 model and what stands for it in the quantized model.
+
+    Attributes:
+        how: what they were matched by: name, structure or weight.
+        transformation: what is done to the candidate's values before they are compared, such as
+            "after Relu"; "" for nothing.
+        proven: without rounding, and from the same inputs, they were equal on the samples.
+        reason: why that is not so.
+    """
+
+    tensor: str
+    candidate: str
+    how: str
+    transformation: str
+    proven: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """How the tensors of a quantized model and of its FP32 model were matched.
+
+    Attributes:
+        samples: how many the proof looked at.
+        matches: in execution order.
+        unmatched: tensors of the FP32 model that nothing stands for, and why.
+    """
+
+    samples: int
+    matches: tuple[TensorMatch, ...]
+    unmatched: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True)
 class GateVerdict:
     """Whether the gate held.
 
@@ -140,6 +175,7 @@ class CompareResult(Result):
         layers: every layer whose output was compared, worst first.
         tensors: every compared tensor, in execution order.
         skipped: tensors that have no error, and why.
+        correspondence: how the tensors were matched; null where one model was made from the other.
         engine: what is known of the engine; null where none was built.
         run_file: the file that was written; None for none.
     """
@@ -160,6 +196,7 @@ class CompareResult(Result):
     tensors: tuple[TensorResult, ...]
     first_divergence: Divergence | None
     skipped: tuple[Skipped, ...]
+    correspondence: Correspondence | None = None
     notes: tuple[str, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
     engine: EngineReport | None = None

@@ -54,13 +54,15 @@ class Graph:
 
     @cached_property
     def initializers(self) -> Mapping[str, TensorProto]:
-        """Constants by name: initializers, and outputs of Constant nodes."""
+        """Constants by name: initializers, outputs of Constant nodes, and copies of both."""
         constants = {t.name: t for t in self.proto.graph.initializer}
         for node in self.proto.graph.node:
             if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
                 value = _constant_value(node)
                 if value is not None:
                     constants[node.output[0]] = value
+            elif node.op_type == "Identity" and node.input[0] in constants:
+                constants[node.output[0]] = constants[node.input[0]]
         return constants
 
     @cached_property

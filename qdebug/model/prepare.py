@@ -81,7 +81,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
 
 
 def _is_quantized(node: onnx.NodeProto) -> bool:
-    return node.op_type in _QUANTIZE_OPS or node.op_type.startswith("QLinear")
+    return node.op_type in _QUANTIZE_OPS or str(node.op_type).startswith("QLinear")
 
 
 def _check_inputs(file: ModelFile, proto: onnx.ModelProto) -> None:

@@ -25,6 +25,7 @@ from qdebug.model.samples.subset import SampleSubset, first, is_whole, whole
 from qdebug.pipeline.absorbed import guess_absorbed
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
+from qdebug.pipeline.proof import proven
 from qdebug.plan.lower import check_ranges, required_opset
 from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
 from qdebug.plan.plan import (
@@ -167,7 +168,8 @@ def _built(
             return Built(_noted(quantized_pair(model, guessed=guessed), notes))
         with given_by("reference"):
             reference = prepare_model(read_model(settings.reference)).graph
-        return Built(_noted(quantized_pair(model, reference, settings.reference), notes))
+        pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
+        return Built(_noted(pair, notes))
     if names_model(settings.reference):
         raise UsageError(
             f"{option('reference')}: {settings.model} is an FP32 model and is its own reference",

@@ -12,12 +12,13 @@ from qdebug.errors import PlanError, UsageError
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer, Layers, find_layers
 from qdebug.model.prepare import Model
+from qdebug.plan.correspond import Alignment, Proof, align
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import BoundPlan, PrecisionPlan
 from qdebug.plan.quantize import Grid, grid_of, symmetric_grid
 from qdebug.plan.rewrite.cut import INSERTED_OPS
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
-from qdebug.plan.rewrite.restore import Absorbed, absorbed_of, restore
+from qdebug.plan.rewrite.restore import Absorbed, restore
 from qdebug.plan.rewrite.strip import strip_qdq
 from qdebug.plan.unconverted import unconverted_notes
 from qdebug.types import Precision
@@ -39,6 +40,9 @@ class ModelPair:
         plan: the plan that was lowered; None for a model that is already quantized.
         calibrated: reference tensors whose range was found on this model just now.
         notes: what the reader of the result must know.
+        aligned: how the tensors of a quantized model and of its FP32 model were matched; None where
+            the candidate was made from the reference, or the reference from the candidate.
+        proof: which of these matches samples prove.
     """
 
     model: Model
@@ -51,6 +55,13 @@ class ModelPair:
     plan: PrecisionPlan | None
     calibrated: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    aligned: Alignment | None = None
+    proof: Proof | None = None
+
+    @property
+    def refuted(self) -> frozenset[str]:
+        """Reference tensors whose namesake in the candidate is something else."""
+        return frozenset(u.tensor for u in self.proof.refuted) if self.proof else frozenset()
 
     def reads(self, layer: str) -> frozenset[str]:
         """The reference tensors that a layer reads, except those between its own nodes."""
@@ -112,8 +123,11 @@ def quantized_pair(
         PlanError: the reference given shares no tensor with the model.
         ModelError: the model has no FP32 form.
     """
-    candidate = model.graph
-    missing = list(guessed) if reference is None else absorbed_of(reference, candidate)[0]
+    candidate, missing, aligned = model.graph, tuple(guessed), None
+    if reference is not None:
+        _check_inputs(model, reference, reference_path)
+        aligned = align(reference, candidate)
+        candidate, missing = aligned.graph, aligned.absorbed
     if missing:
         candidate = _typed(restore(candidate, missing))
     notes = _restored_note(missing, known=reference is not None)
@@ -124,13 +138,12 @@ def quantized_pair(
             "the rounding of weights stored as INT8; "
             f"{option('reference', 'FP32.onnx')} shows it.",
         )
-    _check_inputs(model, reference, reference_path)
     layers = find_layers(reference)
     known = set(candidate.producers)
     tensors = {t: t for t in reference.activations() if t in known}
     if not tensors:
         raise PlanError(
-            f"{reference_path} and {model.file.path} share no tensor name",
+            f"{reference_path} and {model.file.path} have no tensor in common",
             "Give the FP32 model that the quantized one was made from.",
             code="QD-PLAN-NO-COMMON-TENSOR",
         )
@@ -144,6 +157,7 @@ def quantized_pair(
         grids=_found_grids(candidate),
         plan=None,
         notes=notes,
+        aligned=aligned,
     )
 
 

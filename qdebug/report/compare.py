@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
-from qdebug.measure.result import CompareResult, LayerResult
+from qdebug.measure.result import CompareResult, Correspondence, LayerResult
 from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.report.engine import doubt, engine_blocks
 from qdebug.report.words import FP16_KERNELS, figure, in_decibels, number, printable
@@ -54,7 +55,7 @@ def view(result: CompareResult, *, top: int = 10) -> list[Block]:
         blocks += [Line("Why", "title"), *reasons, Line()]
     if result.engine is not None:
         blocks += engine_blocks(result.engine, _MOST_MISMATCHES)
-    blocks += notes(result.notes)
+    blocks += notes((*result.notes, *_unlike(result)))
     blocks.append(conditions(result.conditions))
     blocks.append(_verdict(result))
     return blocks
@@ -95,9 +96,41 @@ def _facts(result: CompareResult) -> Iterator[tuple[str, str]]:
         yield "NaN or Inf", text
     if result.fp16_kernels is not None:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
+    if result.correspondence is not None:
+        yield "matched", _matched(result.correspondence)
     text = f"{counted(len(result.tensors), 'tensor')} of {counted(len(result.layers), 'layer')}"
     skipped = sum(1 for s in result.skipped if s.reason != "not floating point")
     yield "compared", text + (f"; {skipped} skipped (the JSON says why)" if skipped else "")
+
+
+def _matched(found: Correspondence) -> str:
+    """How the tensors of the two models were matched, and whether that is proven."""
+    matches = found.matches
+    other = Counter(m.how for m in matches if m.how != "name")
+    done = Counter(m.transformation for m in matches if m.transformation)
+    parts = [f"{n} by {how}" for how, n in other.items()]
+    parts += [f"{n} {what}" for what, n in done.items()]
+    proven = sum(m.proven for m in matches)
+    wrong = len(matches) - proven
+    judged = "all proven" if not wrong else f"{proven} proven, {wrong} not"
+    text = counted(len(matches), "tensor") + (f" ({', '.join(parts)})" if parts else "")
+    return f"{text}; {judged} on {counted(found.samples, 'sample')}"
+
+
+def _unlike(result: CompareResult) -> Iterator[str]:
+    """Notes on tensors that do not correspond, and on those of which it is not proven."""
+    found = result.correspondence
+    if found is None:
+        return
+    wrong = [(m.tensor, m.reason) for m in found.matches if not m.proven]
+    for what, listed in (
+        ("No counterpart", [(u.tensor, u.reason) for u in found.unmatched]),
+        ("Not proven to be the same quantity", wrong),
+    ):
+        if listed:
+            tensor, reason = listed[0]
+            more = f" ({len(listed) - 1} more in the JSON)" if len(listed) > 1 else ""
+            yield f"{what}: '{tensor}': {reason}{more}."
 
 
 def _metrics_text(metrics: Metrics) -> str:

@@ -64,6 +64,7 @@ def test_keys_and_types(desk: Any) -> None:
             "tensors": list,
             "first_divergence": (dict, type(None)),
             "skipped": list,
+            "correspondence": type(None),
             "notes": list,
             "timings_s": dict,
             "engine": type(None),

@@ -102,7 +102,9 @@ def test_a_quantized_model_against_its_fp32_model_equals_the_plans_own_run(
     done = desk.run("compare", *args)
     result = done.json
     assert result["notes"] == []
-    skip = ("model", "layers")
+    found = result["correspondence"]
+    assert not found["unmatched"] and all(m["proven"] for m in found["matches"])
+    skip = ("model", "layers", "correspondence")
     assert numbers(result, but=skip) == numbers(exported, but=skip)
     mine = {x["name"]: x for x in result["layers"]}
     for layer in exported["layers"]:

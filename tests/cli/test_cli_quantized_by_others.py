@@ -170,3 +170,43 @@ def test_a_gate_never_passes_because_nothing_was_quantized(desk: Any, make: Any)
     assert done.code == 0 and "nothing runs in INT8" in json.loads(done.out)["notes"][0]
     assert desk.run(*run, "--precision", "fp16").code == 0  # FP16 takes them
     assert desk.run(*run, "--precision", "fp32").code == 0  # and FP32 was asked for
+
+
+def test_the_qoperator_format_says_what_the_qdq_format_says(
+    desk: Any, quantized: dict[str, str]
+) -> None:
+    """The same scales in both formats: every tensor and layer has nearly the same error."""
+    both = [_compared(desk, quantized[way], "--reference", CNN) for way in ("qdq", "qoperator")]
+    for found in both:
+        assert not found["skipped"] and len(found["tensors"]) == 32
+        matches = found["correspondence"]["matches"]
+        assert len(matches) == 32 and all(m["proven"] and not m["reason"] for m in matches)
+        assert sum(m["transformation"] == "after Relu6" for m in matches) == 13
+        assert not found["correspondence"]["unmatched"]
+    first, second = ({x["name"]: x for x in f["layers"]} for f in both)
+    assert first.keys() == second.keys()
+    for name, layer in first.items():
+        if layer["local_sqnr_db"] is not None:
+            assert abs(layer["local_sqnr_db"] - second[name]["local_sqnr_db"]) < 1
+    how = [{m["how"] for m in f["correspondence"]["matches"]} for f in both]
+    assert how == [{"name", "structure"}, {"name", "structure"}]
+
+
+def test_what_does_not_correspond_is_shown(desk: Any, quantized: dict[str, str]) -> None:
+    """The FP32 model has another activation than the quantizer's codes allow."""
+    plain = onnx.load(CNN)
+    leaky = next(n for n in plain.graph.node if n.op_type == "Clip")
+    del leaky.input[1:]
+    leaky.op_type = "LeakyRelu"
+    desk.save(plain, "leaky.onnx")
+    found = _compared(desk, quantized["qdq"], "--reference", "leaky.onnx")
+    (wrong,) = found["correspondence"]["unmatched"]
+    assert wrong["tensor"] == leaky.output[0]
+    assert leaky.output[0] not in {t["name"] for t in found["tensors"]}
+    assert leaky.output[0] in {s["tensor"] for s in found["skipped"]}
+    assert leaky.output[0] not in {x["tensor"] for x in found["layers"]}
+    done = desk.run(
+        "compare", quantized["qdq"], "--inputs", HOLDOUT, "--samples", "8", "--reference",
+        "leaky.onnx",
+    )  # fmt: skip
+    assert "No counterpart" in done.out and "matched" in done.out

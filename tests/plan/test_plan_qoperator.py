@@ -114,7 +114,7 @@ def unary(op: str, **attributes: Any) -> Callable[[Draw], Case]:
     def build(d: Draw) -> Case:
         x = d.tensor("x", (2, 3, 6, 6))
         bounded = op in ("QLinearSigmoid", "QLinearSoftmax")
-        typical = 1 / 256 if bounded else float(d.constants["x_s"]) * 0.7
+        typical = 1 / 256 if bounded else float(d.constants["x_s"]) * 0.7310585
         return d.case(op, [*x, *d.result(typical)], **attributes)
 
     return build

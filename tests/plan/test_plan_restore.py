@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.restore import absorbed_of, guessed, restore, suspects
+from qdebug.plan.correspond import align
+from qdebug.plan.rewrite.restore import guessed, restore, suspects
 
 F32 = np.float32
 
@@ -60,11 +61,11 @@ def test_put_back_without_changing_a_bit(
     proto = _quantized(kit, scale, zero, named)
     proto.opset_import[0].version = opset
     reference, quantized = _graphs(kit, _reference(kit, op, high), proto)
-    missing, wrong = absorbed_of(reference, quantized)
-    assert not wrong
-    (item,) = missing
+    found = align(reference, quantized)
+    assert not found.unmatched
+    (item,) = found.absorbed
     assert item.what == ("Relu" if op == "Relu" else "Relu6")
-    restored = restore(quantized, missing)
+    restored = restore(found.graph, found.absorbed)
     assert kit.ops(restored) == ["Conv", op, "QuantizeLinear", "DequantizeLinear", "Conv"]
     x = np.array([-1e6, -0.01, 1.27, 9], F32).reshape(1, 1, 2, 2)
     found = kit.run(restored, {"x": x}, ["c", "r", "d"])
@@ -88,15 +89,15 @@ def test_a_range_that_is_not_the_activation(
     kit: SimpleNamespace, op: str, high: float | None, scale: float, zero: Any
 ) -> None:
     graphs = _graphs(kit, _reference(kit, op, high), _quantized(kit, scale, zero))
-    missing, wrong = absorbed_of(*graphs)
-    assert not missing and [w.tensor for w in wrong] == ["r"]
+    found = align(*graphs)
+    assert not found.absorbed and [u.tensor for u in found.unmatched] == ["r"]
 
 
 def test_another_reader_keeps_it_out(kit: SimpleNamespace) -> None:
     proto = _quantized(kit, 0.1, np.array(0, np.uint8))
     proto.graph.node.append(kit.node("Exp", ["r"], ["e"], "exp"))
     reference, quantized = _graphs(kit, _reference(kit, "Relu", None), proto)
-    assert absorbed_of(reference, quantized)[0] == [] and suspects(quantized) == {}
+    assert align(reference, quantized).absorbed == () and suspects(quantized) == {}
 
 
 def test_what_it_may_have_been_without_the_reference(kit: SimpleNamespace) -> None:

@@ -136,6 +136,8 @@ class IsolatedLayer:
             values = bare.get(pair.quantized) if pair.inner else truth[pair.source]
             if values is not None and values.size:
                 grid = dynamic_grid(values) if pair.dynamic else grids.get(pair.source)
+                if pair.bounds is not None and pair.bounds != (None, None):
+                    values = np.clip(values, *pair.bounds)
                 axis = None if pair.inner else self._axis(pair.source)
                 self._values(pair.source).add(values, grid, axis)
         if self.subject.precisions[self.layer.name] is Precision.FP16:
@@ -199,7 +201,7 @@ class IsolatedLayer:
             clipped=found.beyond / count,
             clipped_energy=min(1.0, found.clip_error / found.error) if found.error else 0.0,
             method=planned.method if planned else "",
-            inner=pair.inner,
+            inner=pair.inner and pair.bounds is None,
             dynamic=pair.dynamic,
             calibrated=pair.source in self.subject.calibrated,
             compared=fit.tensors[pair.source].largest if pair.source in fit.tensors else 0.0,
@@ -209,8 +211,9 @@ class IsolatedLayer:
 
     def _weight(self, energy: float) -> WeightPart | None:
         graph = self.subject.reference
+        changed = self._changed()
         if self.layer.weight is None:
-            return None
+            return WeightPart(energy, 1, 1.0, changed) if changed else None
         values = graph.constant(self.layer.weight)
         if values is None:
             return None
@@ -220,7 +223,12 @@ class IsolatedLayer:
             channels = np.abs(np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1))
             ranges = channels.max(axis=1)
             spread = float(ranges.max() / np.median(ranges)) if np.median(ranges) else np.inf
-        return WeightPart(energy, self._scales(), spread)
+        return WeightPart(energy, self._scales(), spread, changed)
+
+    def _changed(self) -> str:
+        proof = self.subject.proof
+        changed = proof.changed if proof else {}
+        return next((changed[n] for n in self.layer.nodes if n in changed), "")
 
     def _scales(self) -> int:
         """How many scales the candidate has for the weight."""

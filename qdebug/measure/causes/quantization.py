@@ -94,11 +94,13 @@ class WeightPart:
         energy: its part of Σerr² at the layer's output.
         channels: scales it has; 1 for one per tensor.
         spread: largest over median range of its channels; 1 without channels.
+        changed: what is no rounding among the layer's constants, for people; "" for nothing.
     """
 
     energy: float
     channels: int
     spread: float
+    changed: str = ""
 
 
 def int8_causes(
@@ -253,8 +255,8 @@ def _rounding(part: OperandPart, share: float, stale: str) -> Cause:
     remedy = "Try a calibrator that cuts outliers (mse, percentile), or pin the layer."
     if part.inner:
         remedy = (
-            "It is rounded between the nodes of one layer: fold BatchNormalization before "
-            "quantizing, or leave this tensor in floating point."
+            "It is rounded between the nodes of one layer: leave it in floating point, or fold "
+            "BatchNormalization before quantizing."
         )
     elif not stretched:
         remedy = "This is INT8's own error: pin the layer, or use quantization-aware training."
@@ -299,6 +301,13 @@ def _stale(share: float, evidence: str, why: str) -> Cause:
 
 
 def _weight(weight: WeightPart, share: float) -> Cause:
+    if weight.changed:
+        return Cause(
+            "other-weights",
+            share,
+            f"its {weight.changed}: trained, equalized or corrected since",
+            "Compare with the FP32 model that exactly these weights were quantized from.",
+        )
     if weight.channels == 1 and weight.spread > _UNEQUAL:
         return Cause(
             "weight-range",

@@ -30,6 +30,7 @@ from qdebug.pipeline.compare.gate import (
 from qdebug.pipeline.compare.lockstep import StoredReference, open_lockstep
 from qdebug.pipeline.compare.results import (
     all_skipped,
+    correspondence,
     first_divergence,
     layer_results,
     overflow_notes,
@@ -245,6 +246,7 @@ def _result(
         tensors=tensors,
         first_divergence=first_divergence(layers, pair),
         skipped=all_skipped(pair, errors, not_float),
+        correspondence=correspondence(pair),
         metric=task,
         notes=(*pair.notes, *overflow_notes(finals, layers)),
         fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,

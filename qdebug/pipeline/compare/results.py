@@ -10,11 +10,14 @@ from qdebug.measure.causes.overflow import contained
 from qdebug.measure.compare import ErrorTotals, skipped_tensors
 from qdebug.measure.metrics import metrics_of, sqnr_db
 from qdebug.measure.result import (
+    Correspondence,
     Divergence,
     LayerResult,
+    TensorMatch,
     TensorResult,
 )
 from qdebug.model.layers import Layer
+from qdebug.plan.correspond import Unmatched
 from qdebug.plan.pair import ModelPair
 from qdebug.types import Precision, Skipped
 
@@ -36,7 +39,7 @@ def layer_results(pair: ModelPair, errors: ErrorTotals) -> tuple[LayerResult, ..
     results = [
         _layer_result(pair, errors, layer)
         for layer in pair.layers
-        if layer.output in errors.tensors
+        if layer.output in errors.tensors and layer.output not in pair.refuted
     ]
     ranked = sorted(contained(pair, results), key=_badness)
     return tuple(replace(result, rank=i) for i, result in enumerate(ranked, start=1))
@@ -88,6 +91,7 @@ def all_skipped(
     """Tensors of the reference that have no error, with the reason."""
     skipped = list(skipped_tensors(errors))
     skipped += [Skipped(t, "not floating point") for t in not_float]
+    told = {u.tensor: u.reason for u in (*_unmatched(pair), *_refuted(pair))}
     known = {*pair.tensors, *(s.tensor for s in skipped)}
     for node in pair.reference.nodes:
         if node.op_type == "Constant":
@@ -96,8 +100,40 @@ def all_skipped(
             if tensor and tensor not in known:
                 is_float = pair.reference.is_float(tensor)
                 reason = "not in the candidate" if is_float else "not floating point"
+                reason = told.get(tensor, reason)
                 skipped.append(Skipped(tensor, reason))
     return tuple(skipped)
+
+
+def correspondence(pair: ModelPair) -> Correspondence | None:
+    """How the tensors of a quantized model and of its FP32 model were matched; None where one was
+    made from the other."""
+    if pair.aligned is None or pair.proof is None:
+        return None
+    proof = pair.proof
+    proven = set(proof.proven)
+    wrong = {u.tensor: u.reason for u in proof.refuted}
+    matches = [
+        TensorMatch(
+            tensor=m.tensor,
+            candidate=m.candidate,
+            how=str(m.how),
+            transformation=m.transformation,
+            proven=m.tensor in proven,
+            reason=wrong.get(m.tensor) or proof.unproven.get(m.tensor, ""),
+        )
+        for m in pair.aligned.matches
+    ]
+    unmatched = tuple(Skipped(u.tensor, u.reason) for u in pair.aligned.unmatched)
+    return Correspondence(proof.samples, tuple(matches), unmatched)
+
+
+def _unmatched(pair: ModelPair) -> Sequence[Unmatched]:
+    return pair.aligned.unmatched if pair.aligned else ()
+
+
+def _refuted(pair: ModelPair) -> Sequence[Unmatched]:
+    return pair.proof.refuted if pair.proof else ()
 
 
 def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerResult:

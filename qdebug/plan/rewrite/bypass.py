@@ -12,6 +12,7 @@ from qdebug.model.graph import Graph, Node
 from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.cut import LocalGraph
 from qdebug.plan.rewrite.edit import Editor, copy_node
+from qdebug.plan.rewrite.restore import bounds_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Pair:
         restored: the output of DequantizeLinear.
         inner: it rounds what the layer itself computes.
         dynamic: its range is taken from the values of each execution.
+        bounds: of the Relu or Clip that alone reads what it restores, None for none: beyond them
+            its error does not matter.
     """
 
     source: str
@@ -31,6 +34,7 @@ class Pair:
     restored: str
     inner: bool = False
     dynamic: bool = False
+    bounds: tuple[float | None, float | None] | None = None
 
 
 def pairs_of(local: LocalGraph) -> dict[str, tuple[Pair, ...]]:
@@ -56,9 +60,16 @@ def bypass(
         instead = {pair.restored: pair.quantized for pair in pairs}
         for node in _branch(graph, local.outputs[layer]):
             plain.setdefault(node.name, {}).update(instead)
+    final = set(local.outputs.values())
+    last = {p.restored: p for pairs in chosen.values() for p in pairs if p.restored in final}
     editor = Editor(graph)
     casts: dict[tuple[str, int], str] = {}
     for proto in graph.proto.graph.node:
+        if proto.output[0] in last:  # nothing reads the pair: it is what the layer gives
+            pair = last[proto.output[0]]
+            kind = graph.types.get(pair.restored, onnx.TensorProto.FLOAT)
+            editor.add("Cast", pair.quantized, output=pair.restored, name=proto.name, to=kind)
+            continue
         node_copy = copy_node(proto)
         for i, tensor in enumerate(proto.input):
             source = plain.get(proto.name, {}).get(tensor)
@@ -104,14 +115,16 @@ def _pairs(graph: Graph, local: LocalGraph, output: str) -> tuple[Pair, ...]:
             continue  # the codes of a weight
         dynamic = quantizer.op_type == "DynamicQuantizeLinear"
         restored, source = node.outputs[0], quantizer.inputs[0]
+        readers = graph.consumers.get(restored, ())
+        bounds = bounds_of(graph, readers[0]) if len(readers) == 1 else None
         inner = local.originals.get(source)
         if inner is not None:
-            found[restored] = Pair(inner, source, restored, inner=True, dynamic=dynamic)
+            found[restored] = Pair(inner, source, restored, True, dynamic, bounds)
             continue
         origin = graph.producers.get(source)
         while origin is not None and origin.op_type in ("Cast", "Identity"):
             source = origin.inputs[0]
             origin = graph.producers.get(source)
         if origin is None and source not in graph.initializers:
-            found[restored] = Pair(source, quantizer.inputs[0], restored, dynamic=dynamic)
+            found[restored] = Pair(source, quantizer.inputs[0], restored, False, dynamic, bounds)
     return tuple(found.values())

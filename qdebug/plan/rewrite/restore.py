@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.quantize import Grid, grid_of
+from qdebug.plan.quantize import QUANTIZERS, Grid, grid_of
+from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
 
 RELU, CLIP = "Relu", "Clip"
@@ -52,40 +53,6 @@ class Absorbed:
         return f"{CLIP}({low}, {high})"
 
 
-@dataclass(frozen=True)
-class NotNeutral:
-    """An activation that is missing, and whose place another quantizer's range does not take."""
-
-    tensor: str
-    what: str
-
-
-def absorbed_of(reference: Graph, quantized: Graph) -> tuple[list[Absorbed], list[NotNeutral]]:
-    """The activations of the FP32 `reference` that `quantized` lacks: those that its quantizers
-    take the place of, and those that they do not."""
-    found: list[Absorbed] = []
-    wrong: list[NotNeutral] = []
-    for node in reference.nodes:
-        bounds = bounds_of(reference, node)
-        if bounds is None or node.name in quantized.by_name:
-            continue
-        before, after = node.inputs[0], node.outputs[0]
-        maker = quantized.producers.get(after)
-        if maker is None:
-            source = before if before in quantized.producers else ""
-        else:
-            known = maker.op_type in (RELU, CLIP, "DequantizeLinear")
-            source = "" if known else after
-        if not source:
-            continue
-        missing = Absorbed(source, *bounds, before, after, node.name)
-        if _is_neutral(quantized, missing):
-            found.append(missing)
-        else:
-            wrong.append(NotNeutral(after, missing.what))
-    return found, wrong
-
-
 def bounds_of(graph: Graph, node: Node) -> tuple[float | None, float | None] | None:
     """The bounds of a Relu or a Clip; None for another operator, or for bounds that are
     computed."""
@@ -93,9 +60,10 @@ def bounds_of(graph: Graph, node: Node) -> tuple[float | None, float | None] | N
         return None
     if node.op_type == RELU:
         return 0.0, None
+    values = ConstantValues(graph)
     bounds: list[float | None] = []
     for tensor in (*node.inputs[1:3], "", "")[:2]:
-        value = graph.constant(tensor) if tensor else None
+        value = values.value(tensor) if tensor and values.is_constant(tensor) else None
         if tensor and (value is None or value.size != 1):
             return None
         bounds.append(None if value is None else float(value.reshape(())))
@@ -113,9 +81,24 @@ def suspects(quantized: Graph) -> dict[str, Grid]:
         bounds = bounds_of(quantized, maker)
         if bounds is not None and bounds[0] is not None and bounds[0] >= 0:
             continue
-        if all(g.axis is None and int(g.zero_point) == g.lowest for g in grids):
+        ends = all(g.axis is None and int(g.zero_point) == g.lowest for g in grids)
+        if ends and not _clipped_afterwards(quantized, tensor):
             found[tensor] = grids[0]
     return found
+
+
+def _clipped_afterwards(graph: Graph, tensor: str) -> bool:
+    """Whether the activation is still there: all that reads the quantized values cuts off what is
+    negative."""
+    waiting, readers = [tensor], []
+    while waiting:
+        for node in graph.consumers.get(waiting.pop(), ()):
+            if node.op_type in {*QUANTIZERS, "DequantizeLinear"}:
+                waiting += node.outputs
+            else:
+                readers.append(node)
+    bounds = [bounds_of(graph, node) for node in readers]
+    return bool(bounds) and all(b is not None and b[0] is not None and b[0] >= 0 for b in bounds)
 
 
 def guessed(tensors: Sequence[str], grids: Mapping[str, Grid]) -> list[Absorbed]:
@@ -176,7 +159,9 @@ def _add_activation(editor: Editor, item: Absorbed, before: str, after: str) -> 
     editor.add(CLIP, before, *bounds, output=after, name=item.node)
 
 
-def _is_neutral(quantized: Graph, missing: Absorbed) -> bool:
+def absorbs(quantized: Graph, missing: Absorbed) -> bool:
+    """Whether all that reads the tensor of an activation that is missing quantizes it to codes
+    that end at its bounds: putting it back changes no code."""
     if missing.source in quantized.outputs:
         return False
     readers = quantized.consumers.get(missing.source, ())

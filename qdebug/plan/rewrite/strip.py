@@ -30,7 +30,7 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
         if view.op_type in QUANTIZERS:
             _check_readers(graph, view)
         elif view.op_type == "DequantizeLinear":
-            instead[view.outputs[0]] = _source(graph, view, original, editor, instead)
+            instead[view.outputs[0]] = _source(graph, view, editor, instead)
         else:
             node = copy_node(original)
             rename_reads(node, instead)
@@ -41,17 +41,20 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
     return editor.finish("the model without Q/DQ")
 
 
-def _source(
-    graph: Graph, dq: Node, proto: onnx.NodeProto, editor: Editor, instead: dict[str, str]
-) -> str:
+def _source(graph: Graph, dq: Node, editor: Editor, instead: dict[str, str]) -> str:
     codes = dq.inputs[0]
     producer = graph.producers.get(codes)
     if producer is not None and producer.op_type in QUANTIZERS:
         return instead.get(producer.inputs[0], producer.inputs[0])
-    return editor.initializer(_dequantized(graph, dq, proto), f"{codes}_dequantized")
+    return editor.initializer(dequantized(graph, dq), f"{codes}_dequantized")
 
 
-def _dequantized(graph: Graph, dq: Node, proto: onnx.NodeProto) -> Array:
+def dequantized(graph: Graph, dq: Node) -> Array:
+    """The values that a DequantizeLinear makes of constant codes.
+
+    Raises:
+        ModelError: the codes or the scale are computed.
+    """
     operands = [graph.constant(t) if t else None for t in dq.inputs]
     codes, scale = operands[0], operands[1]
     if codes is None or scale is None:
@@ -61,14 +64,14 @@ def _dequantized(graph: Graph, dq: Node, proto: onnx.NodeProto) -> Array:
             code="QD-MODEL-NO-FP32-FORM",
         )
     zero = operands[2] if len(operands) > 2 and operands[2] is not None else np.zeros_like(scale)
-    attributes = {a.name: a.i for a in proto.attribute}
+    attributes = graph.attributes(dq)
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
-    steps = codes.astype(np.float32) - _spread(zero.astype(np.float32), codes, axis, block)
-    values = steps * _spread(scale.astype(np.float32), codes, axis, block)
+    steps = codes.astype(np.float32) - spread(zero.astype(np.float32), codes, axis, block)
+    values = steps * spread(scale.astype(np.float32), codes, axis, block)
     return np.asarray(values.astype(scale.dtype))
 
 
-def _spread(values: Array, codes: Array, axis: int, block: int) -> Array:
+def spread(values: Array, codes: Array, axis: int, block: int) -> Array:
     """Scales or zero points in a shape that broadcasts over `codes`."""
     if block:  # one for every `block` neighbours along the axis
         return np.repeat(values, block, axis).take(np.arange(codes.shape[axis]), axis)
