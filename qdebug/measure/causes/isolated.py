@@ -183,6 +183,8 @@ class IsolatedLayer:
         node = self.subject.reference.by_name[self.layer.name]
         if node.op_type in ("Conv", "ConvTranspose"):
             return 1
+        if node.op_type not in ("MatMul", "Gemm"):  # a model that others quantized has any
+            return None
         return -2 if tensor == node.inputs[1] else -1
 
     def _part(self, pair: Pair, energy: float, fit: RangeFit) -> OperandPart:
