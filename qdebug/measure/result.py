@@ -32,9 +32,9 @@ class Cause:
     Attributes:
         label: such as clipping, coarse-step or weight-range; docs/reference/causes.md lists all.
         share: of the layer's local error energy, 0 to 1; for accumulation, amplification, kernel
-            and reference-mismatch, of the error energy at its output; None for not-as-planned,
-            which is not a part of an error, and for fp16-underflow beside fp16-overflow, which
-            leaves no finite energy to have a part of.
+            and reference-mismatch, of the error energy at its output; for index-flip, of the
+            decisions; None for not-as-planned, which is not a part of an error, and for
+            fp16-underflow beside fp16-overflow, which leaves no finite energy to have a part of.
         evidence: the measured numbers, for people.
         remedy: what to do.
     """

@@ -9,8 +9,10 @@ from functools import cached_property
 
 WIDE = 2.0
 """A range wider than its values by this factor makes 6 dB of error that a fitting one does not."""
-WIDE_BESIDE_OTHERS = 1.25
+_WIDE_BESIDE_OTHERS = 1.25
 """The same (2 dB) where the calibration is known not to fit."""
+_FEW_SAMPLES = 16
+"""Fewer samples need not come near the largest values: a range must then be twice as wide."""
 _OTHER_SCALE = 4.0
 """An input of the model whose range is off by more was prepared in another way."""
 _UNFIT = 1.5
@@ -46,12 +48,6 @@ class Fitted:
         """Range over values."""
         return self.amax / self.largest
 
-    @property
-    def off(self) -> bool:
-        """Too wide, or so narrow as its calibrator would not make it."""
-        narrowest = _CUT_ON_PURPOSE if self.clips else 1 / _UNFIT
-        return not narrowest <= self.ratio <= _UNFIT
-
 
 @dataclass(frozen=True)
 class RangeFit:
@@ -59,15 +55,30 @@ class RangeFit:
 
     Attributes:
         tensors: those with values other than 0.
+        samples: how many were compared.
     """
 
     tensors: Mapping[str, Fitted]
+    samples: int = _FEW_SAMPLES
+
+    @property
+    def wide(self) -> float:
+        """How many times as wide as all its values a range is that does not fit them."""
+        if self.stale:
+            return _WIDE_BESIDE_OTHERS
+        return WIDE if self.samples >= _FEW_SAMPLES else 2 * WIDE
+
+    def off(self, one: Fitted) -> bool:
+        """Too wide, or so narrow as its calibrator would not make it."""
+        narrowest = _CUT_ON_PURPOSE if one.clips else 1 / _UNFIT
+        widest = _UNFIT if self.samples >= _FEW_SAMPLES else 2 * _UNFIT
+        return not narrowest <= one.ratio <= widest
 
     @cached_property
     def stale(self) -> str:
         """How the ranges show that they were made from other data or by another network; "" where
         they do not."""
-        off = [x for x in self.tensors.values() if x.off]
+        off = [x for x in self.tensors.values() if self.off(x)]
         for name, found in self.tensors.items():
             known = found.calibrated or len(off) >= _FEWEST
             if found.is_input and known and not _near(found.ratio, _OTHER_SCALE):

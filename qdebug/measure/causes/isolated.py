@@ -159,7 +159,7 @@ class IsolatedLayer:
         for k, pair in enumerate(self.pairs):
             rest = bare if len(self.pairs) == 1 else self.energies.get(without(k), 0.0)
             parts.append(self._part(pair, max(0.0, whole - rest), fit))
-        return int8_causes(parts, self._weight(bare), fit.stale)
+        return int8_causes(parts, self._weight(bare), fit)
 
     def _sums(self) -> tuple[float, float]:
         """The share of the error that inexact sums make, and the SQNR without them."""

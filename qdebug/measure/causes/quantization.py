@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qdebug.calibrators.registry import NEVER_CLIPPING
-from qdebug.measure.causes.calibration import WIDE, WIDE_BESIDE_OTHERS
+from qdebug.measure.causes.calibration import WIDE, RangeFit
 from qdebug.measure.causes.overflow import HALF_MAX
 from qdebug.measure.result import Cause
 from qdebug.wording import option
@@ -104,14 +104,14 @@ class WeightPart:
 
 
 def int8_causes(
-    parts: Sequence[OperandPart], weight: WeightPart | None, stale: str = ""
+    parts: Sequence[OperandPart], weight: WeightPart | None, fit: RangeFit
 ) -> tuple[Cause, ...]:
     """The causes of an INT8 layer's local error, the largest share first.
 
     Shares are energies measured with and without each pair, as parts of their sum.
 
     Args:
-        stale: how the ranges show that they are of other data or of another network.
+        fit: how the ranges of the whole network fit their values.
     """
     total = sum(p.energy for p in parts) + (weight.energy if weight else 0.0)
     if total <= 0:
@@ -120,7 +120,7 @@ def int8_causes(
     for part in parts:
         clipping = part.clipped_energy * part.energy / total
         rounding = part.energy / total - clipping
-        causes += [_clipping(part, clipping, stale), _rounding(part, rounding, stale)]
+        causes += [_clipping(part, clipping, fit.stale), _rounding(part, rounding, fit)]
     if weight is not None:
         causes.append(_weight(weight, weight.energy / total))
     kept = [c for c in causes if (c.share or 0) >= LEAST_SHARE]
@@ -241,11 +241,11 @@ def _clipping(part: OperandPart, share: float, stale: str) -> Cause:
     )
 
 
-def _rounding(part: OperandPart, share: float, stale: str) -> Cause:
+def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     """What the step of a pair adds: because the range does not fit the values, because a few of
     them stretch it, or because it is INT8."""
-    if part.too_wide > (WIDE_BESIDE_OTHERS if stale else WIDE):
-        return _wide(part, share, stale)
+    if part.too_wide > fit.wide:
+        return _wide(part, share, fit.stale)
     coarse = 100 * part.step / part.rms if part.rms else 0.0
     evidence = (
         f"'{part.tensor}' has an rms of {part.rms:.3g} in a range of {part.extent}: "

@@ -20,6 +20,7 @@ from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
 from qdebug.outputfiles import write_text
 from qdebug.pipeline.compare.diagnose import diagnosed
+from qdebug.pipeline.compare.flips import FlipSink, with_flips
 from qdebug.pipeline.compare.gate import (
     Gate,
     check_labels,
@@ -98,7 +99,12 @@ def compare(
         both = {*pair.tensors, *pair.candidate.outputs}
         outputs = [t for t in pair.reference.outputs if t in both]
         kept = [OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE)]
-        sinks: list[Sink] = [*([evidence] if evidence else []), *(kept if gate.metric else [])]
+        flips = FlipSink(pair)
+        sinks: list[Sink] = [
+            *([evidence] if evidence else []),
+            *(kept if gate.metric else []),
+            flips,
+        ]
         errors, not_float = _run(settings, context, pair, samples, rows, sinks)
         task, failure = None, None
         if gate.metric is not None:
@@ -107,7 +113,7 @@ def compare(
             except MetricError as error:  # to be raised when everything else is safe on disk
                 failure = error
         result = _result(settings, pair, samples, gate, errors, not_float, task)
-        result = _explained(context, pair, samples, result)
+        result = with_flips(_explained(context, pair, samples, result), pair, flips.found)
         if engine is not None:
             result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
         result = replace(

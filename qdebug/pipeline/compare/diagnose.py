@@ -124,11 +124,13 @@ def _own_causes(
             values += sum(array.size for array in truth.values())
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
-    fit = _range_fit(pair, largest, fed)
+    fit = RangeFit(_fitted(pair, largest, fed), samples.count)
     return {name: layer.causes(fit) for name, layer in isolated.items()}
 
 
-def _range_fit(pair: ModelPair, largest: Mapping[str, float], fed: Mapping[str, float]) -> RangeFit:
+def _fitted(
+    pair: ModelPair, largest: Mapping[str, float], fed: Mapping[str, float]
+) -> dict[str, Fitted]:
     """The ranges of all quantized activations beside their values: `largest` magnitudes, those of
     the inputs `fed`."""
     methods = {name: entry.method for name, entry in pair.plan.tensors.items()} if pair.plan else {}
@@ -144,7 +146,7 @@ def _range_fit(pair: ModelPair, largest: Mapping[str, float], fed: Mapping[str, 
                 clips=methods.get(tensor) not in NEVER_CLIPPING,
                 is_input=_origin(pair.reference, tensor) in fed,
             )
-    return RangeFit(fitted)
+    return fitted
 
 
 def _origin(graph: Graph, tensor: str) -> str:

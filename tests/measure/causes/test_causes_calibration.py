@@ -52,3 +52,7 @@ def test_a_calibrator_may_cut_what_minmax_would_hold() -> None:
     cut = [1.0, 0.3, 0.2, 0.25, 0.3]
     assert not fit(cut, clips=True).stale
     assert fit(cut).stale
+
+
+def test_few_samples_tell_less_of_a_range() -> None:
+    assert RangeFit({}, samples=4).wide > RangeFit({}, samples=16).wide > fit([255.0] * 3).wide > 1

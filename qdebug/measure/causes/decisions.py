@@ -1,0 +1,134 @@
+"""Decisions that flip: where an index is chosen by scores, the candidate's scores may choose
+another, and what reads the index is wrong by more than any rounding explains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.measure.result import Cause
+from qdebug.model.graph import Graph, Node
+from qdebug.types import Array
+
+INDEX_FLIP = "index-flip"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A node that chooses indices by scores: ArgMax, ArgMin or TopK.
+
+    Attributes:
+        node, op_type: of the node.
+        scores: the tensor that it reads.
+        axis: along which it chooses.
+        count: how many indices of each row.
+        largest: it chooses the largest scores, not the smallest.
+    """
+
+    node: str
+    op_type: str
+    scores: str
+    axis: int
+    count: int = 1
+    largest: bool = True
+
+
+def decisions_of(graph: Graph) -> list[Decision]:
+    """The nodes of `graph` that choose a constant number of indices by float scores."""
+    protos = {proto.name: proto for proto in graph.proto.graph.node}
+    found = []
+    for node in graph.nodes:
+        if node.op_type in ("ArgMax", "ArgMin", "TopK") and not node.domain:
+            attributes = {a.name: a.i for a in protos[node.name].attribute}
+            count = _count(graph, node)
+            if count and graph.is_float(node.inputs[0]):
+                found.append(
+                    Decision(
+                        node.name,
+                        node.op_type,
+                        node.inputs[0],
+                        attributes.get("axis", -1 if node.op_type == "TopK" else 0),
+                        count,
+                        node.op_type != "ArgMin" and bool(attributes.get("largest", 1)),
+                    )
+                )
+    return found
+
+
+def _count(graph: Graph, node: Node) -> int:
+    if node.op_type != "TopK":
+        return 1
+    value = graph.constant(node.inputs[1])
+    return int(value.reshape(-1)[0]) if value is not None and value.size else 0
+
+
+@dataclass
+class Flips:
+    """How often a decision is made otherwise, over the batches that were added.
+
+    Attributes:
+        total, flipped: decisions, and those that differ.
+        sample: the first that has one.
+        margin: there, by how much the last score that FP32 chose leads the best one that it did
+            not.
+        moved: there, the largest difference of a score.
+    """
+
+    decision: Decision
+    total: int = 0
+    flipped: int = 0
+    sample: int = -1
+    margin: float = 0.0
+    moved: float = 0.0
+    _seen: set[int] = field(default_factory=set)
+
+    def add(self, reference: Array, candidate: Array, start: int) -> None:
+        """Add the scores of a batch, whose first sample is number `start`; once for each batch.
+
+        Rows in which either holds NaN are no decisions.
+        """
+        if start in self._seen or reference.shape != candidate.shape or not reference.ndim:
+            return
+        self._seen.add(start)
+        sign = 1 if self.decision.largest else -1
+        right, found = (
+            sign * np.moveaxis(np.asarray(a, np.float64), self.decision.axis, -1)
+            for a in (reference, candidate)
+        )
+        valid = ~(np.isnan(right).any(axis=-1) | np.isnan(found).any(axis=-1))
+        differs = valid & (
+            _chosen(right, self.decision.count) != _chosen(found, self.decision.count)
+        ).any(axis=-1)
+        self.total += int(valid.sum())
+        self.flipped += int(differs.sum())
+        if self.sample < 0 and differs.any():
+            at = tuple(int(i[0]) for i in np.nonzero(differs))
+            ordered = -np.sort(-right[at])
+            last = self.decision.count
+            self.sample = start + (at[0] if at else 0)
+            self.margin = float(ordered[last - 1] - ordered[last]) if last < ordered.size else 0.0
+            self.moved = float(np.nanmax(np.abs(right[at] - found[at])))
+
+
+def _chosen(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
+    """Which scores are chosen; of equal ones the first, as ONNX's operators do."""
+    order = np.argsort(-scores, axis=-1, kind="stable")[..., :count]
+    chosen = np.zeros(scores.shape, bool)
+    np.put_along_axis(chosen, order, True, axis=-1)
+    return chosen
+
+
+def flip_cause(flips: Flips) -> Cause:
+    """The cause of an error behind a decision that flips."""
+    decision = flips.decision
+    return Cause(
+        INDEX_FLIP,
+        flips.flipped / flips.total,
+        f"{decision.op_type} '{decision.node}' chooses otherwise in {flips.flipped} of "
+        f"{flips.total} decisions, first in sample {flips.sample}: there the scores "
+        f"'{decision.scores}' lead by {flips.margin:.2g}, and one of them moved by "
+        f"{flips.moved:.2g}",
+        "Pin the layers that make the scores, or treat scores that are so close as a tie.",
+    )

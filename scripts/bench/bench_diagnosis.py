@@ -1,0 +1,200 @@
+"""Plant one fault at a time into real networks, and count how often `compare` names it.
+
+A case counts where its fault costs 3 dB or more at the outputs. The culprit is right where the
+first layer of the result is one that the fault touches; the label is right where the main cause of
+the highest ranked such layer is one that was planted. Half of the cases, by a hash of their names,
+are held out: they are not to be looked at while causes are worked on. Healthy networks follow: the
+share of their layers for which a fault is claimed.
+
+    python scripts/bench/digit_zoo.py ZOO       # once; needs PyTorch
+    python scripts/bench/bench_diagnosis.py --zoo ZOO
+
+About ten minutes. `tests/helpers/planted_faults.py` has the faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from common import DATA
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"))
+import planted_faults as planted
+
+import qdebug
+from qdebug.measure.result import CompareResult
+
+LEAST_COST_DB = 3.0
+FAULTS = (
+    *("clipping", "coarse-step", "weight-range", "unrepresentative-calibration"),
+    *("stale-calibration", "fp16-overflow", "fp16-underflow", "index-flip"),
+)
+"""Labels that claim a fault; the others say how an error spreads, or that INT8 rounds."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `compare` made of one case.
+
+    Attributes:
+        cost_db: what the fault costs at the outputs.
+        rank: of the first layer that the fault touches; None where none was compared.
+        label: the main cause of that layer, "" for none.
+        right: the label is one of those planted.
+    """
+
+    id: str
+    kind: str
+    network: str
+    held_out: bool
+    cost_db: float
+    rank: int | None
+    label: str
+    right: bool
+
+
+def networks(zoo: Path | None, assets: Path, samples: int) -> Iterator[planted.Network]:
+    """The bundled networks, those of the zoo, and the face detector beside the checkout."""
+    calibration, holdout = DATA / "digits_calib.npz", DATA / "digits_holdout.npz"
+    for path in sorted(DATA.glob("*.onnx")):
+        yield planted.load(path.stem, path, calibration, holdout, samples)
+    for path in sorted(zoo.glob("*.onnx")) if zoo else ():
+        beside = [path.with_name(f"{path.stem}_{part}.npz") for part in ("calib", "holdout")]
+        yield planted.load(path.stem, path, *beside, samples)
+    face = assets / "ultraface_slim"
+    if face.is_dir():
+        data = face / "calib.npz", face / "inputs.npz"
+        yield planted.load("face", face / "model.onnx", *data, min(samples, 4))
+
+
+def compared(settings: dict[str, object]) -> CompareResult:
+    """`qdebug.compare`, told these settings."""
+    rest = dict(settings)
+    return qdebug.compare(rest.pop("model"), **rest)
+
+
+def judged(fault: planted.Fault, base: CompareResult) -> Outcome:
+    """Run one case; `base` is its network without the fault."""
+    result = compared(dict(fault.settings))
+    touched = next((x for x in result.layers if x.name in fault.culprits), None)
+    label = touched.causes[0].label if touched and touched.causes else ""
+    return Outcome(
+        fault.id,
+        fault.kind,
+        fault.network,
+        fault.held_out,
+        planted.cost_db(result, base),
+        touched.rank if touched else None,
+        label,
+        label in fault.labels,
+    )
+
+
+def cases_of(network: planted.Network, held_out: bool) -> Iterator[Outcome]:
+    """Every case of a network, held-out ones only where asked for."""
+    bases: dict[str, CompareResult] = {}
+    for fault in planted.all_faults(network):
+        if fault.held_out and not held_out:
+            continue
+        precision = str(fault.settings.get("precision", "int8"))
+        if precision not in bases:
+            bases[precision] = compared(planted.healthy(network, precision))
+        yield judged(fault, bases[precision])
+
+
+def claims(network: planted.Network) -> tuple[int, int, int]:
+    """Of a healthy network in INT8: its layers, those with a cause of their own, and those for
+    which a fault is claimed."""
+    layers = compared(planted.healthy(network)).layers
+    explained = [x for x in layers if any(c.label in (*FAULTS, "rounding") for c in x.causes)]
+    blamed = [x for x in layers if any(c.label in FAULTS for c in x.causes)]
+    return len(layers), len(explained), len(blamed)
+
+
+# --- output ---------------------------------------------------------------------------------
+
+
+def table(outcomes: Sequence[Outcome]) -> None:
+    """Per kind of fault: cases, culprits and labels that are right; the wrong ones below."""
+    print(f"{'fault':20} {'cases':>5} {'culprit first':>14} {'label right':>12}")
+    kinds: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        kinds[outcome.kind].append(outcome)
+    for kind, items in [*sorted(kinds.items()), ("all", list(outcomes))]:
+        print(f"{kind:20} {len(items):5} {share(x.rank == 1 for x in items):>14} "
+              f"{share(x.right for x in items):>12}")  # fmt: skip
+
+
+def share(held: Iterable[bool]) -> str:
+    """How many of them, and in percent."""
+    found = list(held)
+    return f"{sum(found)} ({100 * sum(found) / len(found):.0f}%)" if found else "-"
+
+
+def confusion(outcomes: Sequence[Outcome]) -> None:
+    """Faults by the label of the layer that they touch."""
+    labels = sorted({x.label or "none" for x in outcomes})
+    kinds = sorted({x.kind for x in outcomes})
+    count = Counter((x.kind, x.label or "none") for x in outcomes)
+    print(f"{'fault':20} " + " ".join(labels))
+    for kind in kinds:
+        print(f"{kind:20} " + " ".join(f"{count[kind, x] or '.':>{len(x)}}" for x in labels))
+
+
+def main() -> None:
+    """Run, and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--zoo", type=Path, help="folder that digit_zoo.py wrote")
+    assets = DATA.parents[1] / "shared" / "assets"
+    parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
+    parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
+    parser.add_argument("--samples", type=int, default=32, help="default: 32")
+    parser.add_argument("--development", action="store_true", help="leave held-out cases alone")
+    parser.add_argument("--json", type=Path, help="every development case, for work on causes")
+    arguments = parser.parse_args()
+    outcomes: list[Outcome] = []
+    healthy: dict[str, tuple[int, int, int]] = {}
+    for network in networks(arguments.zoo, arguments.assets, arguments.samples):
+        if arguments.nets and network.name not in arguments.nets:
+            continue
+        outcomes += cases_of(network, not arguments.development)
+        healthy[network.name] = claims(network)
+        print(f"{network.name}: {sum(x.network == network.name for x in outcomes)} planted",
+              file=sys.stderr, flush=True)  # fmt: skip
+    report(outcomes, healthy)
+    if arguments.json:
+        shown = [asdict(x) for x in outcomes if not x.held_out]
+        arguments.json.write_text(json.dumps(shown, indent=1))
+
+
+def report(outcomes: Sequence[Outcome], healthy: dict[str, tuple[int, int, int]]) -> None:
+    """Print the tables."""
+    counted = [x for x in outcomes if x.cost_db >= LEAST_COST_DB]
+    names = {x.network for x in counted}
+    print(f"{len(outcomes)} faults planted, {len(counted)} cost {LEAST_COST_DB:g} dB or more, "
+          f"in {len(names)} networks")  # fmt: skip
+    for title, held_out in (("Development", False), ("Held out", True)):
+        part = [x for x in counted if x.held_out == held_out]
+        if part:
+            print(f"\n{title}")
+            table(part)
+    print("\nMain cause of the layer that the fault touches")
+    confusion(counted)
+    print("\nHealthy networks: layers, explained, blamed")
+    for name, figures in healthy.items():
+        print(f"{name:20} {figures[0]:5} {figures[1]:5} {figures[2]:5}")
+    layers, explained, blamed = (sum(x) for x in zip(*healthy.values(), strict=True))
+    print(f"{'all':20} {layers:5} {explained:5} {blamed:5}  {100 * blamed / layers:.1f}% of the "
+          f"layers, {100 * blamed / max(explained, 1):.1f}% of those explained")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

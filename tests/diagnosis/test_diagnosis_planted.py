@@ -1,0 +1,100 @@
+"""One fault at a time in the bundled networks: the layer it touches stands first, rightly labelled.
+
+`scripts/bench/bench_diagnosis.py` does the same with many faults in many networks.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import planted_faults as planted
+import pytest
+
+import qdebug
+from qdebug.measure.result import CompareResult
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+
+
+@cache
+def network(name: str) -> planted.Network:
+    data = BUNDLED / "digits_calib.npz", BUNDLED / "digits_holdout.npz"
+    return planted.load(name, BUNDLED / f"{name}.onnx", *data, 16)
+
+
+@cache
+def base(name: str, precision: str = "int8") -> CompareResult:
+    return compared(planted.healthy(network(name), precision))
+
+
+def compared(settings: dict[str, object]) -> CompareResult:
+    rest = dict(settings)
+    return qdebug.compare(rest.pop("model"), **rest)
+
+
+def find(name: str, kind: str, place: str) -> planted.Fault:
+    makers = {
+        "amax-times-8": planted.wrong_ranges,
+        "amax-by-8": planted.wrong_ranges,
+        "calibration-scale": planted.wrong_calibration,
+        "stale-cache": planted.stale_caches,
+        "channel-times-64": planted.unequal_channels,
+        "one-weight-scale": planted.one_scale,
+        "misplaced-pair": planted.misplaced_pairs,
+        "fp16-norm": planted.overflowing_norms,
+    }
+    return next(f for f in makers[kind](network(name)) if (f.kind, f.place) == (kind, place))
+
+
+CNN, ENCODER = "digits_cnn", "digits_encoder"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "place"),
+    [
+        (CNN, "amax-times-8", "/blocks/blocks.3/Add_output_0"),
+        (CNN, "amax-by-8", "/Flatten_output_0"),
+        (CNN, "stale-cache", "other-network"),
+        (CNN, "calibration-scale", "times-255"),
+        (ENCODER, "amax-by-8", "/Reshape_1_output_0"),
+        (ENCODER, "channel-times-64", "/layers/layers.0/norm1/LayerNormalization_output_0"),
+    ],
+)
+def test_a_planted_fault(name: str, kind: str, place: str) -> None:
+    fault = find(name, kind, place)
+    result = compared(dict(fault.settings))
+    assert planted.cost_db(result, base(name)) >= 3
+    first = result.layers[0]
+    assert first.name in fault.culprits
+    assert first.causes[0].label in fault.labels
+    assert first.causes[0].share > 0.5
+
+
+def test_close_scores() -> None:
+    fault = next(planted.close_scores(network(CNN)))
+    result = compared(dict(fault.settings))
+    told = {x.name: [c.label for c in x.causes] for x in result.layers if x.name in fault.culprits}
+    assert told["class_Gather"][0] == "index-flip"
+    assert "index-flip" in told["/classifier/Gemm"]
+    assert any("class_ArgMax" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("name", [CNN, ENCODER])
+def test_planting_keeps_the_function(name: str) -> None:
+    whole = network(name)
+    few = planted.first(whole.samples, 4)
+    before = planted.outputs_of(whole.model, few)
+    faults = [*planted.unequal_channels(whole), *planted.one_scale(whole)]
+    assert faults
+    for fault in faults:
+        after = planted.outputs_of(fault.settings["model"], few)
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+
+
+def test_a_healthy_network_is_not_blamed() -> None:
+    main = {layer.causes[0].label for layer in base(ENCODER).layers if layer.causes}
+    assert "rounding" in main
+    assert main <= {"rounding", "accumulation", "amplification"}
