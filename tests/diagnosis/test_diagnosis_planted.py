@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 import qdebug
 from qdebug.measure.result import CompareResult
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.types import Precision
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 
@@ -70,6 +73,25 @@ def test_a_planted_fault(name: str, kind: str, place: str) -> None:
     assert first.name in fault.culprits
     assert first.causes[0].label in fault.labels
     assert first.causes[0].share > 0.5
+
+
+def test_an_overflow_inside_a_normalization_and_its_remedy() -> None:
+    """The layers that the remedy names give the output back together; one alone does not."""
+    fault = next(planted.overflowing_norms(network(ENCODER)))
+    result = compared(dict(fault.settings))
+    first = result.layers[0]
+    assert first.name in fault.culprits
+    cause = first.causes[0]
+    assert cause.label == "fp16-overflow"
+    group = re.findall("'([^']+)'", cause.remedy)
+    assert set(group) == fault.culprits
+    assert pinned(fault, group) > 40 > pinned(fault, group[:1])
+
+
+def pinned(fault: planted.Fault, layers: list[str]) -> float:
+    """The SQNR of the output with these layers in FP32, in dB."""
+    plan = PrecisionPlan(Precision.FP16, layers=dict.fromkeys(layers, Precision.FP32))
+    return compared({**fault.settings, "plan": plan}).outputs[0].metrics.sqnr_db
 
 
 def test_close_scores() -> None:

@@ -1,4 +1,5 @@
-"""Layers that hold NaN or Inf of their own which nothing behind them shows, as masks do."""
+"""Overflows of FP16: those that nothing behind them shows, as of masks, and the layers that must be
+pinned together to be rid of one."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qdebug.measure.result import LayerResult
+from qdebug.measure.result import Cause, LayerResult
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
+from qdebug.types import Precision
 
 HALF_MAX = 65504.0
 """The largest number of FP16."""
@@ -74,3 +76,37 @@ def _bound(
 def _error_db(result: LayerResult) -> float:
     """Its local error; of a layer without one, all that has piled up in it."""
     return result.metrics.sqnr_db if result.local_sqnr_db is None else result.local_sqnr_db
+
+
+def pinned_together(
+    pair: ModelPair, name: str, causes: Sequence[Cause], largest: Mapping[str, float]
+) -> tuple[Cause, ...]:
+    """`causes` of the layer `name`, with the layers that an overflow of it asks to be pinned: one
+    alone would hand the value on to another that cannot hold it either.
+
+    Args:
+        largest: magnitudes in FP32, by tensor.
+    """
+    group = _group(pair, name, largest)
+    if len(group) < 2:
+        return tuple(causes)
+    names = ", ".join(f"'{x}'" for x in group)
+    remedy = f"Keep {names} in FP32 together, or scale what they read down."
+    return tuple(replace(c, remedy=remedy) if c.label == "fp16-overflow" else c for c in causes)
+
+
+def _group(pair: ModelPair, name: str, largest: Mapping[str, float]) -> list[str]:
+    """The FP16 layers joined to `name` by tensors that FP16 cannot hold, in execution order."""
+    graph, found, waiting = pair.reference, {name}, [name]
+    while waiting:
+        layer = pair.layers.by_name[waiting.pop()]
+        for tensor in (*pair.reads(layer.name), layer.output):
+            if not largest.get(tensor, 0.0) > HALF_MAX:
+                continue
+            ends = [graph.producers.get(tensor), *graph.consumers.get(tensor, ())]
+            for other in (pair.layers.of_node.get(n.name) for n in ends if n is not None):
+                half = other is not None and pair.precisions[other.name] is Precision.FP16
+                if other is not None and half and other.name not in found:
+                    found.add(other.name)
+                    waiting.append(other.name)
+    return [layer.name for layer in pair.layers if layer.name in found]

@@ -12,6 +12,7 @@ import onnx
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.measure.causes.calibration import Fitted, RangeFit
 from qdebug.measure.causes.isolated import EXACT, NO_PAIRS, WHOLE, IsolatedLayer, without
+from qdebug.measure.causes.overflow import pinned_together
 from qdebug.measure.causes.quantization import harmless_cause, inherited_cause
 from qdebug.measure.compare import REFERENCE
 from qdebug.measure.result import Cause, LayerResult, TensorResult
@@ -58,6 +59,7 @@ def diagnosed(
     largest = {r.tensor: r.metrics.ref_amax for r in layers}
     largest |= {t.name: t.metrics.ref_amax for t in tensors}
     own = _own_causes(context, pair, samples, chosen, wanted, largest) if wanted else {}
+    own = {name: pinned_together(pair, name, found, largest) for name, found in own.items()}
     noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
     return tuple(
         replace(r, causes=(*own.get(r.name, ()), *_inherited(pair, r, noise))) for r in layers
