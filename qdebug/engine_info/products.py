@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from qdebug.engine_info.compiled import Weight
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode, Role
 
@@ -15,32 +13,44 @@ def product_of(node: str, info: EngineInfo) -> tuple[EngineLayer | None, str]:
     Args:
         node: name of a matrix product.
     """
-    layers = _candidates(node, info)
-    found = {_precision(node, layer, info) for layer in layers}
-    return next(iter(layers), None), found.pop() if len(found) == 1 else ""
-
-
-def _candidates(node: str, info: EngineInfo) -> Sequence[EngineLayer]:
-    """The layers that may do the work of `node`; others that name it prepare what it reads, or
-    finish what it writes."""
     layers = info.of_node.get(node, ())
-    matrix = [layer for layer in layers if layer.role is Role.MATRIX]
+    matrix = _matrix_layers(node, info)
     named = [layer for layer in matrix if node in layer.own_names]
     free = [layer for layer in matrix if not _taken(layer, node, info)]
     computing = [layer for layer in layers if layer.role is Role.OTHER]
-    return named[:1] or free or computing or layers[:1]
+    if matrix and not named and not free and not computing:
+        return matrix[0], ""  # one of several products in a kernel that names fewer
+    # Others that name the node prepare what it reads, or finish what it writes.
+    able = named[:1] or free or computing or layers[:1]
+    found = {_precision(node, layer, info) for layer in able}
+    return next(iter(able), None), found.pop() if len(found) == 1 else ""
 
 
 def _taken(layer: EngineLayer, node: str, info: EngineInfo) -> bool:
-    """Whether other products, which have no other layer, are as many as a kernel multiplies."""
+    """Whether products before and after `node`, which have no other layer, are as many as a kernel
+    multiplies; products side by side may be multiplied as one."""
     if layer.compiled is None:
         return not layer.own_names.isdisjoint(info.products - {node})
     others = [
         name
         for name in layer.onnx_nodes
         if name != node and name in info.products and _matrix_layers(name, info) == [layer]
+        if _feeds(name, node, info) or _feeds(node, name, info)
     ]
     return len(others) >= layer.compiled.product_count
+
+
+def _feeds(first: str, second: str, info: EngineInfo) -> bool:
+    """Whether what a node computes reaches another."""
+    pending, seen = [second], set()
+    while pending:
+        node = info.node(pending.pop())
+        for tensor in node.inputs if node else ():
+            maker = info.maker(tensor)
+            if maker is not None and maker.name not in seen:
+                seen.add(maker.name)
+                pending.append(maker.name)
+    return first in seen
 
 
 def _matrix_layers(node: str, info: EngineInfo) -> list[EngineLayer]:

@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-class _Builder:
+class Builder:
     """Collects nodes and weights; every method returns the name of the tensor it made."""
 
     def __init__(self, seed: int) -> None:
@@ -53,7 +53,7 @@ class _Builder:
         shift = self.constant(np.zeros(width, np.float32))
         return self.node("LayerNormalization", [x, scale, shift], axis=-1)
 
-    def model(self, shape: list[int], output: str, out_shape: list[int]) -> onnx.ModelProto:
+    def model(self, shape: list[int], output: str, out_shape: list[int] | None) -> onnx.ModelProto:
         graph = helper.make_graph(
             self.nodes,
             "bench",
@@ -67,7 +67,7 @@ class _Builder:
 
 def resnet18_like(seed: int = 0) -> onnx.ModelProto:
     """A ResNet-18 (BatchNorm folded), input 1×3×224×224."""
-    b = _Builder(seed)
+    b = Builder(seed)
     x = b.node("Relu", [b.conv("input", 3, 64, 7, 2)])
     x = b.node("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     cin = 64
@@ -87,7 +87,7 @@ def resnet18_like(seed: int = 0) -> onnx.ModelProto:
 
 def mobilenet_v2_like(seed: int = 0) -> onnx.ModelProto:
     """A MobileNetV2 (BatchNorm folded), input 1×3×224×224."""
-    b = _Builder(seed)
+    b = Builder(seed)
     low, high = b.constant(np.float32(0.0)), b.constant(np.float32(6.0))
 
     def relu6(t: str) -> str:
@@ -117,7 +117,7 @@ def encoder_like(
     seed: int = 0, depth: int = 6, width: int = 384, tokens: int = 128
 ) -> onnx.ModelProto:
     """A pre-norm transformer encoder, input 1×128×384."""
-    b = _Builder(seed)
+    b = Builder(seed)
     heads = 6
     split = b.constant(np.array([1, tokens, heads, width // heads], np.int64))
     join = b.constant(np.array([1, tokens, width], np.int64))

@@ -12,6 +12,7 @@ BENCH = REPOSITORY / "scripts" / "bench"
 DATA = REPOSITORY / "calib_data"
 SMALL = "--nets digits_cnn --samples 4 --rounds 1"
 ARGUMENTS = {
+    "bench_audit": "--nets conv-2to8-k1-on1 product-1-3-5-7 --plans int8 int8+fp16 fp16",
     "bench_backends": "--nets digits_cnn --samples 4 --backends onnxruntime openvino",
     "bench_calibrate": f"{SMALL} --peer",
     "bench_calibrators": "--sizes 1000 --rounds 1",
@@ -22,6 +23,7 @@ ARGUMENTS = {
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
+    "bench_audit": ["2 networks, 6 engines", "| INT8 |"],
     "bench_backends": ["| digits_cnn | onnxruntime |", "| 14 of 14 |"],
     "bench_calibrate": ["qdebug", "onnxruntime", "× floor"],
     "bench_calibrators": ["GB/s", "mean-max"],
@@ -31,6 +33,7 @@ SHOWS = {
     "bench_prefix_cache": ["evaluations", "everywhere"],
     "bench_store": ["float16 write", "chunks up to"],
 }
+NEEDS_BUILDER = ("bench_audit",)
 NEEDS_GPU = ("bench_engine",)
 
 
@@ -53,6 +56,8 @@ def test_every_benchmark_is_listed() -> None:
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    if name in NEEDS_BUILDER:
+        pytest.importorskip("tensorrt_rtx", reason="needs TensorRT for RTX")
     said = _run(name, *ARGUMENTS[name].split())
     assert "failed" not in said
     for text in SHOWS[name]:

@@ -21,6 +21,7 @@ from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq
+from qdebug.report.engine import doubt
 from qdebug.types import Precision
 
 Builds = Callable[[str, str], Any]
@@ -178,6 +179,53 @@ def test_verdicts(
 def test_an_activation_inside_an_int8_kernel_is_no_mismatch() -> None:
     result = audit({"conv": INT8, "relu": FP32}, _info(CONV, ops="conv:Conv relu:Relu"))
     assert [row.verdict for row in result.layers] == [AuditVerdict.SAME, AuditVerdict.FUSED]
+
+
+def _unknown() -> EngineInfo:
+    kernel = "__myl_CastCorrMulCastAdd_myl0_9"  # what is cast may be the data or the weights
+    cast = _layer(kernel, "kgen", "b:fp16", "c:fp16", "second", constants="w:int8 s:fp16")
+    return _info(CONV, cast, ops="conv:Conv second:Conv")
+
+
+def test_what_a_kernel_does_not_tell_is_unknown_and_neither_fails_nor_passes_unseen() -> None:
+    result = audit({"conv": INT8, "second": INT8}, _unknown())
+    assert result.passed and result.unknown == ("second",)
+    assert [row.built for row in result.layers] == ["int8", ""]
+    assert not any(row.advice for row in result.layers)
+    values = gate_values(summarize(_unknown()), result)
+    assert (values["mismatch_count"], values["unknown_count"]) == (0, 1)
+    assert values["int8_share"] is None and values["fp32_share"] is None
+    assert "1 layer of unknown precision" in doubt(result)
+    assert doubt(audit({"conv": INT8}, _info(CONV))) == ""
+
+
+def test_several_products_of_one_kernel_are_told_apart_or_unknown() -> None:
+    """A product of its own kernel may be named by the kernels around it, which are not asked."""
+    first = "__myl_CorrMulReluMulMinMaxRounCastConc_myl0_1"
+    second = "__myl_CorrMul_myl0_2"
+    before = _layer(first, "kgen", "a:fp16", "b:int8", "one two", constants="w:fp16 pad:int8")
+    after = _layer(second, "kgen", "b:int8", "c:fp32", "two", constants="v:int8 s:fp32")
+    nodes = (OnnxNode("one", "Conv", ("x", "w"), ("y",)), OnnxNode("two", "Conv", ("y",), ("z",)))
+    info = EngineInfo((before, after), InfoSource.LAYER_INFO, nodes=nodes)
+    rows = audit({"one": FP16, "two": INT8}, info).layers
+    assert [(row.built, row.engine_layer) for row in rows] == [("fp16", first), ("int8", second)]
+    together = replace(after, onnx_nodes=("one", "two"))
+    info = EngineInfo((together,), InfoSource.LAYER_INFO, nodes=nodes)
+    rows = audit({"one": FP16, "two": INT8}, info).layers
+    assert {row.verdict for row in rows} == {AuditVerdict.UNKNOWN}
+
+
+def test_pinning_is_no_advice_for_an_engine_of_another_model() -> None:
+    layer = _layer("n", "gemm", "a:fp16", "b:fp16", constants="w:fp16")
+    reads = OnnxNode("n", "Gemm", ("a", "w"), ("b",))
+    info = EngineInfo((layer,), InfoSource.BUILD_LOG, nodes=(reads,))
+    (row,) = audit({"n": INT8}, info).layers
+    assert row.verdict is AuditVerdict.MISMATCH and "Pin" not in row.advice
+    made = [OnnxNode(f"{t}_dq", "DequantizeLinear", (f"{t}_q",), (t,)) for t in ("a", "w")]
+    reformat = _layer("a_q", "kgen", "x:fp16", "a_q:int8")
+    info = EngineInfo((reformat, layer), InfoSource.BUILD_LOG, nodes=(*made, reads))
+    (row,) = audit({"n": INT8}, info).layers
+    assert row.advice.startswith("Pin it to fp16")
 
 
 def test_tf32_counts_as_fp32_and_is_noted() -> None:
