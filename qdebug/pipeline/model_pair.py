@@ -197,13 +197,16 @@ def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
         return model, ()
     found = to_qdq(model.graph)
     graph = Graph(onnx.shape_inference.infer_shapes(found.proto, data_prop=True))
+    origins = {n.name: model.origins.get(n.name, (n.name,)) for n in graph.nodes}
+    model = replace(model, graph=graph, origins=origins)
+    if not found.replaced:
+        return model, ()
     listed = ", ".join(f"{n} {op}" for op, n in found.replaced.items())
     note = (
         f"Integer operators are read as their Q/DQ equivalents ({listed}): from the same codes "
         "each gives ONNX Runtime's codes, or the next ones where a sum is in the middle."
     )
-    origins = {n.name: model.origins.get(n.name, (n.name,)) for n in graph.nodes}
-    return replace(model, graph=graph, origins=origins), (note,)
+    return model, (note,)
 
 
 def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:

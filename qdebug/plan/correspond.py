@@ -153,7 +153,8 @@ class _Walk:
 
     def visit(self, node: Node) -> None:
         """Find what stands for the outputs of a reference node."""
-        if node.op_type in _PASSING and node.outputs[0] not in self.reference.outputs:
+        passes = node.op_type in _PASSING and self.reference.is_float(node.inputs[0])
+        if passes and node.outputs[0] not in self.reference.outputs:
             root = self.stands.get(_root(self.reference, node.inputs[0]))
             if root is not None:
                 self.stands[node.outputs[0]] = root

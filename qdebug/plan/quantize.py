@@ -156,7 +156,7 @@ class Grid:
         lowest = -self.highest if self.symmetric else self.lowest
         low = (lowest - self.zero_point) * self.scale.astype(np.float64)
         high = (self.highest - self.zero_point) * self.scale.astype(np.float64)
-        return float(low.min()), float(high.max())
+        return max(float(low.min()), -_LARGEST_AMAX), min(float(high.max()), _LARGEST_AMAX)
 
     @property
     def shown(self) -> tuple[float, float]:
@@ -172,7 +172,7 @@ class Grid:
         if self.symmetric:
             return low, high
         half = float(self.scale.max()) / 2
-        return low - half, high + half
+        return max(low - half, -_LARGEST_AMAX), min(high + half, _LARGEST_AMAX)
 
     def codes(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
         """The codes of `x`, of its shape; `x` must not hold NaN."""

@@ -21,6 +21,7 @@ ARGUMENTS = {
     "bench_diagnosis": "--nets digits_cnn --samples 2 --development",
     "bench_fp16": SMALL,
     "bench_prefix_cache": f"{SMALL} --target output.sqnr_db>=20",
+    "bench_producers": "--samples 16",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
@@ -33,6 +34,7 @@ SHOWS = {
     "bench_diagnosis": ["15 faults planted", "Healthy networks"],
     "bench_fp16": ["FP16, tensorrt", "× FP32"],
     "bench_prefix_cache": ["evaluations", "everywhere"],
+    "bench_producers": ["| nncf", "| 32 of 32 | 32 |", "qoperator"],
     "bench_store": ["float16 write", "chunks up to"],
 }
 NEEDS_BUILDER = ("bench_audit",)

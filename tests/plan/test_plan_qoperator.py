@@ -281,3 +281,31 @@ def test_what_has_no_equivalent_is_refused() -> None:
     with pytest.raises(ModelError) as caught:
         to_qdq(Graph(built(case)[0]))
     assert caught.value.code == "QD-MODEL-INTEGER-OPERATOR" and "'n'" in caught.value.message
+
+
+def test_a_table_of_codes_is_dequantized_before_it_is_read(kit: SimpleNamespace) -> None:
+    """An embedding as ONNX Runtime quantizes it; its codes are read by an integer operator too."""
+    rng = np.random.default_rng(0)
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "i"], ["g"], "gather"),
+        node("DequantizeLinear", ["g", "s", "z"], ["f"], "dequantize"),
+        node("QLinearAdd", ["g", "s", "z", "b", "s", "z", "s", "z"], ["a"], "add", domain=MS),
+        node("DequantizeLinear", ["a", "s", "z"], ["d"], "last"),
+        node("Sub", ["d", "f"], ["y"], "sub"),
+    ]
+    constants = {
+        "table": rng.integers(-128, 128, (5, 4)).astype(np.int8), "s": F32(0.1),
+        "z": np.array(3, np.int8), "b": rng.integers(-20, 20, 4).astype(np.int8),
+    }  # fmt: skip
+    feeds = {"i": np.array([4, 0, 4], np.int64)}
+    proto, _ = built((nodes, feeds, constants, np.dtype(F32)))
+    graph = Graph(onnx.shape_inference.infer_shapes(proto))
+    assert has_qoperators(graph)
+    explicit = to_qdq(graph)
+    np.testing.assert_array_equal(kit.run(explicit.proto, feeds)["y"], native(proto, feeds))
+    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    assert set(kit.ops(plain)) == {"Add", "Gather", "Sub"}
+    added = (constants["b"].astype(F32) - 3) * F32(0.1)
+    found = kit.run(plain, feeds)["y"]
+    np.testing.assert_allclose(found, np.broadcast_to(added, found.shape), atol=1e-6)

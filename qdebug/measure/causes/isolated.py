@@ -22,6 +22,8 @@ from qdebug.types import Array, Precision, Tensors
 
 WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
 _SMALLEST_NORMAL_HALF = 2.0**-14
+_SQUARE_SAFE = 1e15
+"""Squares of larger values, such as a mask's, leave float32."""
 
 
 def without(k: int) -> str:
@@ -66,7 +68,8 @@ class _Values:
             return
         if axis is not None:
             self._add_channels(np.abs(np.moveaxis(values, axis, 0)).reshape(values.shape[axis], -1))
-        self.squares += float(exact @ exact)
+        wide = exact.astype(np.float64) if largest > _SQUARE_SAFE else exact
+        self.squares += float(wide @ wide)
         self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
         zero = int(grid.zero_point)
         work = exact / grid.scale

@@ -19,7 +19,7 @@ from onnx import TensorProto
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node, reads_of
-from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
+from qdebug.plan.rewrite.edit import Editor, copy_node, free_name, make_node
 
 _MOVING = frozenset(
     {
@@ -57,7 +57,11 @@ class Explicit:
 
 def has_qoperators(graph: Graph) -> bool:
     """Whether a model has operators that `to_qdq` turns into others."""
-    return any(_handler(node) is not None for node in graph.nodes)
+    return any(
+        _handler(node) is not None
+        or (node.op_type == "DequantizeLinear" and _moves(graph, node.inputs[0]))
+        for node in graph.nodes
+    )
 
 
 def to_qdq(graph: Graph) -> Explicit:
@@ -84,6 +88,18 @@ def to_qdq(graph: Graph) -> Explicit:
     return Explicit(writer.editor.finish("the model with Q/DQ"), replaced)
 
 
+def _moves(graph: Graph, codes: str) -> list[Node]:
+    """The nodes that move constant codes to `codes`, such as a Gather in a table of embeddings, in
+    execution order; none where there are none, or where the codes are computed."""
+    found: list[Node] = []
+    maker = graph.producers.get(codes)
+    while maker is not None and maker.op_type in _MOVING:
+        found.insert(0, maker)
+        codes = maker.inputs[0]
+        maker = graph.producers.get(codes)
+    return found if codes in graph.initializers else []
+
+
 class _Writer:
     """The new graph, and which scale and zero point each tensor of codes has."""
 
@@ -100,10 +116,30 @@ class _Writer:
             dynamic = node.op_type == "DynamicQuantizeLinear"
             scale, zero = node.outputs[1:3] if dynamic else (*node.inputs[1:3], "")[:2]
             self.pairs[node.outputs[0]] = (scale, zero)
+        if node.op_type == "DequantizeLinear":
+            codes, scale, zero = (*node.inputs, "")[:3]
+            if self.moved(codes, scale, zero, node.outputs[0]):
+                return
         proto = copy_node(self.graph.protos[node.name])
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.domain == _MICROSOFT:
             proto.domain = ""
         self.editor.emit(proto)
+
+    def moved(self, codes: str, scale: str, zero: str, output: str = "") -> str:
+        """The values of constant codes after what moves them: dequantized first, then moved. ""
+        where nothing moves them, or where they have several scales."""
+        nodes = _moves(self.graph, codes)
+        if not nodes or self._size(scale) != 1:
+            return ""
+        values = self.values(nodes[0].inputs[0], scale, zero)
+        for node in nodes:
+            proto = copy_node(self.graph.protos[node.name])
+            proto.input[0] = values
+            last = node is nodes[-1] and output
+            values = output if last else self.editor.tensor_name(f"{node.outputs[0]}_values")
+            proto.output[0] = values
+            self.editor.emit(proto)
+        return values
 
     def move(self, node: Node) -> None:
         """A node that gives codes as it found them, between a DequantizeLinear and a
@@ -121,6 +157,8 @@ class _Writer:
     def values(self, codes: str, scale: str, zero: str, axis: int | None = None) -> str:
         """The values of a tensor of codes, made once."""
         key = (codes, scale, zero, axis)
+        if key not in self._floats and (moved := self.moved(codes, scale, zero)):
+            self._floats[key] = moved
         if key not in self._floats:
             per_axis = axis is not None and self._size(scale) != 1
             attributes = {"axis": axis} if per_axis else {}
@@ -182,6 +220,9 @@ class _Writer:
                 kept.append(node)
                 read.update(reads_of(node))
         nodes[:] = reversed(kept)
+        taken: set[str] = set()
+        for node in nodes:  # what moves codes and values has one name until here
+            node.name = free_name(node.name, taken)
 
     def rank(self, tensor: str) -> int | None:
         """The number of axes of a tensor, where it is known."""

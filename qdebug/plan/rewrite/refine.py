@@ -49,11 +49,22 @@ def refine(reference: Graph, aligned: Graph) -> Refined:
     editor = Editor(aligned)
     mine, its = ConstantValues(reference), ConstantValues(aligned)
     changed: dict[str, str] = {}
+    shifts: dict[str, str] = {}
     for proto in aligned.proto.graph.node:
         node = copy_node(proto)
         original = reference.by_name.get(proto.name)
-        if original is not None:
-            wrong = _exchange(editor, node, aligned.by_name[proto.name], original, (mine, its))
+        if proto.name in shifts:
+            _only_add(editor, node, shifts[proto.name], aligned.by_name[proto.name], its)
+        elif original is not None:
+            view = aligned.by_name[proto.name]
+            normalized = _normalized(aligned, view)
+            if normalized is None:
+                wrong = _exchange(editor, node, view, original, (mine, its))
+            else:
+                wrong = _exchange_folded(editor, node, original, (mine, its), normalized)
+                if not wrong:
+                    bias = original.inputs[2] if len(original.inputs) > 2 else ""
+                    shifts[normalized.name] = _shift(editor, mine, bias, original)
             if wrong:
                 changed[proto.name] = wrong
         editor.emit(node)
@@ -78,7 +89,7 @@ def _exchange(
     places = [i for i, t in enumerate(view.inputs) if t and its.is_constant(t)]
     for tensor, place in zip(wanted, places, strict=False):
         other = its.value(view.inputs[place])
-        value = _as_stored(mine.value(tensor), other, its.graph, view, place)
+        value = _as_stored(mine.value(tensor), other)
         if value is None or other is None or value.dtype.kind != "f":
             continue
         far = _steps_apart(its, view.inputs[place], value, other)
@@ -95,21 +106,10 @@ def _exchange(
     return ""
 
 
-def _as_stored(
-    value: Array | None, other: Array | None, graph: Graph, node: Node, place: int
-) -> Array | None:
-    """The FP32 model's constant in the shape of the other; without the BatchNormalization that it
-    has folded and the quantized model has not. None where the shapes do not fit."""
+def _as_stored(value: Array | None, other: Array | None) -> Array | None:
+    """The FP32 model's constant in the shape of the other; None where the shapes do not fit."""
     if value is None or other is None:
         return None
-    factor = _folded_factor(graph, node)
-    if factor is not None:
-        if place >= 2:  # the shift of the normalization is in it
-            return None
-        axis = 1 if node.op_type == "ConvTranspose" else 0
-        shape = [1] * value.ndim
-        shape[axis] = -1
-        value = value / factor.reshape(shape)
     if value.shape == other.shape:
         return value
     if value.ndim == other.ndim == 2 and value.shape == other.shape[::-1]:
@@ -117,8 +117,8 @@ def _as_stored(
     return value.reshape(other.shape) if value.size == other.size else None
 
 
-def _folded_factor(graph: Graph, node: Node) -> Array | None:
-    """What a BatchNormalization right after a convolution multiplies each channel by."""
+def _normalized(graph: Graph, node: Node) -> Node | None:
+    """The BatchNormalization right after a convolution, which the FP32 model has folded."""
     if node.op_type not in ("Conv", "ConvTranspose"):
         return None
     tensor = node.outputs[0]
@@ -126,17 +126,70 @@ def _folded_factor(graph: Graph, node: Node) -> Array | None:
         readers = graph.consumers.get(tensor, ())
         if len(readers) != 1:
             return None
-        reader = readers[0]
-        if reader.op_type not in {*QUANTIZERS, "DequantizeLinear"}:
-            break
-        tensor = reader.outputs[0]
-    if reader.op_type != "BatchNormalization":
-        return None
-    scale, variance = graph.constant(reader.inputs[1]), graph.constant(reader.inputs[4])
-    if scale is None or variance is None or np.any(scale == 0):
-        return None
-    epsilon = float(graph.attributes(reader).get("epsilon", 1e-5))
-    return np.asarray(scale / np.sqrt(variance.astype(np.float64) + epsilon))
+        if readers[0].op_type not in {*QUANTIZERS, "DequantizeLinear"}:
+            return readers[0] if readers[0].op_type == "BatchNormalization" else None
+        tensor = readers[0].outputs[0]
+
+
+def _exchange_folded(
+    editor: Editor,
+    node: onnx.NodeProto,
+    original: Node,
+    values: tuple[ConstantValues, ConstantValues],
+    normalized: Node,
+) -> str:
+    """Let a convolution that is normalized afterwards have the folded weight of the FP32 model;
+    return why not. The weights are compared up to a factor for each channel, which is what the
+    normalization multiplies by, rounded or not."""
+    mine, its = values
+    weight, other = mine.value(original.inputs[1]), its.value(node.input[1])
+    gamma, variance = its.value(normalized.inputs[1]), its.value(normalized.inputs[4])
+    if weight is None or other is None or weight.shape != other.shape:
+        return "weight has another shape than the FP32 model's"
+    if gamma is None or variance is None:
+        return "BatchNormalization has parameters that are computed"
+    axis = 1 if node.op_type == "ConvTranspose" else 0
+    a = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1).astype(np.float64)
+    b = np.moveaxis(other, axis, 0).reshape(a.shape).astype(np.float64)
+    energy = (b * b).sum(axis=1)
+    factor = (a * b).sum(axis=1) / np.where(energy > 0, energy, 1)
+    factor = np.where(factor == 0, 1, factor)
+    if np.any((factor * gamma < 0) & (energy > 0) & (np.abs(a).max(axis=1) > 0)):
+        return "weight has another sign than the FP32 model's"
+    shape = [1] * weight.ndim
+    shape[axis] = -1
+    far = _steps_apart(its, node.input[1], weight / factor.reshape(shape), other)
+    if far > 1:
+        steps = f"up to {far:.3g} steps" if np.isfinite(far) else "more than float32's rounding"
+        return f"weight differs from the FP32 model's by {steps}"
+    node.input[1] = editor.initializer(weight.astype(np.float32), f"{node.input[1]}_fp32")
+    del node.input[2:]
+    return ""
+
+
+def _shift(editor: Editor, values: ConstantValues, bias: str, original: Node) -> str:
+    """The bias of the FP32 model's folded convolution, as a constant."""
+    value = values.value(bias) if bias else None
+    weight = values.value(original.inputs[1])
+    assert weight is not None  # it was exchanged
+    channels = weight.shape[1 if original.op_type == "ConvTranspose" else 0]
+    return editor.initializer(
+        np.zeros(channels, np.float32) if value is None else value.astype(np.float32),
+        f"{original.name}_shift",
+    )
+
+
+def _only_add(
+    editor: Editor, node: onnx.NodeProto, shift: str, view: Node, values: ConstantValues
+) -> None:
+    """Let a BatchNormalization only add `shift`: the rest is in the weight before it."""
+    gamma = values.value(view.inputs[1])
+    assert gamma is not None
+    epsilon = float(values.graph.attributes(view).get("epsilon", 1e-5))
+    one, zero = np.ones(gamma.shape, np.float32), np.zeros(gamma.shape, np.float32)
+    constants = (one, zero, one - np.float32(epsilon))
+    names = [editor.initializer(c, f"{view.name}_plain") for c in constants]
+    node.input[1:] = [names[0], shift, names[1], names[2]]
 
 
 def _steps_apart(values: ConstantValues, tensor: str, value: Array, other: Array) -> float:
