@@ -37,6 +37,7 @@ from qdebug.plan.plan import (
     nearest,
 )
 from qdebug.plan.planfile import read_plan
+from qdebug.plan.quantize import MASK
 from qdebug.plan.rangesfile import read_ranges
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.types import Precision
@@ -378,13 +379,20 @@ def _notes(data: str | None, gathered: Gathered, used: list[str]) -> tuple[str, 
 
 def range_notes(histograms: Mapping[str, TensorHistogram], used: Sequence[str]) -> tuple[str, ...]:
     """What to say of a calibration of the tensors `used`: values that are not finite, tensors that
-    are all 0."""
+    are all 0, masks."""
     notes = []
     broken = [t for t in used if histograms[t].nan_count or histograms[t].inf_count]
     if broken:
         notes.append(
             f"The FP32 model itself gives NaN or Inf during calibration, first in '{broken[0]}'; "
             "they are left out of the ranges."
+        )
+    masks = [t for t in used if histograms[t].amax > MASK]
+    if masks:
+        notes.append(
+            f"Quantized tensors that hold a mask (values of {histograms[masks[0]].amax:.2g}): "
+            f"{len(masks)}, first '{masks[0]}'. In such a range everything else is 0: keep the "
+            "layers that read them in higher precision if there is anything else."
         )
     dead = [t for t in used if histograms[t].amax == 0]
     if dead:

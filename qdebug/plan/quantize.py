@@ -25,6 +25,9 @@ from qdebug.model.graph import Graph, Node
 
 QMAX = 127
 QMIN = -128
+MASK = 1e30
+"""Magnitudes beyond are finite stand-ins for infinity, as in attention masks of -3.4e38: beside
+them a range holds nothing else."""
 
 FloatArray = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]

@@ -34,9 +34,10 @@ _NUMPY_TYPES = {
 class SimulationBackend:
     """Executes Q/DQ and FP16 models as written.
 
-    Graph optimizations are on, for speed, except two that change what is computed: the fusion of
-    Q/DQ into INT8 kernels (it requantizes with other rounding), and the removal of FP16 rounding
-    between operators that have no FP16 kernel on the CPU (it would hide an overflow to Inf).
+    Graph optimizations are on, for speed, except those that change what is computed: the fusion of
+    Q/DQ into INT8 kernels (it requantizes with other rounding), the removal of FP16 rounding
+    between operators that have no FP16 kernel on the CPU (it would hide an overflow to Inf), and
+    the fusion of layer normalizations, parts of which may be in FP16.
     """
 
     name = "simulation"
@@ -96,6 +97,14 @@ class OrtSession:
         self._session = None
 
 
+_DISABLED = [
+    *("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2"),
+    "SimplifiedLayerNormFusion",
+]
+"""Optimizers that are off. Of a layer normalization that is written out, in FP16 here and in FP32
+there, the fusions make an invalid model, or one that rounds elsewhere than planned."""
+
+
 class SimulationSession(OrtSession):
     """See SimulationBackend."""
 
@@ -120,7 +129,7 @@ class SimulationSession(OrtSession):
             model,
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=["EliminateIdentity"],
+            disabled_optimizers=_DISABLED,
             enable_fallback=0,  # it would print and try the CPU again
         )
         super().__init__(session, skipped)

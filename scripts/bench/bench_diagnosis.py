@@ -83,7 +83,7 @@ def judged(fault: planted.Fault, base: CompareResult) -> Outcome:
     """Run one case; `base` is its network without the fault."""
     result = compared(dict(fault.settings))
     touched = next((x for x in result.layers if x.name in fault.culprits), None)
-    label = touched.causes[0].label if touched and touched.causes else ""
+    label = fault.main_cause(result)
     return Outcome(
         fault.id,
         fault.kind,
@@ -156,7 +156,7 @@ def main() -> None:
     assets = DATA.parents[1] / "shared" / "assets"
     parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
     parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
-    parser.add_argument("--samples", type=int, default=32, help="default: 32")
+    parser.add_argument("--samples", type=int, default=64, help="default: 64")
     parser.add_argument("--development", action="store_true", help="leave held-out cases alone")
     parser.add_argument("--json", type=Path, help="every development case, for work on causes")
     arguments = parser.parse_args()

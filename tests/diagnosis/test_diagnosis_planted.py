@@ -14,8 +14,14 @@ import planted_faults as planted
 import pytest
 
 import qdebug
+from qdebug.inmemory import InMemory
 from qdebug.measure.result import CompareResult
-from qdebug.plan.plan import PrecisionPlan
+from qdebug.model.layers import find_layers
+from qdebug.model.load import read_model
+from qdebug.model.prepare import prepare_model
+from qdebug.plan.lower import lower
+from qdebug.plan.plan import PrecisionPlan, bind_plan
+from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Precision
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
@@ -71,7 +77,7 @@ def test_a_planted_fault(name: str, kind: str, place: str) -> None:
     assert planted.cost_db(result, base(name)) >= 3
     first = result.layers[0]
     assert first.name in fault.culprits
-    assert first.causes[0].label in fault.labels
+    assert fault.main_cause(result) in fault.labels
     assert first.causes[0].share > 0.5
 
 
@@ -97,9 +103,9 @@ def pinned(fault: planted.Fault, layers: list[str]) -> float:
 def test_close_scores() -> None:
     fault = next(planted.close_scores(network(CNN)))
     result = compared(dict(fault.settings))
-    told = {x.name: [c.label for c in x.causes] for x in result.layers if x.name in fault.culprits}
-    assert told["class_Gather"][0] == "index-flip"
-    assert "index-flip" in told["/classifier/Gemm"]
+    assert fault.main_cause(result) == "index-flip"
+    maker = next(x for x in result.layers if x.name == "/classifier/Gemm")
+    assert "index-flip" in [c.label for c in maker.causes]
     assert any("class_ArgMax" in note for note in result.notes)
 
 
@@ -120,3 +126,20 @@ def test_a_healthy_network_is_not_blamed() -> None:
     main = {layer.causes[0].label for layer in base(ENCODER).layers if layer.causes}
     assert "rounding" in main
     assert main <= {"rounding", "accumulation", "amplification"}
+
+
+def test_a_normalization_may_be_in_two_precisions() -> None:
+    """Without anything observed, ONNX Runtime would fuse it into a model that it then refuses."""
+    fault = next(planted.overflowing_norms(network(ENCODER)))
+    model = fault.settings["model"]
+    prepared = prepare_model(read_model(InMemory("the network", model)))
+    layers = find_layers(prepared.graph)
+    normalization = fault.place.rpartition("/")[0]
+    parts = [layer.name for layer in layers if layer.name.startswith(normalization)]
+    assert len(parts) == 9
+    for name in parts:
+        plan = PrecisionPlan(Precision.FP32, layers={name: Precision.FP16})
+        bound = bind_plan(plan, prepared, layers)
+        session = SimulationBackend().open(lower(bound).graph.proto, [])
+        session.run(planted.first(network(ENCODER).samples, 1))
+        session.close()

@@ -82,6 +82,7 @@ class Fault:
         culprits: layers that may rightly stand first.
         labels: causes that are right.
         settings: what `qdebug.compare` is told.
+        explained: the layer whose cause must be right; "" for the highest ranked culprit.
     """
 
     kind: str
@@ -90,6 +91,13 @@ class Fault:
     culprits: frozenset[str]
     labels: frozenset[str]
     settings: Mapping[str, Any] = field(repr=False)
+    explained: str = ""
+
+    def main_cause(self, result: CompareResult) -> str:
+        """The label that the layer in question got, "" for none."""
+        wanted = {self.explained} if self.explained else self.culprits
+        layer = next((x for x in result.layers if x.name in wanted), None)
+        return layer.causes[0].label if layer and layer.causes else ""
 
     @property
     def id(self) -> str:
@@ -781,16 +789,17 @@ def close_scores(network: Network) -> Iterator[Fault]:
     model.graph.output.append(
         helper.make_tensor_value_info("code", onnx.TensorProto.FLOAT, ["N", 8])
     )
-    yield _fault(
+    fault = _fault(
         network,
         "close-scores",
         node.name,
-        culprits={"class_Gather", node.name},
+        culprits={"class_Gather", *(layer.name for layer in network.layers)},
         labels={"index-flip"},
         model=model,
         plan=PrecisionPlan(Precision.INT8),
         calib_data=network.calibration,
     )
+    yield replace(fault, explained="class_Gather")
 
 
 def all_faults(network: Network) -> Iterator[Fault]:

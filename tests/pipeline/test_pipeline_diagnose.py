@@ -159,3 +159,18 @@ def test_both_operands_are_told_apart(tmp_path: Path) -> None:
 def test_inherited(local: float, inputs: float, output: float, label: str | None) -> None:
     cause = inherited_cause(local, inputs, output)
     assert (cause.label if cause else None) == label
+
+
+def test_a_mask_that_stretches_a_range_is_told(tmp_path: Path) -> None:
+    data = X.copy()
+    data[:, 3] = -3.4e38
+    np.savez(tmp_path / "data.npz", x=data)
+    weight = WEIGHT.copy()
+    weight[3] = 0
+    result = compare(
+        CompareSettings(_model(tmp_path, weight), str(tmp_path / "data.npz"), cache=False)
+    )
+    assert any("mask" in note and "'x'" in note for note in result.notes)
+    cause = _main(result.layers[0])
+    assert cause.label == "coarse-step"
+    assert "mask" in cause.evidence

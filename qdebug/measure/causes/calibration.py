@@ -79,15 +79,16 @@ class RangeFit:
         """How the ranges show that they were made from other data or by another network; "" where
         they do not."""
         off = [x for x in self.tensors.values() if self.off(x)]
+        enough = max(_FEWEST, _STALE_SHARE * len(self.tensors))
         for name, found in self.tensors.items():
-            known = found.calibrated or len(off) >= _FEWEST
+            known = found.calibrated or len(off) >= enough
             if found.is_input and known and not _near(found.ratio, _OTHER_SCALE):
                 return (
                     f"the range of the input '{name}' is {_times(found.ratio)} what the compared "
                     "samples hold: the calibration samples seem to have been scaled differently"
                 )
         old = [x for x in off if not x.calibrated]
-        if len(old) < _FEWEST or len(old) < _STALE_SHARE * len(self.tensors):
+        if len(old) < enough:
             return ""
         factor = statistics.median(x.ratio for x in self.tensors.values())
         alike = sum(_near(x.ratio / factor, WIDE) for x in self.tensors.values())

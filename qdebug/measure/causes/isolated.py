@@ -100,7 +100,7 @@ class _Values:
         if self.channels is None:
             return 1.0
         used = self.channels[self.channels > 0]
-        return float(used.max() / np.median(used)) if used.size > 1 else 1.0
+        return float(used.max()) / float(np.median(used)) if used.size > 1 else 1.0
 
 
 def _largest(values: Array) -> float:

@@ -9,6 +9,7 @@ from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.measure.causes.calibration import WIDE, RangeFit
 from qdebug.measure.causes.overflow import HALF_MAX
 from qdebug.measure.result import Cause
+from qdebug.plan.quantize import MASK
 from qdebug.wording import option
 
 LEAST_SHARE = 0.1
@@ -21,8 +22,6 @@ _UNEQUAL = 8.0
 _MOST_OF_THEM = 0.99
 """An eighth of a range that holds so many of the values leaves them 4 bits or less."""
 _OF_SOMETHING_ELSE = "the range does not seem to be of this network and such data"
-_MASK = 1e30
-"""What no network computes: a finite stand-in for infinity."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,7 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
 
 def _stretched(part: OperandPart) -> str:
     """What stretches the range beyond the bulk of the values, "" where nothing does."""
-    if part.largest > _MASK:
+    if part.largest > MASK:
         return "it holds a mask, which no range can hold beside other values"
     if part.spread > _UNEQUAL:
         return f"its widest channel has {part.spread:.3g} times the range of the median one"
