@@ -11,6 +11,8 @@ from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxN
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer, find_layers
+from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
+from qdebug.plan.rewrite.symmetric import quantized_tensors
 
 _DTYPES = {
     onnx.TensorProto.FLOAT: "fp32",
@@ -30,7 +32,15 @@ _NOTE = "This is what the model requests; for the kernels that TensorRT builds, 
 
 
 def info_of_graph(graph: Graph) -> EngineInfo:
-    """The layers that TensorRT is asked to build: `model.layers`' groups in their precision."""
+    """The layers that TensorRT is asked to build: `model.layers`' groups in their precision.
+    Integer operators are read as their Q/DQ equivalents.
+
+    Raises:
+        ModelError: one of them has none.
+    """
+    if has_qoperators(graph):
+        explicit = to_qdq(graph).proto
+        graph = Graph(onnx.shape_inference.infer_shapes(explicit, data_prop=True))
     layers = [
         _layer(graph, layer)
         for layer in find_layers(graph)
@@ -45,7 +55,18 @@ def info_of_graph(graph: Graph) -> EngineInfo:
     specs = [*(spec.name for spec in graph.inputs), *graph.outputs]
     io = tuple(_tensor(graph, name) for name in specs)
     return EngineInfo(
-        tuple(layers), InfoSource.ONNX, io, nodes=nodes_of_graph(graph), notes=(_NOTE,)
+        tuple(layers), InfoSource.ONNX, io, nodes=nodes_of_graph(graph), notes=_notes(graph)
+    )
+
+
+def _notes(graph: Graph) -> tuple[str, ...]:
+    found = quantized_tensors(graph)
+    if not found.others:
+        return (_NOTE,)
+    return (
+        _NOTE,
+        f"{len(found.others)} of {found.count} quantized tensors are not signed with zero point 0, "
+        f"first {found.others[0]}. TensorRT takes no others.",
     )
 
 

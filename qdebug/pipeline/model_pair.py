@@ -40,6 +40,8 @@ from qdebug.plan.planfile import read_plan
 from qdebug.plan.quantize import MASK
 from qdebug.plan.rangesfile import read_ranges
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
+from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
+from qdebug.run.registry import spec_of
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -166,11 +168,12 @@ def _built(
         model, notes = explicit(model)
         if not names_model(settings.reference):
             guessed = guess_absorbed(context, model, samples)
-            return Built(_noted(quantized_pair(model, guessed=guessed), notes))
+            pair = quantized_pair(model, guessed=guessed)
+            return Built(_for_backend(_noted(pair, notes), settings.backend))
         with given_by("reference"):
             reference = prepare_model(read_model(settings.reference)).graph
         pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
-        return Built(_noted(pair, notes))
+        return Built(_for_backend(_noted(pair, notes), settings.backend))
     if names_model(settings.reference):
         raise UsageError(
             f"{option('reference')}: {settings.model} is an FP32 model and is its own reference",
@@ -186,6 +189,25 @@ def _built(
 
 def _noted(pair: ModelPair, notes: tuple[str, ...]) -> ModelPair:
     return replace(pair, notes=(*notes, *pair.notes))
+
+
+def _for_backend(pair: ModelPair, backend: str) -> ModelPair:
+    """`pair` with what the backend takes of a quantized model.
+
+    Raises:
+        UsageError: it does not take unsigned or asymmetric codes, and the model has some.
+    """
+    if not spec_of(backend).symmetric:
+        return pair
+    graph, count = with_float_biases(pair.candidate)
+    check_symmetric(graph, str(pair.model.file.path), "TensorRT")
+    if not count:
+        return pair
+    note = (
+        f"{count} biases that are stored as INT32 are FP32 constants of the same values here: "
+        "TensorRT dequantizes no INT32."
+    )
+    return replace(pair, candidate=graph, notes=(*pair.notes, note))
 
 
 def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:

@@ -45,6 +45,7 @@ class BackendSpec:
         profiles: it measures the time of each layer.
         captures: tensors inside a model can be observed.
         precisions: those it has kernels for: "int8", "fp16", "fp32".
+        symmetric: its INT8 is signed with zero point 0, and nothing else.
         settings: names of the engine settings it takes; all others are refused.
         context: which of "folder" (a Path to keep files in), "cached" (whether engines may be taken
             from there) and "progress" (a ProgressCallback) its factory takes as well.
@@ -64,6 +65,7 @@ class BackendSpec:
     profiles: bool = False
     captures: bool = True
     precisions: tuple[str, ...] = ("fp32", "int8")
+    symmetric: bool = False
     settings: frozenset[str] = frozenset()
     context: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -234,6 +236,7 @@ _BUILT_IN = (
         audits=True,
         profiles=True,
         precisions=("fp32", "fp16", "int8"),
+        symmetric=True,
         settings=_BUILDER | {"compute_capability"},
         context=("folder", "cached", "progress"),
         modules=("tensorrt_rtx",),
@@ -248,6 +251,7 @@ _BUILT_IN = (
         audits=True,
         profiles=True,
         precisions=("fp32", "fp16", "int8"),
+        symmetric=True,
         settings=_BUILDER | {"typing", "timing_cache"},
         context=("folder", "cached", "progress"),
         modules=("tensorrt",),

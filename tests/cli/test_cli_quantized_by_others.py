@@ -39,6 +39,10 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ways: dict[str, dict[str, Any]] = {
         "qdq": {},
         "per channel": {"per_channel": True},
+        "symmetric": {
+            "activation_type": QuantType.QInt8,
+            "extra_options": {"ActivationSymmetric": True},
+        },
         "signed": {"activation_type": QuantType.QInt8},
         "qoperator": {"quant_format": QuantFormat.QOperator},
     }
@@ -212,3 +216,33 @@ def test_what_does_not_correspond_is_shown(desk: Any, quantized: dict[str, str])
         "leaky.onnx",
     )  # fmt: skip
     assert "No counterpart" in done.out and "matched" in done.out
+
+
+def test_what_tensorrt_does_not_take(desk: Any, quantized: dict[str, str]) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    run = ("--inputs", HOLDOUT, "--samples", "2", "--backend", "tensorrt-rtx")
+    for way in ("qdq", "dynamic"):
+        says = ["QD-USAGE-ASYMMETRIC", "'input'"]
+        desk.refused("compare", quantized[way], "--reference", CNN, *run, says=says)
+    # Symmetric: built, with its INT32 biases as FP32 constants.
+    found = _built(desk, quantized["symmetric"], *run)
+    assert any("14 biases" in note for note in found["notes"])
+    assert found["engine"]["audit"]["passed"] and not found["engine"]["audit"]["mismatches"]
+
+
+def _built(desk: Any, model: str, *run: str) -> Any:
+    done = desk.run("compare", model, "--reference", CNN, *run, "--json", "-", "--no-progress")
+    assert done.code == 0, done.err
+    return done.json
+
+
+def test_inspect_reads_integer_operators_and_counts_what_is_not_symmetric(
+    desk: Any, quantized: dict[str, str]
+) -> None:
+    both = [desk.run("inspect", quantized[way], "--json", "-").json for way in ("qdq", "qoperator")]
+    for found in both:
+        products = [x for x in found["layers"] if x["type"] in ("Conv", "Gemm")]
+        assert len(products) == 14
+        assert any("20 of 34" in note for note in found["notes"])
+    plain = desk.run("inspect", quantized["symmetric"], "--json", "-").json
+    assert not any("zero point" in note for note in plain["notes"])

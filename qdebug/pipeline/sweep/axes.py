@@ -100,6 +100,7 @@ def _compared(settings: SweepSettings, **chosen: str | None) -> CompareSettings:
         batch_size=settings.batch_size,
         metric=settings.metric,
         cache=settings.cache,
+        backend=settings.backend,
         allow_unquantized=settings.allow_unquantized,
         **chosen,  # type: ignore[arg-type]
     )
