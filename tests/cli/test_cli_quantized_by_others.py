@@ -43,7 +43,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "activation_type": QuantType.QInt8,
             "extra_options": {"ActivationSymmetric": True},
         },
-        "signed": {"activation_type": QuantType.QInt8},
+        "unsigned": {"activation_type": QuantType.QUInt8},
         "qoperator": {"quant_format": QuantFormat.QOperator},
     }
     source = str(shutil.copy(CNN, folder))  # ONNX Runtime writes beside the model it reads
@@ -118,7 +118,7 @@ def _run(proto: onnx.ModelProto, images: Any, tensors: list[str]) -> dict[str, A
     return dict(zip(tensors, session.run(tensors, {"input": images}), strict=True))
 
 
-@pytest.mark.parametrize("way", ["qdq", "per channel", "signed", "qoperator"])
+@pytest.mark.parametrize("way", ["qdq", "per channel", "unsigned", "qoperator"])
 def test_without_a_reference_the_activations_are_put_back(
     desk: Any, quantized: dict[str, str], way: str
 ) -> None:

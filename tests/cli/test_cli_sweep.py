@@ -216,7 +216,7 @@ def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
         (["--compute-capability", "8.9,5.0"], ["QD-USAGE-COMPUTE-CAPABILITY", "5.0", "8.9"]),
         (
             ["--backend", "simulation"],
-            ["QD-USAGE-SWEEP-BACKEND", "--backend simulation", "tensorrt-rtx"],
+            ["QD-USAGE-BACKEND-CAPABILITY", "--backend simulation", "tensorrt-rtx"],
         ),
         (["--fail-on", "layer.sqnr_db>=20"], ["QD-METRIC-SCOPE", "layer.sqnr_db", "outputs"]),
         (["--fail-on", "int9_share>=1"], ["QD-METRIC-CONDITION-NAME", "int9_share", "int8_share"]),

@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ("nncf", "aimet", "modelopt", "torch_pt2e", "torch_fake_quantize")
 """Those that tests/producers has a model of."""
 ONNX_RUNTIME: dict[str, dict[str, Any] | None] = {
-    "unsigned": {},
-    "signed": {"activation_type": QuantType.QInt8},
+    "default": {},  # activations signed, asymmetric
+    "unsigned": {"activation_type": QuantType.QUInt8},
     "symmetric": {
         "activation_type": QuantType.QInt8,
         "extra_options": {"ActivationSymmetric": True},
