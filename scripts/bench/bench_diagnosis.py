@@ -19,6 +19,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,18 +60,28 @@ class Outcome:
     right: bool
 
 
-def networks(zoo: Path | None, assets: Path, samples: int) -> Iterator[planted.Network]:
-    """The bundled networks, those of the zoo, and the face detector beside the checkout."""
-    calibration, holdout = DATA / "digits_calib.npz", DATA / "digits_holdout.npz"
-    for path in sorted(DATA.glob("*.onnx")):
-        yield planted.load(path.stem, path, calibration, holdout, samples)
+def networks(zoo: Path | None, assets: Path) -> dict[str, tuple[Path, Path, Path]]:
+    """By name the model, calibration samples and samples of the bundled networks, those of the zoo,
+    and the face detector."""
+    digits = DATA / "digits_calib.npz", DATA / "digits_holdout.npz"
+    found = {path.stem: (path, *digits) for path in sorted(DATA.glob("*.onnx"))}
     for path in sorted(zoo.glob("*.onnx")) if zoo else ():
-        beside = [path.with_name(f"{path.stem}_{part}.npz") for part in ("calib", "holdout")]
-        yield planted.load(path.stem, path, *beside, samples)
+        calibration, samples = (
+            path.with_name(f"{path.stem}_{part}.npz") for part in ("calib", "holdout")
+        )
+        found[path.stem] = (path, calibration, samples)
     face = assets / "ultraface_slim"
     if face.is_dir():
-        data = face / "calib.npz", face / "inputs.npz"
-        yield planted.load("face", face / "model.onnx", *data, min(samples, 4))
+        found["face"] = (face / "model.onnx", face / "calib.npz", face / "inputs.npz")
+    return found
+
+
+def examined(
+    name: str, files: tuple[Path, Path, Path], samples: int, held_out: bool
+) -> tuple[list[Outcome], tuple[int, int, int]]:
+    """All cases of a network, and the claims about it without a fault."""
+    network = planted.load(name, *files, 4 if name == "face" else samples)
+    return list(cases_of(network, held_out)), claims(network)
 
 
 def compared(settings: dict[str, object]) -> CompareResult:
@@ -157,18 +168,21 @@ def main() -> None:
     parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
     parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
     parser.add_argument("--samples", type=int, default=64, help="default: 64")
+    parser.add_argument("--jobs", type=int, default=1, help="networks at a time; default: 1")
     parser.add_argument("--development", action="store_true", help="leave held-out cases alone")
     parser.add_argument("--json", type=Path, help="every development case, for work on causes")
     arguments = parser.parse_args()
     outcomes: list[Outcome] = []
     healthy: dict[str, tuple[int, int, int]] = {}
-    for network in networks(arguments.zoo, arguments.assets, arguments.samples):
-        if arguments.nets and network.name not in arguments.nets:
-            continue
-        outcomes += cases_of(network, not arguments.development)
-        healthy[network.name] = claims(network)
-        print(f"{network.name}: {sum(x.network == network.name for x in outcomes)} planted",
-              file=sys.stderr, flush=True)  # fmt: skip
+    found = networks(arguments.zoo, arguments.assets)
+    names = [name for name in found if name in (arguments.nets or found)]
+    held_out = not arguments.development
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        jobs = {n: pool.submit(examined, n, found[n], arguments.samples, held_out) for n in names}
+        for name, job in jobs.items():
+            cases, healthy[name] = job.result()
+            outcomes += cases
+            print(f"{name}: {len(cases)} planted", file=sys.stderr, flush=True)
     report(outcomes, healthy)
     if arguments.json:
         shown = [asdict(x) for x in outcomes if not x.held_out]
