@@ -93,6 +93,7 @@ def compare(
     cache: bool = True,
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
     local_samples: int = 16,
+    effect: Literal["exact", "fast", "none"] = "fast",
     memory_budget: int | str = 2147483648,
     metric: str | Callable[..., float] | None = None,
     fail_on: Sequence[str] = (),

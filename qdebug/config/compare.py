@@ -11,6 +11,7 @@ from qdebug.config.values import parse_bytes
 from qdebug.measure.metrics import gate_usage
 
 StorageName = Literal["float32", "float16"]
+EffectName = Literal["exact", "fast", "none"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class CompareSettings(CandidateSettings):
             metavar="N",
         ),
     ] = 16
+    effect: Annotated[
+        EffectName,
+        Option(
+            "Measure what each layer costs at the outputs: exact takes every layer and all "
+            "samples, fast the leading layers on some, within a bound on the work.",
+            WHAT,
+        ),
+    ] = "fast"
     memory_budget: Annotated[
         int,
         Option(

@@ -234,6 +234,22 @@ METRIC_NAMES = tuple(metric.name for metric in METRICS)
 
 LAYER_METRICS = (
     Metric(
+        "output_share",
+        "the part of the outputs' error that goes when only this layer runs in FP32",
+        "gain / noise of the outputs; see Effect",
+        unit="share",
+        better="lower",
+        column="share",
+    ),
+    Metric(
+        "alone_sqnr_db",
+        "SQNR of the outputs when only this layer runs as planned",
+        "−10 · log10 of Effect.alone",
+        unit="dB",
+        better="higher",
+        column="alone dB",
+    ),
+    Metric(
         "local_sqnr_db",
         "SQNR of a layer's output when it reads the reference's activations: its own error",
         "sqnr_db of the isolated layer",
@@ -251,7 +267,7 @@ LAYER_METRICS = (
         column="clip",
     ),
 )
-"""Those of a layer: its output's, and two of its own. In the order of the table's columns."""
+"""Those of a layer: its output's, and some of its own. In the order of the table's columns."""
 
 GATED: Mapping[str, tuple[str, ...]] = {
     "output": tuple(m.name for m in METRICS if m.can_be_gated),

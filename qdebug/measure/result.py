@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from qdebug.measure.conditions import Checked
+from qdebug.measure.effect import Effect, EffectSummary
 from qdebug.measure.engine import EngineReport
-from qdebug.measure.metrics import METRIC_NAMES, Metrics
+from qdebug.measure.metrics import METRIC_NAMES, Metrics, sqnr_db
 from qdebug.results import Hidden, Inline, ModelRef, Result, from_json, in_json
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
@@ -57,7 +59,10 @@ class LayerResult:
         local_sqnr_db: of its output when it reads the reference's activations; None for a layer
             that runs in FP32, or that could not be cut loose.
         input_clipped_fraction: the largest share of an input's values that its Q/DQ pair clips.
-        rank: 1 is the worst; by local error, and layers without one by cumulative error.
+        rank: 1 is the worst: by the share of the outputs' error that it makes; layers without an
+            effect by local error, and those without either by cumulative error.
+        effect: what its precision costs at the outputs of the simulation; null for a layer that
+            runs in FP32, and where effects were not measured.
         readers_sqnr_db: of a layer that holds NaN or Inf of its own, the lowest SQNR among the
             layers that read them, where all of those are finite; it then ranks by it.
     """
@@ -73,6 +78,20 @@ class LayerResult:
     rank: int = 0
     causes: tuple[Cause, ...] = ()
     readers_sqnr_db: float | None = None
+    effect: Effect | None = None
+
+    @property
+    def output_share(self) -> float | None:
+        """The part of the outputs' error that keeping the layer in FP32 takes away."""
+        return self.effect.output_share if self.effect else None
+
+    @property
+    def alone_sqnr_db(self) -> float | None:
+        """SQNR of the outputs when only this layer runs as planned; NaN where they are broken."""
+        if self.effect is None or self.effect.alone is None:
+            return None
+        noise = self.effect.alone
+        return math.nan if math.isinf(noise) else sqnr_db(1.0, noise)
 
     def figure(self, metric: str) -> float | None:
         """The value of one of LAYER_METRICS, by its name."""
@@ -81,6 +100,8 @@ class LayerResult:
 
     def __str__(self) -> str:
         local = "" if self.local_sqnr_db is None else f"local {self.local_sqnr_db:.1f} dB, "
+        if self.output_share is not None:
+            local = f"{100 * self.output_share:.0f}% of the outputs' error, {local}"
         causes = f" ({', '.join(str(cause) for cause in self.causes)})" if self.causes else ""
         return (
             f"{self.name}: {self.op_type} in {self.precision}, {local}cumulative "
@@ -176,6 +197,7 @@ class CompareResult(Result):
         tensors: every compared tensor, in execution order.
         skipped: tensors that have no error, and why.
         correspondence: how the tensors were matched; null where one model was made from the other.
+        effect: how the layers' effects at the outputs were measured; null where they were not.
         engine: what is known of the engine; null where none was built.
         run_file: the file that was written; None for none.
     """
@@ -195,6 +217,7 @@ class CompareResult(Result):
     layers: tuple[LayerResult, ...]
     tensors: tuple[TensorResult, ...]
     first_divergence: Divergence | None
+    effect: EffectSummary | None = None
     skipped: tuple[Skipped, ...]
     correspondence: Correspondence | None = None
     notes: tuple[str, ...] = ()

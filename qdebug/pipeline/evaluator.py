@@ -28,6 +28,7 @@ from qdebug.model.samples import Batch, Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
 from qdebug.pipeline.context import Context
 from qdebug.run.base import Backend, Session
+from qdebug.run.ort_fast.prefix_cache import ResumedSession
 from qdebug.run.sizing import probe
 from qdebug.run.stream import map_in_order
 from qdebug.types import Array, Feeds, Progress, Tensors
@@ -42,9 +43,11 @@ _FEEDS_BYTES = 256 << 20
 """Samples beyond this are read again for every candidate."""
 
 
-def run_of(session: Session, names: Mapping[str, str] | None = None) -> Run:
+def run_of(session: Session | ResumedSession, names: Mapping[str, str] | None = None) -> Run:
     """A run of `session`. With `names` (reference tensor -> the session's tensor), it gives those
     of them that there are, by their names in the reference."""
+    if isinstance(session, ResumedSession):
+        return lambda executed: session.run(executed.batch.index, executed.feeds)
     if names is None:
         return lambda executed: session.run(executed.feeds)
     return lambda executed: renamed(session.run(executed.feeds), names)

@@ -14,8 +14,11 @@ from qdebug.report.engine import doubt, engine_blocks
 from qdebug.report.words import FP16_KERNELS, figure, in_decibels, number, printable
 from qdebug.wording import counted, option
 
-_FIGURES = tuple(metric for metric in LAYER_METRICS if metric.column)
-"""The metrics that the table of layers shows."""
+_AT_OUTPUTS = ("output_share", "alone_sqnr_db")
+_FIGURES = tuple(m for m in LAYER_METRICS if m.column and m.name not in _AT_OUTPUTS)
+"""The metrics that the table of layers shows where no effects were measured."""
+_WITH_EFFECTS = tuple(m for m in LAYER_METRICS if m.column and m.name != "ref_amax")
+"""Those it shows with that."""
 _MOST_REASONS = 3
 _MOST_OUTPUTS = 4
 _MOST_MISMATCHES = 10
@@ -44,7 +47,10 @@ def view(result: CompareResult, *, top: int = 10) -> list[Block]:
                 (Column("layer", "name"), lambda x: x.name),
                 (Column("op", "op"), lambda x: x.op_type),
                 (Column("prec."), lambda x: str(x.precision)),
-                *((Column(m.column, "number"), _figure(m)) for m in _FIGURES),
+                *(
+                    (Column(m.column, "number"), _figure(m))
+                    for m in (_FIGURES if result.effect is None else _WITH_EFFECTS)
+                ),
             ],
             _style,
         ),
@@ -145,9 +151,12 @@ def _metrics_text(metrics: Metrics) -> str:
 
 def _layers_title(result: CompareResult, shown: int) -> str:
     executed = result.engine is not None and result.engine.executed
-    title = f"Worst layers by local error{' in the simulation' if executed else ''}"
-    if result.local_samples:
-        title += f", on {counted(result.local_samples, 'sample')}"
+    by, samples = "Worst layers by local error", result.local_samples
+    if result.effect is not None:
+        by, samples = "Layers by their share of the outputs' error", result.effect.samples
+    title = f"{by}{' in the simulation' if executed else ''}"
+    if samples:
+        title += f", on {counted(samples, 'sample')}"
     hidden = len(result.layers) - shown
     return title + (f" ({hidden} more in the JSON)" if hidden else "")
 

@@ -41,11 +41,13 @@ def in_decibels(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage that shows small ones too."""
+    """A share as a percentage that shows small ones too; a gain may be negative."""
     if value is None:
         return "–"
     if value == 0:
         return "0"
+    if value < 0:
+        return f"−{share(-value)}"
     if value < 1e-4:
         return "<0.01%"
     return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.0f}%"

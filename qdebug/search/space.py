@@ -54,7 +54,7 @@ class SearchSpace:
 def search_space(
     base: Mapping[str, Precision],
     costs: Costs,
-    rated: Mapping[str, LayerResult],
+    noise: Mapping[str, float],
     *,
     pin_to: PinTo | None = None,
     pin: Sequence[str] = (),
@@ -64,7 +64,7 @@ def search_space(
 
     Args:
         base: the precision of every layer, in execution order.
-        rated: the layers' own errors, by name.
+        noise: by layer, an estimate of what it adds to the output's noise; see Item.
         pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer runs in INT8.
         pin: names of layers that are always pinned, to the highest precision allowed.
         never_pin: names of layers that never are.
@@ -91,7 +91,7 @@ def search_space(
             levels = [p for p in levels if p == Precision(pin_to)]
         if levels and name not in never_pin and name not in always:
             raising = {p: costs.raising(name, start, p) for p in levels}
-            items.append(Item(name, raising, _noise(rated.get(name))))
+            items.append(Item(name, raising, noise.get(name, 0.0)))
     if not items and not always:
         why = f"none runs below {pin_to}"
         if never_pin:
@@ -105,10 +105,13 @@ def search_space(
     return SearchSpace(problem, costs, base, tuple(never_pin))
 
 
-def _noise(result: LayerResult | None) -> float:
-    """A layer's own Σerr²/Σref²: 0 where it is not known."""
-    if result is None or result.local_sqnr_db is None:
-        return 0.0
+def local_noise(rated: Mapping[str, LayerResult]) -> dict[str, float]:
+    """The layers' own Σerr²/Σref², by name; without those where it is not known."""
+    return {name: _own_noise(r) for name, r in rated.items() if r.local_sqnr_db is not None}
+
+
+def _own_noise(result: LayerResult) -> float:
+    assert result.local_sqnr_db is not None
     if math.isnan(result.local_sqnr_db):
         return 1.0 if result.readers_sqnr_db is None else 10 ** (-result.readers_sqnr_db / 10)
     return 10 ** (-result.local_sqnr_db / 10)

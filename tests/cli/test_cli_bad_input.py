@@ -57,8 +57,12 @@ def test_unsupported_opset(desk: Any, cnn: Callable[..., onnx.ModelProto], opset
 
 
 def test_operator_that_the_runtime_lacks(desk: Any, make: Any) -> None:
-    nodes = [helper.make_node("Frobnicate", ["x"], ["y"], "f")]
-    desk.save(make(nodes, {"x": (1, 4)}, {"y": (1, 4)}), "odd.onnx")
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["h"], "f"),
+        helper.make_node("MatMul", ["h", "w"], ["y"], "m"),
+    ]
+    weights = {"w": np.eye(4, dtype=np.float32)}
+    desk.save(make(nodes, {"x": (1, 4)}, {"y": (1, 4)}, weights), "odd.onnx")
     desk.data("four.npz", x=np.ones((2, 4), np.float32))
     desk.refused(
         "compare", "odd.onnx", "--inputs", "four.npz", says=["QD-MODEL-REFUSED", "Frobnicate"]

@@ -64,6 +64,7 @@ def test_keys_and_types(desk: Any) -> None:
             "tensors": list,
             "first_divergence": (dict, type(None)),
             "skipped": list,
+            "effect": dict,
             "correspondence": type(None),
             "notes": list,
             "timings_s": dict,
@@ -93,6 +94,7 @@ def test_keys_and_types(desk: Any) -> None:
         "rank": int,
         "causes": list,
         "readers_sqnr_db": (int, float, type(None)),
+        "effect": (dict, type(None)),
         "harmless": bool,
     }
     for found in result["layers"]:

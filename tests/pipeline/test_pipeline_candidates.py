@@ -284,7 +284,7 @@ def test_kernels_that_disagree_or_fail_are_not_used(
             raise BackendError("no such kernel")
         return opened(self, precisions, kernels=kernels)
 
-    def failing_part(*_: Any) -> Any:
+    def failing_part(*_: Any, **__: Any) -> Any:
         raise BackendError("no such kernel")
 
     with cnn.runner(literal=True) as runner:

@@ -36,6 +36,7 @@ def settings(**changes: object) -> CompareSettings:
         calib_data=str(ASSETS / "calib.npz"),
         calib_samples=4,
         samples=2,
+        effect="none",  # ranked by local error
     )
     return CompareSettings(**{**vars(base), **changes})  # type: ignore[arg-type]
 

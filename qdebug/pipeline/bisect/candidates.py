@@ -220,7 +220,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             try:
                 totals = evaluate(
                     subset,
-                    {**runs, CANDIDATE: _candidate_run(session)},
+                    {**runs, CANDIDATE: run_of(session)},
                     comparisons,
                     self._context,
                     workers=workers,
@@ -331,12 +331,6 @@ class _Run:
                 # Not the metric's fault: this candidate overflows, so it cannot be the answer.
                 failure = f"its outputs hold NaN or Inf, and {error.message}"
         return CandidateResult({}, None, math.nan, self.seconds, failure=failure)
-
-
-def _candidate_run(session: Session | ResumedSession) -> Run:
-    if isinstance(session, ResumedSession):
-        return lambda executed: session.run(executed.batch.index, executed.feeds)
-    return run_of(session)
 
 
 def _lowered(bound: BoundPlan) -> onnx.ModelProto:

@@ -20,6 +20,7 @@ from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.compare.lockstep import open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.engine.build import check_parsed, check_requested, open_runtime
 from qdebug.pipeline.engine.latency import is_run_file, profiled_costs, read_kernels
 from qdebug.pipeline.model_pair import (
@@ -36,7 +37,7 @@ from qdebug.run.registry import spec_of
 from qdebug.run.sizing import parallelism
 from qdebug.search.cost import Costs, mac_costs
 from qdebug.search.problem import PinTo
-from qdebug.search.space import SearchSpace, search_space
+from qdebug.search.space import SearchSpace, local_noise, search_space
 from qdebug.search.strategies.exhaustive import check_count
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
@@ -111,6 +112,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     if engine is not None:
         check_parsed(engine, pair, searched.samples)
     rated = rate_layers(context, pair, searched)
+    alone = noise_alone(context, pair, searched) or {}
     return Setup(
         context=context,
         target=target,
@@ -120,7 +122,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         searched=searched,
         held_out=held_out,
         rated=rated,
-        space=_space(settings, pair, searched.samples, rated, kernels),
+        space=_space(settings, pair, searched.samples, {**local_noise(rated), **alone}, kernels),
         engine=engine,
     )
 
@@ -163,7 +165,7 @@ def _space(
     settings: BisectSettings,
     pair: ModelPair,
     samples: Samples,
-    rated: Mapping[str, LayerResult],
+    noise: Mapping[str, float],
     kernels: Sequence[KernelTime] | None,
 ) -> SearchSpace:
     """What the settings allow to be pinned; `kernels` are of the engine that was profiled.
@@ -181,7 +183,7 @@ def _space(
     space = search_space(
         pair.precisions,
         _costs(settings.profile, pair, samples, kernels),
-        rated,
+        noise,
         pin_to=pin_to,
         pin=named("pin"),
         never_pin=named("never_pin"),

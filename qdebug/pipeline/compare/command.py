@@ -14,6 +14,7 @@ from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
 from qdebug.errors import MetricError, given_by
 from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals
+from qdebug.measure.effect import EffectMode
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
@@ -32,9 +33,11 @@ from qdebug.pipeline.compare.lockstep import StoredReference, open_lockstep
 from qdebug.pipeline.compare.results import (
     all_skipped,
     correspondence,
+    effect_notes,
     first_divergence,
     layer_results,
     overflow_notes,
+    ranked_by_effect,
     tensor_results,
 )
 from qdebug.pipeline.compare.run_file import (
@@ -44,6 +47,7 @@ from qdebug.pipeline.compare.run_file import (
     stored_rows,
 )
 from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.effect import measure_effects
 from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
@@ -101,9 +105,9 @@ def compare(
         kept = [OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE)]
         flips = FlipSink(pair)
         sinks: list[Sink] = [
+            flips,
             *([evidence] if evidence else []),
             *(kept if gate.metric else []),
-            flips,
         ]
         errors, not_float = _run(settings, context, pair, samples, rows, sinks)
         task, failure = None, None
@@ -112,8 +116,9 @@ def compare(
                 task = task_result(gate.metric, samples, *kept)
             except MetricError as error:  # to be raised when everything else is safe on disk
                 failure = error
-        result = _result(settings, pair, samples, gate, errors, not_float, task)
-        result = with_flips(_explained(context, pair, samples, result), pair, flips.found)
+        result = _result(settings, pair, samples, errors, not_float, task)
+        result = _with_effects(context, pair, samples, result, gate, settings)
+        result = _explained(context, pair, samples, result, flips)
         if engine is not None:
             result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
         result = replace(
@@ -124,9 +129,7 @@ def compare(
             ),
             timings_s={"total": time.perf_counter() - started},
         )
-        plan_text = plan_to_yaml(pair.plan, settings.model) if pair.plan else ""
-        if settings.save_plan:
-            write_text(settings.save_plan, plan_text, option("save_plan"))
+        plan_text = _saved_plan(settings, pair)
         run_file = None
         if writer is not None:
             unsplit = evidence.unsplit if evidence else ()
@@ -136,6 +139,14 @@ def compare(
     if failure is not None:
         _raise_after_writing(failure, run_file)
     return replace(result, run_file=run_file)
+
+
+def _saved_plan(settings: CompareSettings, pair: ModelPair) -> str:
+    """The plan that was run, as YAML, written where the user wants it; "" without one."""
+    text = plan_to_yaml(pair.plan, settings.model) if pair.plan else ""
+    if settings.save_plan:
+        write_text(settings.save_plan, text, option("save_plan"))
+    return text
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
@@ -230,7 +241,6 @@ def _result(
     settings: CompareSettings,
     pair: ModelPair,
     samples: Samples,
-    gate: Gate,
     errors: ErrorTotals,
     not_float: Sequence[str],
     task: TaskResult | None,
@@ -246,7 +256,6 @@ def _result(
         precision=_precision(pair),
         samples=samples.count,
         local_samples=errors.local_samples,
-        conditions=checked_conditions(gate.conditions, finals, layers, tensors, task),
         outputs=finals,
         layers=layers,
         tensors=tensors,
@@ -259,13 +268,46 @@ def _result(
     )
 
 
+def _with_effects(
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    result: CompareResult,
+    gate: Gate,
+    settings: CompareSettings,
+) -> CompareResult:
+    """`result` ranked by what each layer costs at the outputs, and the conditions on that."""
+    mode = EffectMode(settings.effect)
+    budget = settings.memory_budget
+    # A metric that raised on all samples is not asked again.
+    metric = gate.metric if result.metric else None
+    found = measure_effects(
+        context, pair, whole(samples), mode, metric=metric, memory_budget=budget
+    )
+    layers = (
+        ranked_by_effect(result.layers, found.layers, found.summary.noise)
+        if found
+        else result.layers
+    )
+    conditions = checked_conditions(
+        gate.conditions, result.outputs, layers, result.tensors, result.metric
+    )
+    return replace(
+        result,
+        layers=layers,
+        effect=found.summary if found else None,
+        conditions=conditions,
+        notes=(*result.notes, *effect_notes(found.summary if found else None)),
+    )
+
+
 def _explained(
-    context: Context, pair: ModelPair, samples: Samples, result: CompareResult
+    context: Context, pair: ModelPair, samples: Samples, result: CompareResult, flips: FlipSink
 ) -> CompareResult:
     """`result` with the causes of the errors."""
     batches = list(samples.batches())
     layers = diagnosed(context, pair, samples, batches, result.layers, result.tensors)
-    return replace(result, layers=layers)
+    return with_flips(replace(result, layers=layers), pair, flips.found)
 
 
 def _precision(pair: ModelPair) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qdebug.measure.causes.overflow import contained
 from qdebug.measure.compare import ErrorTotals, skipped_tensors
+from qdebug.measure.effect import Effect, EffectSummary, rank_key
 from qdebug.measure.metrics import metrics_of, sqnr_db
 from qdebug.measure.result import (
     Correspondence,
@@ -20,6 +21,7 @@ from qdebug.model.layers import Layer
 from qdebug.plan.correspond import Unmatched
 from qdebug.plan.pair import ModelPair
 from qdebug.types import Precision, Skipped
+from qdebug.wording import option
 
 DIVERGENCE_DB = 20.0
 """First divergence: an error of a tenth of the signal."""
@@ -45,6 +47,24 @@ def layer_results(pair: ModelPair, errors: ErrorTotals) -> tuple[LayerResult, ..
     return tuple(replace(result, rank=i) for i, result in enumerate(ranked, start=1))
 
 
+def ranked_by_effect(
+    layers: Sequence[LayerResult], effects: Mapping[str, Effect], noise: float
+) -> tuple[LayerResult, ...]:
+    """`layers` with their effects, the costliest at the outputs first; those without an effect
+    follow in the order they had. `noise` is that of the outputs."""
+
+    def key(layer: LayerResult) -> tuple[int, tuple[float, float], int]:
+        effect = layer.effect
+        return (
+            (1, (0.0, 0.0), layer.rank)
+            if effect is None
+            else (0, rank_key(effect, noise), layer.rank)
+        )
+
+    found = sorted((replace(x, effect=effects.get(x.name)) for x in layers), key=key)
+    return tuple(replace(layer, rank=i) for i, layer in enumerate(found, start=1))
+
+
 def first_divergence(
     layers: Sequence[LayerResult], pair: ModelPair, threshold_db: float = DIVERGENCE_DB
 ) -> Divergence | None:
@@ -59,6 +79,25 @@ def first_divergence(
         if math.isnan(value) or value < threshold_db:
             return Divergence(result.tensor, result.name, value, threshold_db)
     return None
+
+
+def effect_notes(summary: EffectSummary | None) -> tuple[str, ...]:
+    """What the reader must know of the effects."""
+    if summary is None or not summary.noise:
+        return ()
+    exact = option("effect", "exact")
+    notes = []
+    if summary.layers < summary.of_layers:
+        notes.append(
+            f"{summary.of_layers - summary.layers} of {summary.of_layers} layers were measured "
+            f"alone only, because they cost little alone; {exact} leaves out each of them."
+        )
+    if not summary.certain_ranks and summary.of_layers > 1:
+        notes.append(
+            f"Which layer costs most is not certain on {summary.samples} samples: the first two "
+            f"differ by less than the standard error. {exact} measures on all samples."
+        )
+    return tuple(notes)
 
 
 def overflow_notes(

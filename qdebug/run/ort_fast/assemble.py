@@ -148,7 +148,7 @@ class _Assembly:
         for spec in self.graph.inputs:
             self.forms[spec.name] = {Form.PLAIN}
         done: set[str] = set()
-        places, marks = set(self.assembler.places if self.kernels else ()), []
+        places, marks = set(self.assembler.places), []
         for i, node in enumerate(self.assembler.nodes):
             if i in places:
                 marks.append(len(self.emitted))
@@ -166,7 +166,7 @@ class _Assembly:
         shop, parts = self.assembler.shop, tuple(one.part for one in self.emitted)
         for name in self.constants:
             shop.declaration(name)  # here, where no other thread does
-        cuts = cut_points_of(self.graph, self.emitted, marks)
+        cuts = cut_points_of(self.graph, self.emitted, marks, to_the_bit=self.kernels)
         return Assembled(cuts, shop, parts, tuple(constant_outputs))
 
     def _part(self, node: Node) -> tuple[Part, frozenset[str]]:

@@ -106,10 +106,11 @@ def _size(graph: Graph, tensor: str) -> float:
 
 
 def cut_points_of(
-    graph: Graph, emitted: Sequence[Emitted], marks: Sequence[int]
+    graph: Graph, emitted: Sequence[Emitted], marks: Sequence[int], *, to_the_bit: bool = True
 ) -> tuple[CutPoint, ...]:
-    """The cuts that do not change what is computed; `marks` are the numbers of parts before the
-    places."""
+    """Where to cut; `marks` are the numbers of parts before the places. `to_the_bit`: only where
+    that does not change what is computed, else wherever all that crosses is floating point or
+    codes: sums are then rounded as the runtime fuses them, behind the cut and before it."""
     readers: dict[Formed, list[bool]] = {}
     for one in emitted:
         for formed in one.part.needs:
@@ -124,12 +125,14 @@ def cut_points_of(
         done = start
         after = dict.fromkeys(x for one in emitted[start:] for x in one.part.needs)
         needs = tuple(x for x in after if x in made)
-        if needs and all(_crosses(graph, x, readers[x], has_conv) for x in needs):
+        if needs and all(_crosses(graph, x, readers[x], has_conv, to_the_bit) for x in needs):
             cuts.append(CutPoint(place, digest.digest(), start, needs))
     return tuple(cuts)
 
 
-def _crosses(graph: Graph, formed: Formed, readers: Sequence[bool], has_conv: bool) -> bool:
+def _crosses(
+    graph: Graph, formed: Formed, readers: Sequence[bool], has_conv: bool, to_the_bit: bool
+) -> bool:
     """Whether nothing is fused across a tensor. Next to convolutions even a tensor that several
     nodes read may be fused across, since ONNX Runtime keeps their layout."""
     tensor, form = formed
@@ -137,6 +140,8 @@ def _crosses(graph: Graph, formed: Formed, readers: Sequence[bool], has_conv: bo
         return True
     if graph.types.get(tensor) != TensorProto.FLOAT:
         return False
+    if not to_the_bit:
+        return True
     flat = not has_conv or len(graph.shapes.get(tensor, (0,) * 4)) != 4
     return all(readers) or (flat and len(readers) > 1)
 

@@ -66,10 +66,13 @@ class PrefixCache:
         stride: every how many places candidates keep activations, None at none: see `stride_of`.
     """
 
-    def __init__(self, sessions: CandidateSessions, limit: int = DEFAULT_BYTES) -> None:
+    def __init__(
+        self, sessions: CandidateSessions, limit: int = DEFAULT_BYTES, *, kernels: bool = True
+    ) -> None:
         """`limit`, in bytes, is for what is kept and for what running candidates gather to be
-        kept; the oldest go first."""
+        kept; the oldest go first. `kernels`: on INT8 kernels, or literally."""
         self._sessions = sessions
+        self._kernels = kernels
         self._limit = limit
         self._known: OrderedDict[bytes, _Prefix] = OrderedDict()
         self.size = self.resumed = 0
@@ -78,19 +81,21 @@ class PrefixCache:
         self._too_large: set[int] = set()
         self._lock = threading.Lock()
 
-    def open(self, precisions: Mapping[str, Precision]) -> ResumedSession:
-        """A session of the model in `precisions`, by layer, from the last place that is known.
+    def open(self, precisions: Mapping[str, Precision], *, keep: bool = True) -> ResumedSession:
+        """A session of the model in `precisions`, by layer, from the last place that is known;
+        `keep`: what crosses its further places is kept for others.
 
         Raises:
             ModelError: ONNX Runtime does not take the model.
             BackendError: ONNX Runtime failed.
         """
-        candidate = self._sessions.assemble(precisions)
+        candidate = self._sessions.assemble(precisions, kernels=self._kernels)
         known = self._last_known(candidate)
         start = known.cut if known else None
         behind = [c for c in candidate.cuts if start is None or c.place > start.place]
         with self._lock:
-            new = [c for c in behind if self._keeps(c) and c.place not in self._too_large]
+            kept = behind if keep else []
+            new = [c for c in kept if self._keeps(c) and c.place not in self._too_large]
             measure = not self._measured
         session = self._sessions.open_part(candidate, start, new)
         found = [_Prefix(c, {name: {} for name in candidate.crossing(c)}) for c in new]

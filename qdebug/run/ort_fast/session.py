@@ -35,9 +35,9 @@ class CandidateSessions:
         """
         return self.open_part(self._assembler.assemble(precisions, kernels=kernels), None, ())
 
-    def assemble(self, precisions: Mapping[str, Precision]) -> Assembled:
-        """The model in `precisions`, by layer, on INT8 kernels."""
-        return self._assembler.assemble(precisions, kernels=True)
+    def assemble(self, precisions: Mapping[str, Precision], *, kernels: bool) -> Assembled:
+        """The model in `precisions`, by layer; see `Assembler.assemble`."""
+        return self._assembler.assemble(precisions, kernels=kernels)
 
     def open_part(
         self, candidate: Assembled, start: CutPoint | None, stored: Sequence[CutPoint]

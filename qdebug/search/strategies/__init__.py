@@ -27,7 +27,7 @@ STRATEGIES: Mapping[str, StrategyEntry] = {
         "auto", "predicts the cheapest set that passes, verifies it, and shrinks it"
     ),
     "rank": StrategyEntry(
-        "ranked", "the layers with the largest local errors, by doubling and a binary search"
+        "ranked", "the layers that cost most alone, by doubling and a binary search"
     ),
     "ddmin": StrategyEntry("ddmin", "delta debugging, which knows neither costs nor ranks"),
     "prefix": StrategyEntry(

@@ -36,7 +36,7 @@ def test_a_candidate_cut_anywhere_gives_the_same_bits(
     bound = bind(random_model([(*step[:3], False) for step in plan], seed))
     pins = pins_for(bound, [INT8, INT8, INT8, FP16, FP32], rng)
     sessions = CandidateSessions(Assembler(bound), 1)
-    candidate = sessions.assemble({**bound.precisions, **pins})
+    candidate = sessions.assemble({**bound.precisions, **pins}, kernels=True)
     x = rng.normal(size=(2, CHANNELS, SIZE, SIZE)).astype(np.float32) * 3
     expected = sessions.open_part(candidate, None, ()).run({"x": x})
     storing = sessions.open_part(candidate, None, candidate.cuts).run({"x": x})
@@ -73,7 +73,9 @@ def test_candidates_share_what_lies_before_the_first_difference(raised: int, sha
     assert shared - 4 <= last <= shared
 
 
-def test_literal_candidates_are_never_cut() -> None:
+def test_literal_candidates_are_cut_wherever_little_crosses() -> None:
+    """There the same to the bit is not asked for: a convolution and what follows may be apart."""
     assembler = chain(30)
-    precisions = {f"n{i}": INT8 for i in range(30)}
-    assert assembler.assemble(precisions, kernels=False).cuts == ()
+    bound_to = {f"n{i}": INT8 for i in range(30)}
+    candidate = assembler.assemble(bound_to, kernels=False)
+    assert len(candidate.cuts) == len(assembler.places) == 8

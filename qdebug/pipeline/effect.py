@@ -1,0 +1,378 @@
+"""Measure what each layer costs at the outputs: leave one out, and one alone.
+
+Work is counted in passes of one sample through the FP32 model, so that what is measured does not
+depend on how busy the machine is. All layers are first measured alone, on few samples; those that
+may lead are then left out one by one, on as many samples as the rest of the work pays for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdebug.errors import BackendError, MetricError, ModelError
+from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals, ExecutedBatch
+from qdebug.measure.effect import (
+    Effect,
+    EffectMode,
+    EffectRuns,
+    EffectSummary,
+    certain_ranks,
+    effects_of,
+    noise_by_sample,
+    output_energies,
+    rank_key,
+)
+from qdebug.measure.task import TaskMetric
+from qdebug.model.macs import work_of
+from qdebug.model.samples.subset import SampleSubset, is_whole, whole
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, Sink, evaluate, run_of
+from qdebug.plan.lower import lower
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import BoundPlan, bind_plan
+from qdebug.run.base import Session
+from qdebug.run.ort_fast.assemble import Assembler
+from qdebug.run.ort_fast.prefix_cache import DEFAULT_BYTES, PrefixCache, ResumedSession
+from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.sizing import probe
+from qdebug.run.stream import map_in_order
+from qdebug.types import Array, Precision, Progress
+
+_SAMPLES, _ALONE_SAMPLES = 16, 8
+"""What leaders are left out on, at the least; what every layer is measured alone on, at most."""
+_PASSES = 60
+"""Passes over so many samples that the measurement may take, whatever else is done."""
+_PASSES_OF_COMPARE = 5
+"""About what a comparison takes by itself, over all samples."""
+_CHEAP_MACS = 3e10
+"""Work of a second or so: tiny networks are measured on more samples."""
+_ALONE, _LEFT_OUT = 0.75, 1.2
+"""What a sample takes in one run, in FP32 passes, about: the layers before the one in question,
+half of all on average, are as in another run, and known."""
+_FOR_ALONE = 1 / 3
+"""The most of the work that goes into the errors alone."""
+_LEAST_LEADERS = 8
+_NEARLY_ALL = 3 / 4
+"""Where so many of the samples are paid for, all are taken: then there is no sampling error."""
+_FRONT = 3
+"""How many of the first layers are measured by the user's metric too."""
+_GROUPS = 8
+"""Data may be sorted: samples are taken from so many places."""
+_CACHE_SHARE = 1 / 4
+"""Of the memory budget, for activations to start from."""
+
+High = frozenset[str]
+"""The layers of one candidate that run in FP32."""
+_Opened = Session | ResumedSession
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The effects by layer, and how they were measured."""
+
+    layers: Mapping[str, Effect]
+    summary: EffectSummary
+
+
+@dataclass(frozen=True)
+class _Amounts:
+    """How many samples every layer is measured alone on; how many leaders are left out, on how
+    many samples."""
+
+    alone: int
+    leaders: int
+    left_out: int
+
+
+def noise_alone(context: Context, pair: ModelPair, subset: SampleSubset) -> dict[str, float] | None:
+    """The outputs' noise Σerr²/Σref² with each layer alone as planned, by name, on few samples:
+    where a search for culprits starts. None where `measure_effects` gives none.
+
+    Raises:
+        QdebugError: a model does not run.
+    """
+    names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
+    if not names or pair.plan is None:
+        return None
+    candidates = _Candidates(context, pair, DEFAULT_BYTES)
+    with closing(context.backend.open(pair.reference.proto, ())) as session:
+        outputs = [t for t in pair.reference.outputs if _is_float(session, t)]
+        if not outputs:
+            return None
+        few = _spread(_sized(context, session, subset), _ALONE_SAMPLES)
+        reference = KeptReference(context, pair.reference, session, few, None)
+        alone = _alone_of(_Runs(context, candidates, reference, outputs), names)
+    return {name: float(noise.sum()) for name, noise in alone.items()}
+
+
+def measure_effects(
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    mode: EffectMode,
+    *,
+    metric: TaskMetric | None = None,
+    memory_budget: int = 2 << 30,
+) -> Effects | None:
+    """What every layer that does not run in FP32 costs at the outputs of the simulation.
+
+    None where that cannot be said: no such layer, no floating-point output, or a model that was
+    quantized by another tool.
+
+    Raises:
+        QdebugError: a model does not run, or the metric raised.
+    """
+    names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
+    if mode is EffectMode.NONE or not names or pair.plan is None:
+        return None
+    candidates = _Candidates(context, pair, int(memory_budget * _CACHE_SHARE))
+    with closing(context.backend.open(pair.reference.proto, ())) as session:
+        outputs = [t for t in pair.reference.outputs if _is_float(session, t)]
+        if not outputs:
+            return None
+        subset = _sized(context, session, subset)
+        amounts = _amounts(pair, subset, len(names), mode)
+
+        def on(count: int, metric: TaskMetric | None = None) -> _Runs:
+            few = _spread(subset, count)
+            reference = KeptReference(context, pair.reference, session, few, metric)
+            return _Runs(context, candidates, reference, outputs)
+
+        few = on(amounts.alone)
+        many = few
+        if metric is not None or amounts.left_out != amounts.alone:
+            many = on(amounts.left_out, metric)
+        runs = _noise_of(few, many, names, amounts.leaders, subset.count)
+        effects = effects_of(runs)
+        noise = float(runs.whole.sum())
+        ranked = sorted(effects, key=lambda n: rank_key(effects[n], noise))
+        if metric is not None:
+            front = [n for n in ranked if n in runs.pinned][:_FRONT]
+            effects |= _with_metric(many, {n: effects[n] for n in front})
+    summary = EffectSummary(
+        noise=noise,
+        samples=many.count,
+        alone_samples=few.count,
+        layers=len(runs.pinned),
+        of_layers=len(names),
+        certain_ranks=certain_ranks([effects[n] for n in ranked], noise),
+    )
+    return Effects(effects, summary)
+
+
+def _noise_of(
+    few: _Runs, many: _Runs, names: Sequence[str], leaders: int, population: int
+) -> EffectRuns:
+    """Each of the layers alone on `few` samples; so many leaders left out on `many`."""
+    alone = _alone_of(few, names)
+    leading = sorted(names, key=lambda n: -float(alone[n].sum()) if n in alone else 0.0)[:leaders]
+    pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
+    whole = many.known[High()]
+    whole_alone = few.known.get(High())
+    if whole_alone is None:
+        few.noise([], beside=High())
+        whole_alone = few.known[High()]
+    return EffectRuns(whole, pinned, alone, whole_alone, population)
+
+
+def _alone_of(runs: _Runs, names: Sequence[str]) -> dict[str, Array]:
+    """The noise by sample with each layer alone as planned."""
+    everything = frozenset(names)
+    return _known(names, runs.noise([everything - {n} for n in names], beside=everything))
+
+
+def _known(names: Sequence[str], each: Sequence[Array | None]) -> dict[str, Array]:
+    return {n: noise for n, noise in zip(names, each, strict=True) if noise is not None}
+
+
+def _with_metric(runs: _Runs, effects: Mapping[str, Effect]) -> dict[str, Effect]:
+    """`effects` with what the metric gains by each layer."""
+    try:
+        before, *after = runs.metrics([High(), *(High({n}) for n in effects)])
+    except MetricError:
+        return {}  # one that cannot judge so few samples; on all of them it has been called
+    return {
+        n: replace(effects[n], metric_gain=value - before)
+        for n, value in zip(effects, after, strict=True)
+    }
+
+
+def _amounts(pair: ModelPair, subset: SampleSubset, layers: int, mode: EffectMode) -> _Amounts:
+    count = subset.count
+    if mode is EffectMode.EXACT:
+        return _Amounts(count, layers, count)
+    passes = max(
+        _PASSES * min(count, _SAMPLES),
+        _PASSES_OF_COMPARE * count,
+        _CHEAP_MACS / max(1.0, _macs_per_sample(pair, subset)),
+    )
+    fitting = int(passes * _FOR_ALONE / (_ALONE * layers))
+    alone = min(count, max(2, min(fitting, _ALONE_SAMPLES)))
+    passes -= _ALONE * layers * alone
+    each = int(passes / (_LEFT_OUT * layers))
+    each = int(passes / (_LEFT_OUT * layers))
+    if each >= _NEARLY_ALL * count:
+        return _Amounts(alone, layers, count)
+    if each >= _SAMPLES:
+        return _Amounts(alone, layers, each)
+    few = min(count, _SAMPLES)
+    leaders = max(_LEAST_LEADERS, int(passes / (_LEFT_OUT * few)))
+    return _Amounts(alone, min(layers, leaders), few)
+
+
+def _macs_per_sample(pair: ModelPair, subset: SampleSubset) -> float:
+    batch = subset.batches[0]
+    feeds = subset.samples.feeds(batch.start, batch.count)
+    work = work_of(pair.layers, {name: array.shape for name, array in feeds.items()})
+    return sum(w.macs for w in work.values()) / batch.count
+
+
+class _Candidates:
+    """Opens the planned model with some layers in FP32; from several threads if need be.
+
+    Where the simulation assembles candidates from parts, one starts behind the layers it shares
+    with the first.
+    """
+
+    def __init__(self, context: Context, pair: ModelPair, cache_bytes: int) -> None:
+        assert pair.plan is not None
+        self._bound = bind_plan(pair.plan, pair.model, pair.layers)
+        self._simulation = context.simulation
+        assembler = Assembler(self._bound, context.fp16_kernels)
+        self._sessions = CandidateSessions(assembler, context.parallel.threads)
+        self._takes = self._sessions.takes(self._bound.precisions)
+        self._cache_bytes = cache_bytes
+
+    def prefixes(self) -> PrefixCache | None:
+        """A cache for candidates on some samples; None where all start at their inputs."""
+        if not self._takes:
+            return None
+        return PrefixCache(self._sessions, self._cache_bytes, kernels=False)
+
+    def open(self, high: High, prefixes: PrefixCache | None, *, keep: bool) -> _Opened:
+        """The candidate with the layers `high` in FP32; `keep`: others may start from it."""
+        bound = self._pinned(high)
+        if prefixes is not None:
+            return prefixes.open(bound.precisions, keep=keep)
+        return self._simulation.open(lower(bound).graph.proto, ())
+
+    def _pinned(self, high: High) -> BoundPlan:
+        pins = dict.fromkeys(high, Precision.FP32)
+        plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **pins})
+        return replace(self._bound, plan=plan, precisions={**self._bound.precisions, **pins})
+
+
+class _Runs:
+    """Candidates on some samples.
+
+    Attributes:
+        count: how many samples.
+        known: the noise by sample of what others started from.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        candidates: _Candidates,
+        reference: KeptReference,
+        outputs: Sequence[str],
+    ) -> None:
+        self._context, self._candidates = context, candidates
+        self._reference, self._outputs = reference, outputs
+        self._prefixes = candidates.prefixes()
+        self.count = reference.subset.count
+        self.known: dict[High, Array] = {}
+
+    def noise(self, sets: Sequence[High], beside: High | None = None) -> list[Array | None]:
+        """The noise by sample, float64 [samples], with each set of layers in FP32; None where the
+        runtime takes no such model. With `beside` the others start from what they share with that
+        set, which is run first."""
+        workers = self._context.parallel.workers
+        if beside is not None:
+            self.known[beside] = self._noise(beside, workers, keep=True)
+        found: list[Array | None] = []
+        for one in map_in_order(self._noise_or_none, sets, workers):
+            found.append(one)
+            self._context.progress(Progress("effects", len(found), len(sets)))
+        return found
+
+    def metrics(self, sets: Sequence[High]) -> list[float]:
+        """The end-to-end metric with each set of layers in FP32."""
+        task = self._reference.task
+        assert task is not None
+        found = []
+        for high in sets:
+            keeper = OutputKeeper(CANDIDATE, self._reference.outputs.outputs)
+            self._run(high, self._context.parallel.workers, [keeper], keep=False)
+            found.append(task(keeper.joined()))
+        return found
+
+    def _noise_or_none(self, high: High) -> Array | None:
+        try:
+            return self._noise(high, 1, keep=False)
+        except (ModelError, BackendError):
+            return None
+
+    def _noise(self, high: High, workers: int, *, keep: bool) -> Array:
+        energies: list[Array] = []
+
+        def add(executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+            energies.append(
+                output_energies(
+                    executed.reference,
+                    executed.of(CANDIDATE),
+                    self._outputs,
+                    executed.batch.count,
+                )
+            )
+
+        self._run(high, workers, [add], keep=keep)
+        return noise_by_sample(np.concatenate(energies, axis=2))
+
+    def _run(self, high: High, workers: int, sinks: Sequence[Sink], *, keep: bool) -> None:
+        session = self._candidates.open(high, self._prefixes, keep=keep)
+        try:
+            runs = {REFERENCE: self._reference.run, CANDIDATE: run_of(session)}
+            evaluate(
+                self._reference.subset,
+                runs,
+                {},
+                self._context,
+                workers=workers,
+                feeds=self._reference.feeds,
+                sinks=sinks,
+            )
+            if isinstance(session, ResumedSession):
+                session.keep()
+        finally:
+            session.close()
+
+
+def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:
+    """`subset` in batches of a size that the model allows and that suits the machine."""
+    if not is_whole(subset):
+        return subset
+    return whole(probe(session, subset.samples, context.batch_size).samples)
+
+
+def _spread(subset: SampleSubset, count: int) -> SampleSubset:
+    """About so many of the samples, from places that lie far apart."""
+    if count >= subset.count:
+        return subset
+    samples = subset.samples
+    if samples.batch_is_free and is_whole(subset):
+        size = min(samples.batch_size, max(1, count // _GROUPS))
+        subset = whole(samples.with_batch_size(size))
+    size, total = subset.samples.batch_size, len(subset.batches)
+    wanted = max(1, count // size)
+    chosen = tuple(subset.batches[i * total // wanted] for i in range(wanted))
+    return SampleSubset(subset.samples, chosen)
+
+
+def _is_float(session: Session, tensor: str) -> bool:
+    kind = session.dtypes.get(tensor)
+    return kind is not None and bool(np.issubdtype(kind, np.floating))

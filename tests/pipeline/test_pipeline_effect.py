@@ -1,0 +1,109 @@
+"""What layers cost at the outputs, against brute force."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import qdebug
+from qdebug.measure.effect import EffectMode
+from qdebug.pipeline import effect
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.plan.planfile import read_plan
+from qdebug.types import Precision
+
+DATA = Path(__file__).parents[2] / "calib_data"
+MODEL, INPUTS = str(DATA / "digits_cnn.onnx"), str(DATA / "digits_holdout.npz")
+HOW = {"inputs": INPUTS, "calib_data": str(DATA / "digits_calib.npz"), "weights": "per-tensor"}
+
+
+def noise(result: qdebug.CompareResult) -> float:
+    return sum(10 ** (-o.metrics.sqnr_db / 10) for o in result.outputs) / len(result.outputs)
+
+
+def compared(**more: object) -> qdebug.CompareResult:
+    return qdebug.compare(MODEL, samples=48, **{**HOW, **more})
+
+
+def test_exact_effects_are_those_of_brute_force(tmp_path: Path) -> None:
+    """Plans with one layer in FP32, or all others, lowered and run from the inputs."""
+    file = str(tmp_path / "plan.yaml")
+    result = compared(effect="exact", save_plan=file)
+    assert result.effect is not None
+    assert (result.effect.samples, result.effect.alone_samples) == (48, 48)
+    assert result.effect.layers == result.effect.of_layers == 14
+    whole = noise(result)
+    assert result.effect.noise == pytest.approx(whole, rel=1e-3)
+    plan, names = read_plan(file), [layer.name for layer in result.layers if layer.effect]
+    for layer in (*result.layers[:2], result.layers[13]):
+        assert layer.effect is not None
+        high = replace(plan, layers={layer.name: Precision.FP32})
+        rest = noise(qdebug.compare(MODEL, inputs=INPUTS, samples=48, plan=high, effect="none"))
+        assert layer.effect.gain == pytest.approx(whole - rest, abs=0.005 * whole)
+        assert layer.output_share == pytest.approx(1 - rest / whole, abs=0.005)
+        others = replace(plan, layers={n: Precision.FP32 for n in names if n != layer.name})
+        alone = noise(qdebug.compare(MODEL, inputs=INPUTS, samples=48, plan=others, effect="none"))
+        assert layer.effect.alone == pytest.approx(alone, rel=0.02)
+
+
+def test_layers_stand_in_the_order_of_their_shares() -> None:
+    result = compared()
+    shares = [layer.output_share for layer in result.layers[:14]]
+    assert None not in shares
+    assert {layer.output_share for layer in result.layers[14:]} == {None}  # they run in FP32
+    assert shares == sorted(shares, reverse=True, key=lambda s: s or 0.0)
+    plain = compared(effect="none")
+    assert plain.effect is None and {layer.effect for layer in plain.layers} == {None}
+    local = [layer.local_sqnr_db for layer in plain.layers]
+    assert local == sorted(local, key=lambda v: math.inf if v is None else v)
+    assert [x.name for x in plain.layers] != [x.name for x in result.layers]
+
+
+def test_the_metric_of_the_first_layers() -> None:
+    """What it gains is what a run with the layer in FP32 has more."""
+    result = compared(effect="exact", metric="top1")
+    gained = [x for x in result.layers if x.effect and x.effect.metric_gain is not None]
+    assert gained == list(result.layers[:3])
+    assert result.metric is not None
+    first = gained[0]
+    plan = PrecisionPlan(Precision.INT8, layers={first.name: Precision.FP32})
+    pinned = compared(plan=plan, effect="none", metric="top1").metric
+    assert pinned is not None and first.effect is not None
+    assert first.effect.metric_gain == pytest.approx(pinned.candidate - result.metric.candidate)
+
+
+def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:
+    def picky(outputs: dict[str, np.ndarray]) -> float:
+        picky.calls += 1  # type: ignore[attr-defined]
+        if picky.calls > 2:  # type: ignore[attr-defined]
+            raise ValueError("too few")
+        return 1.0
+
+    picky.calls = 0  # type: ignore[attr-defined]
+    result = compared(metric=picky)
+    assert result.metric is not None
+    assert {x.effect.metric_gain for x in result.layers if x.effect} == {None}
+
+
+@pytest.mark.parametrize(("layers", "samples"), [(50, 16), (100, 500), (300, 8), (300, 40)])
+def test_the_work_is_bounded(layers: int, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In passes of one sample through the FP32 model; of a network that is not tiny."""
+    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: 1e9)
+    subset = SimpleNamespace(count=samples)
+    amounts = effect._amounts(None, subset, layers, EffectMode.FAST)  # type: ignore[arg-type]
+    work = 0.75 * layers * amounts.alone + 1.2 * amounts.leaders * amounts.left_out
+    assert work <= max(60 * min(samples, 16), 5 * samples) * 1.15
+    assert amounts.alone >= min(samples, 2) and amounts.leaders >= 8
+
+
+def test_a_share_may_be_gated() -> None:
+    result = compared(fail_on=["layer.output_share<=0.05", "layer.alone_sqnr_db>=1"])
+    worst = max(x.output_share or 0.0 for x in result.layers)
+    share, alone = result.conditions
+    assert (share.value, share.passed) == (worst, False)
+    assert alone.passed
