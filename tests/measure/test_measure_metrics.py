@@ -17,7 +17,7 @@ from qdebug.results import json_schema
 from qdebug.types import Array
 
 REFERENCE = np.random.default_rng(0).normal(size=(4, 3, 50)).astype(np.float32)
-UNITS = {"dB": "_db", "share": "_fraction", "count": "_count"}
+UNITS = {"dB": "_db", "share": ("_fraction", "_share"), "count": "_count"}
 
 
 def _metrics(candidate: Array) -> dict[str, float]:
@@ -102,6 +102,9 @@ def test_the_schema_of_the_json_says_what_each_metric_is() -> None:
 
 def test_gates_take_every_metric_that_has_an_order() -> None:
     assert not {"worst_sample", "worst_channel"} & {n for names in GATED.values() for n in names}
-    assert set(GATED["layer"]) - set(GATED["output"]) == {"local_sqnr_db", "input_clipped_fraction"}
+    assert set(GATED["layer"]) - set(GATED["output"]) == {
+        *("local_sqnr_db", "input_clipped_fraction"),
+        *("output_share", "alone_sqnr_db"),
+    }
     for name in GATED["layer"]:
         assert name in gate_usage()
