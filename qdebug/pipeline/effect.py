@@ -50,7 +50,7 @@ _PASSES_OF_COMPARE = 5
 """About what a comparison takes by itself, over all samples."""
 _CHEAP_MACS = 3e10
 """Work of a second or so: tiny networks are measured on more samples."""
-_ALONE, _LEFT_OUT = 0.75, 1.2
+_ALONE, _LEFT_OUT = 0.5, 0.8
 """What a sample takes in one run, in FP32 passes, about: the layers before the one in question,
 half of all on average, are as in another run, and known."""
 _FOR_ALONE = 1 / 3

@@ -89,7 +89,7 @@ def test_every_entry_is_whole() -> None:
         if metric.unit in UNITS:
             assert metric.name.endswith(UNITS[metric.unit]), metric.name
     columns = [metric.column for metric in LAYER_METRICS if metric.column]
-    assert columns[:3] == ["local dB", "cum. dB", "range"] and len(set(columns)) == len(columns)
+    assert columns[:3] == ["share", "alone dB", "local dB"] and len(set(columns)) == len(columns)
 
 
 def test_the_schema_of_the_json_says_what_each_metric_is() -> None:

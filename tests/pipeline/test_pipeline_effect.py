@@ -96,7 +96,7 @@ def test_the_work_is_bounded(layers: int, samples: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: 1e9)
     subset = SimpleNamespace(count=samples)
     amounts = effect._amounts(None, subset, layers, EffectMode.FAST)  # type: ignore[arg-type]
-    work = 0.75 * layers * amounts.alone + 1.2 * amounts.leaders * amounts.left_out
+    work = 0.5 * layers * amounts.alone + 0.8 * amounts.leaders * amounts.left_out
     assert work <= max(60 * min(samples, 16), 5 * samples) * 1.15
     assert amounts.alone >= min(samples, 2) and amounts.leaders >= 8
 
