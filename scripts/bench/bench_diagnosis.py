@@ -77,22 +77,22 @@ def networks(zoo: Path | None, assets: Path) -> dict[str, tuple[Path, Path, Path
 
 
 def examined(
-    name: str, files: tuple[Path, Path, Path], samples: int, held_out: bool
+    name: str, files: tuple[Path, Path, Path], samples: int, held_out: bool, effect: str
 ) -> tuple[list[Outcome], tuple[int, int, int]]:
     """All cases of a network, and the claims about it without a fault."""
     network = planted.load(name, *files, 4 if name == "face" else samples)
-    return list(cases_of(network, held_out)), claims(network)
+    return list(cases_of(network, held_out, effect)), claims(network)
 
 
-def compared(settings: dict[str, object]) -> CompareResult:
+def compared(settings: dict[str, object], effect: str = "none") -> CompareResult:
     """`qdebug.compare`, told these settings."""
-    rest = dict(settings)
+    rest = {**settings, "effect": effect}
     return qdebug.compare(rest.pop("model"), **rest)
 
 
-def judged(fault: planted.Fault, base: CompareResult) -> Outcome:
+def judged(fault: planted.Fault, base: CompareResult, effect: str) -> Outcome:
     """Run one case; `base` is its network without the fault."""
-    result = compared(dict(fault.settings))
+    result = compared(dict(fault.settings), effect)
     touched = next((x for x in result.layers if x.name in fault.culprits), None)
     label = fault.main_cause(result)
     return Outcome(
@@ -107,7 +107,7 @@ def judged(fault: planted.Fault, base: CompareResult) -> Outcome:
     )
 
 
-def cases_of(network: planted.Network, held_out: bool) -> Iterator[Outcome]:
+def cases_of(network: planted.Network, held_out: bool, effect: str) -> Iterator[Outcome]:
     """Every case of a network, held-out ones only where asked for."""
     bases: dict[str, CompareResult] = {}
     for fault in planted.all_faults(network):
@@ -116,7 +116,7 @@ def cases_of(network: planted.Network, held_out: bool) -> Iterator[Outcome]:
         precision = str(fault.settings.get("precision", "int8"))
         if precision not in bases:
             bases[precision] = compared(planted.healthy(network, precision))
-        yield judged(fault, bases[precision])
+        yield judged(fault, bases[precision], effect)
 
 
 def claims(network: planted.Network) -> tuple[int, int, int]:
@@ -168,6 +168,8 @@ def main() -> None:
     parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
     parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
     parser.add_argument("--samples", type=int, default=64, help="default: 64")
+    modes = ("fast", "exact", "none")
+    parser.add_argument("--effect", choices=modes, default="fast", help="none: by local error")
     parser.add_argument("--jobs", type=int, default=1, help="networks at a time; default: 1")
     parser.add_argument("--development", action="store_true", help="leave held-out cases alone")
     parser.add_argument("--json", type=Path, help="every development case, for work on causes")
@@ -178,7 +180,8 @@ def main() -> None:
     names = [name for name in found if name in (arguments.nets or found)]
     held_out = not arguments.development
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        jobs = {n: pool.submit(examined, n, found[n], arguments.samples, held_out) for n in names}
+        how = arguments.samples, held_out, arguments.effect
+        jobs = {n: pool.submit(examined, n, found[n], *how) for n in names}
         for name, job in jobs.items():
             cases, healthy[name] = job.result()
             outcomes += cases
