@@ -63,6 +63,8 @@ class LayerResult:
             effect by local error, and those without either by cumulative error.
         effect: what its precision costs at the outputs of the simulation; null for a layer that
             runs in FP32, and where effects were not measured.
+        fp16_predicted: of a layer in FP16, whether its simulated error is a prediction of an
+            engine's: TensorRT's kernels are known to round as it was simulated; null otherwise.
         readers_sqnr_db: of a layer that holds NaN or Inf of its own, the lowest SQNR among the
             layers that read them, where all of those are finite; it then ranks by it.
     """
@@ -79,6 +81,7 @@ class LayerResult:
     causes: tuple[Cause, ...] = ()
     readers_sqnr_db: float | None = None
     effect: Effect | None = None
+    fp16_predicted: bool | None = None
 
     @property
     def output_share(self) -> float | None:
@@ -182,6 +185,14 @@ class GateVerdict:
     conditions: tuple[Checked, ...]
 
 
+@dataclass(frozen=True)
+class Fp16Coverage:
+    """For how many of the layers in FP16 the simulated error is a prediction of an engine's."""
+
+    layers: int
+    predicted: int
+
+
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CompareResult(Result):
     """Everything `qdebug compare` measured.
@@ -242,6 +253,13 @@ class CompareResult(Result):
     def verdict(self) -> GateVerdict:
         """Whether the gate held."""
         return GateVerdict(self.passed, self.conditions)
+
+    @property
+    @in_json
+    def fp16_coverage(self) -> Fp16Coverage | None:
+        """Of the layers in FP16; null without any."""
+        known = [x.fp16_predicted for x in self.layers if x.fp16_predicted is not None]
+        return Fp16Coverage(len(known), sum(known)) if known else None
 
     def headline(self) -> str:
         """The model, how many layers, the worst one, and whether the gate held."""

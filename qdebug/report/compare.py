@@ -102,6 +102,9 @@ def _facts(result: CompareResult) -> Iterator[tuple[str, str]]:
         yield "NaN or Inf", text
     if result.fp16_kernels is not None:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
+    if (covered := result.fp16_coverage) is not None:
+        share = f"{covered.predicted} of {counted(covered.layers, 'layer')} in FP16"
+        yield "predicted", f"the error of {share}: how TensorRT's kernels round them is known"
     if result.correspondence is not None:
         yield "matched", _matched(result.correspondence)
     text = f"{counted(len(result.tensors), 'tensor')} of {counted(len(result.layers), 'layer')}"

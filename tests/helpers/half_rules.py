@@ -43,9 +43,13 @@ def chunks(terms: Sequence[Any], size: int) -> list[Sequence[Any]]:
 
 def matmul(left: Array, right: Array) -> Array:
     """`numpy.matmul`, of sizes that are known beforehand."""
-    rows = math.prod(left.shape[:-1]) if right.ndim <= 2 else (1, *left.shape)[-2]
+    one_matrix = all(n == 1 for n in right.shape[:-2])
+    rows = math.prod(left.shape[:-1]) if one_matrix else (1, *left.shape)[-2]
     columns = right.shape[-1] if right.ndim > 1 else 1
-    if rows == 1 or columns == 1:
+    lifted = right.ndim > 2 and 2 <= left.ndim != right.ndim
+    if lifted and rows == 1:
+        return half(left @ right)
+    if (rows == 1 or columns == 1) and not lifted:
         return half(of_a_vector(left, right))
     terms = list(range(left.shape[-1]))
     if len(terms) <= 4:

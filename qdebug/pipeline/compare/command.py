@@ -39,6 +39,7 @@ from qdebug.pipeline.compare.results import (
     overflow_notes,
     ranked_by_effect,
     tensor_results,
+    with_predictions,
 )
 from qdebug.pipeline.compare.run_file import (
     EvidenceSink,
@@ -246,7 +247,7 @@ def _result(
     task: TaskResult | None,
 ) -> CompareResult:
     tensors = tensor_results(pair, errors)
-    layers = layer_results(pair, errors)
+    layers = with_predictions(pair, layer_results(pair, errors), settings.fp16_kernels)
     named = {t.name: t for t in tensors}
     finals = tuple(named[name] for name in pair.reference.outputs if name in named)
     half = Precision.FP16 in pair.precisions.values()

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from onnx import TensorProto
+
 from qdebug.measure.causes.overflow import contained
 from qdebug.measure.compare import ErrorTotals, skipped_tensors
 from qdebug.measure.effect import Effect, EffectSummary, rank_key
@@ -20,7 +22,8 @@ from qdebug.measure.result import (
 from qdebug.model.layers import Layer
 from qdebug.plan.correspond import Unmatched
 from qdebug.plan.pair import ModelPair
-from qdebug.types import Precision, Skipped
+from qdebug.run.fp16_emulation.coverage import predicted
+from qdebug.types import Fp16Kernels, Precision, Skipped
 from qdebug.wording import option
 
 DIVERGENCE_DB = 20.0
@@ -63,6 +66,26 @@ def ranked_by_effect(
 
     found = sorted((replace(x, effect=effects.get(x.name)) for x in layers), key=key)
     return tuple(replace(layer, rank=i) for i, layer in enumerate(found, start=1))
+
+
+def with_predictions(
+    pair: ModelPair, layers: Sequence[LayerResult], kernels: str
+) -> tuple[LayerResult, ...]:
+    """`layers` with whether the simulated error of those in FP16 predicts an engine's."""
+    graph, how = pair.candidate, Fp16Kernels(kernels)
+
+    def known(layer: LayerResult) -> bool | None:
+        if layer.precision is not Precision.FP16:
+            return None
+        half = [
+            node
+            for node in layer.nodes
+            if node in graph.by_name
+            and any(graph.types.get(t) == TensorProto.FLOAT16 for t in graph.by_name[node].outputs)
+        ]
+        return bool(half) and all(predicted(graph, node, how) for node in half)
+
+    return tuple(replace(layer, fp16_predicted=known(layer)) for layer in layers)
 
 
 def first_divergence(

@@ -17,6 +17,7 @@ from qdebug.measure.compare import REFERENCE, Comparison, ErrorTotals
 from qdebug.measure.observation import CaptureCheck
 from qdebug.measure.sums import ErrorSums
 from qdebug.model.graph import Graph
+from qdebug.pipeline.engine.contradiction import without_contradicted
 from qdebug.pipeline.engine.observe import EngineJob, observe_engine, opened
 from qdebug.pipeline.evaluator import Run, Sink, evaluate, run_of
 from qdebug.run.engine import CaptureWay
@@ -83,9 +84,11 @@ def attribute_engine(
     with ExitStack() as stack:
         cpu = opened(stack, job.context.backend.open(reference.proto, inner))
         simulation = opened(stack, job.context.simulation.open(candidate.proto, stand_ins))
-        observed = observe_engine(job, cpu, built or candidate, stand_ins)
+        read = [t for t in stand_ins if t in candidate.consumers or t in candidate.outputs]
+        observed = observe_engine(job, cpu, built or candidate, read)
         stack.callback(observed.clean.close)
         stack.callback(observed.session.close)
+        observed = without_contradicted(job, candidate, simulation, observed)
         runs: dict[str, Run] = {
             REFERENCE: run_of(cpu),
             SIMULATION: run_of(simulation, tensors),
@@ -104,6 +107,8 @@ def attribute_engine(
         layer_times = observed.clean.layer_times(first)
     attributions = tuple(_attributions(tensors, totals, ENGINE))
     names = {tensors[t]: t for t in inner}
+    unread = [Skipped(t, "no node reads it") for t in stand_ins if t not in set(read)]
+    skipped = (*observed.session.skipped, *unread)
     return EngineFindings(
         attributions,
         tuple(_attributions(tensors, totals, CLEAN)),
@@ -114,7 +119,7 @@ def attribute_engine(
         simulation_agreement(attributions),
         observed.way,
         observed.checks,
-        tuple(replace(s, tensor=names.get(s.tensor, s.tensor)) for s in observed.session.skipped),
+        tuple(replace(s, tensor=names.get(s.tensor, s.tensor)) for s in skipped),
     )
 
 

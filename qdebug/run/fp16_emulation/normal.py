@@ -2,9 +2,8 @@
 
 Observed on an H100 and an H200 with TensorRT for RTX 1.6.1, every element equal: each step of a
 Softmax is an FP16 layer of its own, with its sum computed in FP32 and rounded; a normalization is
-rounded before it is scaled and shifted. Most other operators examined (Exp, Log, Erf, Tanh,
-Sigmoid, Sqrt, Reciprocal, Add, Mul, Div, Pow, PRelu, Resize, reductions and pools) round once. Elu,
-Selu, Mish, Softplus, BatchNormalization, Einsum and Sum do not, and are not emulated.
+rounded before it is scaled and shifted; a BatchNormalization that stands by itself has its factor
+and its offset in FP16; squares and exponentials are rounded before they are summed up.
 """
 
 from __future__ import annotations
@@ -68,6 +67,66 @@ def instance_normalization(
     axes = sketch.ints(range(1, len(shape) - 1))
     factor, offset = (sketch.add("Unsqueeze", tensor, axes) for tensor in (scale, bias))
     return sketch.add("Add", sketch.add("Mul", sketch.rounded(plain), factor), offset)
+
+
+def group_normalization(
+    sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]
+) -> str | None:
+    """See softmax; None where the rank is unknown, and before opset 21, where the factors are those
+    of groups."""
+    shape = shapes[0]
+    if shape is None or sketch.opset < 21:
+        return None
+    given = attributes_of(node)
+    x, scale, bias = (sketch.wide(tensor) for tensor in node.input)
+    ones = _ones(sketch, scale)
+    zeros = sketch.add("Sub", ones, ones)
+    kept = {name: given[name] for name in ("epsilon", "num_groups") if name in given}
+    plain = sketch.add("GroupNormalization", x, ones, zeros, **kept)
+    axes = sketch.ints(range(1, len(shape) - 1))
+    factor, offset = (sketch.add("Unsqueeze", tensor, axes) for tensor in (scale, bias))
+    return sketch.add("Add", sketch.add("Mul", sketch.rounded(plain), factor), offset)
+
+
+def batch_normalization(
+    sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]
+) -> str | None:
+    """See softmax; None where the rank is unknown, and in training."""
+    shape = shapes[0]
+    if shape is None or any(node.output[1:]):
+        return None
+    x, scale, bias, mean, variance = (sketch.wide(tensor) for tensor in node.input)
+    epsilon = sketch.constant(np.float32(attributes_of(node).get("epsilon", 1e-5)))
+    deviation = sketch.add("Sqrt", sketch.add("Add", variance, epsilon))
+    factor = sketch.rounded(sketch.add("Div", scale, deviation))
+    offset = sketch.rounded(sketch.add("Sub", bias, sketch.add("Mul", mean, factor)))
+    if len(shape) > 2:
+        axes = sketch.ints(range(1, len(shape) - 1))
+        factor, offset = (sketch.add("Unsqueeze", tensor, axes) for tensor in (factor, offset))
+    return sketch.add("Add", sketch.add("Mul", x, factor), offset)
+
+
+def sum_of_squares(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
+    """ReduceSumSquare; see softmax."""
+    del shapes
+    x = sketch.wide(node.input[0])
+    return _summed_up(sketch, node, sketch.add("Mul", x, x))
+
+
+def log_of_sum(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
+    """ReduceLogSumExp; see softmax."""
+    del shapes
+    total = _summed_up(sketch, node, sketch.add("Exp", sketch.wide(node.input[0])))
+    return sketch.add("Log", sketch.rounded(total))
+
+
+def _summed_up(sketch: Sketch, node: onnx.NodeProto, terms: str) -> str:
+    """The rounded terms, summed up over the axes of a reduction. Before opset 18 those are an
+    attribute, which ReduceSum has as an input."""
+    given = attributes_of(node)
+    axes = given.pop("axes", None)
+    inputs = list(node.input[1:]) if axes is None else [sketch.ints(axes)]
+    return sketch.add("ReduceSum", sketch.rounded(terms), *inputs, **given)
 
 
 def hard_sigmoid(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:

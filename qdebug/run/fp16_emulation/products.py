@@ -8,8 +8,10 @@ of the elements are equal for K from 5 to 2048, except where a sum is split.
 
 Other kernels were observed as well. Up to 4 products are added one by one, the second first. With
 one row or one column, products are rounded and summed in FP32; a one-row Gemm with many columns
-does not even round them. A long K with few rows and columns is split; whether, and into how many
-parts, depends on more than is known here. From K = 2560, parts of 512 are assumed: the error of
+does not even round them. Of two stacks of matrices, one of which lacks an axis, a single row does
+not round them either, and a single column is summed in blocks. A long K with few rows and columns
+is split; whether, and into how many parts, depends on more than is known here. From K = 2560, parts
+of 512 are assumed: the error of
 most such sums was within 2 dB of the emulated one, the furthest within 6. Shorter sums that were
 split (of 1024, 1536 and 2048 terms) were up to 6 dB better than emulated here.
 """
@@ -72,6 +74,35 @@ def gemm(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str |
     return total
 
 
+def einsum(sketch: Sketch, node: onnx.NodeProto, shapes: Sequence[Shape]) -> str | None:
+    """See matmul; None where it is no product of two operands that sums over one index."""
+    equation = attributes_of(node)["equation"].decode().replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    operands = terms.split(",")
+    if not arrow or len(operands) != 2 or "." in equation or None in shapes:
+        return None
+    summed = (set(operands[0]) | set(operands[1])) - set(result)
+    if len(summed) != 1 or any(len(set(part)) < len(part) for part in operands):
+        return None
+    (index,) = summed
+    if not all(index in part for part in operands):
+        return None
+    places = [part.index(index) for part in operands]
+    length = (shapes[0] or ())[places[0]]
+    if not isinstance(length, int) or length == 0:
+        return None
+    wide = [sketch.wide(tensor) for tensor in node.input]
+    bounds = _blocks_of(range(length))
+    starts, ends = (sketch.ints([[i] for i in b]) for b in zip(*bounds, strict=True))
+    axes = [sketch.ints([place]) for place in places]
+
+    def block(here: Sketch, number: str) -> str:
+        start, end = (here.add("Gather", table, number) for table in (starts, ends))
+        return here.add("Einsum", *_slices(here, wide, start, end, axes), equation=equation)
+
+    return sum_of_blocks(sketch, len(bounds) - 1, block)
+
+
 def sum_of_blocks(sketch: Sketch, more: int | str, block: Callable[[Sketch, str], str]) -> str:
     """A sum of blocks, in FP32, that is rounded to FP16 after each block.
 
@@ -112,11 +143,17 @@ class _Sizes:
     left_rank: int
     right_rank: int
 
+    @property
+    def lifted(self) -> bool:
+        """Whether one of two stacks of matrices lacks an axis, which TensorRT gives it."""
+        return self.right_rank > 2 and 2 <= self.left_rank != self.right_rank
+
     @classmethod
     def of(cls, left: Sequence[int | str | None], right: Sequence[int | str | None]) -> _Sizes:
         """The sizes for operands as in `numpy.matmul`. Rows are counted over all leading axes where
         the right operand is a single matrix."""
-        leading = left[:-1] if len(right) <= 2 else left[-2:-1]
+        one_matrix = all(n == 1 for n in right[:-2])
+        leading = left[:-1] if one_matrix else left[-2:-1]
         known = [n for n in leading if isinstance(n, int)]
         rows = math.prod(known) if len(known) == len(leading) else None
         both = (left[-1], right[-min(2, len(right))])
@@ -141,7 +178,9 @@ class _Sizes:
 def _product(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
     """[…, M, K] · […, K, N], or vectors, as in `numpy.matmul`: a rounded sum, in FP32."""
     wide = (sketch.wide(left), sketch.wide(right))
-    if sizes.columns == 1 or sizes.rows == 1:
+    if sizes.lifted and sizes.rows == 1:
+        return sketch.rounded(sketch.add("MatMul", *wide))
+    if (sizes.columns == 1 or sizes.rows == 1) and not sizes.lifted:
         return _of_a_vector(sketch, *wide, sizes)
     if sizes.terms is None:
         return _of_unknown_length(sketch, *wide, sizes.axis)
@@ -237,6 +276,18 @@ def _folded(sketch: Sketch, parts: list[str]) -> str:
         ]
         parts = sums + parts[len(sums) : half]
     return parts[0]
+
+
+def block_sum(sketch: Sketch, left: str, right: str) -> str:
+    """Matrices in FP32, multiplied: rounded after each block of 16 terms."""
+    return _of_unknown_length(sketch, left, right, -2)
+
+
+def rounded_terms(sketch: Sketch, left: str, right: str) -> str:
+    """A row [1, K] times a matrix [K, N], in FP32: the terms are rounded, their sum is not."""
+    column = sketch.add("Transpose", left, perm=[1, 0])
+    terms = sketch.rounded(sketch.add("Mul", column, right))
+    return sketch.reduced("ReduceSum", terms, -2)
 
 
 def _times(sketch: Sketch, tensor: str, factor: float) -> str:

@@ -16,6 +16,7 @@ only where they say so; conv.py, products.py and normal.py say what was observed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 
 import onnx
 from onnx import TensorProto, shape_inference
@@ -24,28 +25,59 @@ from qdebug.model.graph import Graph
 from qdebug.plan.rewrite.edit import all_names, copy_node, free_name, make_node
 from qdebug.run.fp16_emulation.conv import conv
 from qdebug.run.fp16_emulation.normal import (
+    batch_normalization,
+    group_normalization,
     hard_sigmoid,
     hard_swish,
     instance_normalization,
     layer_normalization,
+    log_of_sum,
     log_softmax,
     softmax,
+    sum_of_squares,
 )
-from qdebug.run.fp16_emulation.products import gemm, matmul
+from qdebug.run.fp16_emulation.pointwise import (
+    added,
+    elu,
+    gelu,
+    leaky_relu,
+    mish,
+    selu,
+    softplus,
+    softsign,
+)
+from qdebug.run.fp16_emulation.products import einsum, gemm, matmul
+from qdebug.run.fp16_emulation.recurrent import RECURRENT, recurrent
 from qdebug.run.fp16_emulation.sketch import Shape, Sketch
 from qdebug.types import Fp16Kernels
 
 _KERNELS: dict[str, Callable[[Sketch, onnx.NodeProto, Sequence[Shape]], str | None]] = {
+    "BatchNormalization": batch_normalization,
     "Conv": conv,
+    "Einsum": einsum,
+    "Elu": elu,
+    "Gelu": gelu,
     "Gemm": gemm,
+    "GroupNormalization": group_normalization,
     "HardSigmoid": hard_sigmoid,
     "HardSwish": hard_swish,
     "InstanceNormalization": instance_normalization,
     "LayerNormalization": layer_normalization,
+    "LeakyRelu": leaky_relu,
     "LogSoftmax": log_softmax,
     "MatMul": matmul,
+    "Mish": mish,
+    "ReduceLogSumExp": log_of_sum,
+    "ReduceSumSquare": sum_of_squares,
+    "Selu": selu,
     "Softmax": softmax,
+    "Softplus": softplus,
+    "Softsign": softsign,
+    "Sum": added,
 }
+
+WRITTEN_OUT = frozenset(_KERNELS)
+"""Operators that round inside; see `is_written_out`."""
 
 _SLOW = frozenset({"Clip", "Max", "Min"})
 SELECTING = _SLOW | {"MaxPool", "Relu"}
@@ -163,12 +195,22 @@ def as_tensorrt_computes(
     Returns:
         The nodes, or None where TensorRT rounds only once, at the output, as the node itself does.
     """
-    kernel = None if node.domain else _KERNELS.get(node.op_type)
+    if node.domain:
+        return None
+    sketch = Sketch(opset, free, node.output[0] or node.op_type)
+    if node.op_type in RECURRENT:
+        return sketch.nodes if recurrent(sketch, node, shapes) else None
+    kernel = _KERNELS.get(node.op_type)
     if kernel is None:
         return None
-    sketch = Sketch(opset, free, node.output[0])
     unrounded = kernel(sketch, node, shapes)
     if unrounded is None:
         return None
     sketch.add("Cast", unrounded, output=node.output[0], to=TensorProto.FLOAT16)
     return sketch.nodes
+
+
+def is_written_out(node: onnx.NodeProto, shapes: Sequence[Shape], opset: int) -> bool:
+    """Whether `as_tensorrt_computes` gives nodes for it."""
+    names = count()
+    return as_tensorrt_computes(node, shapes, opset, lambda n: f"{n}_{next(names)}") is not None
