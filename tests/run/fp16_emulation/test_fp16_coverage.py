@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from half_runs import Array, half_model
 from onnx import helper
 
+import qdebug
 from qdebug.model.graph import Graph
+from qdebug.report.blocks import Facts
+from qdebug.report.compare import view
 from qdebug.run.fp16_emulation.coverage import predicted
 from qdebug.types import Fp16Kernels
 
@@ -59,3 +63,25 @@ def test_exact_sums_predict_what_rounds_once() -> None:
     for name, known in (("Add", True), ("MatMul", False), ("LSTM", False), ("Elu", False)):
         node, weights, _ = CASES[name]
         assert predicted(graph_of(node, weights), "node", Fp16Kernels.EXACT) is known
+
+
+def test_results_say_of_how_many_layers() -> None:
+    data = Path(__file__).parents[3] / "calib_data"
+    found = qdebug.compare(
+        str(data / "digits_cnn.onnx"),
+        inputs=str(data / "digits_holdout.npz"),
+        precision="fp16",
+        samples=4,
+        effect="none",
+    )
+    covered = found.fp16_coverage
+    assert covered is not None and covered.layers == covered.predicted == len(found.layers)
+    assert found.to_dict()["fp16_coverage"] == {
+        "layers": covered.layers,
+        "predicted": covered.predicted,
+    }
+    assert "predicted" in {name for name, _ in _facts_of(found)}
+
+
+def _facts_of(found: qdebug.CompareResult) -> tuple[tuple[str, str], ...]:
+    return next(block.rows for block in view(found) if isinstance(block, Facts))
