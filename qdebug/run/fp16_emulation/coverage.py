@@ -77,7 +77,20 @@ def _short_sum(graph: Graph, node: Node) -> bool:
     return isinstance(terms, int) and terms < _LONG_SUM
 
 
+def _known_product(graph: Graph, node: Node) -> bool:
+    """A short sum, and not of one row with a constant stack of matrices that has another rank:
+    kernels of both kinds were seen for that."""
+    left, right = (graph.shapes.get(t) for t in node.inputs[:2])
+    if not left or not right or not _short_sum(graph, node):
+        return False
+    lifted = len(right) > 2 and 2 <= len(left) != len(right)
+    return not (lifted and left[-2] == 1 and graph.constant(node.inputs[1]) is not None)
+
+
 _EXACT_TOO = frozenset({"Conv", "Gemm"})
 """Operators that also have kernels which round once, in sizes that are known."""
 
-_LIMITS: Mapping[str, Callable[[Graph, Node], bool]] = {"Gemm": _short_sum, "MatMul": _short_sum}
+_LIMITS: Mapping[str, Callable[[Graph, Node], bool]] = {
+    "Gemm": _short_sum,
+    "MatMul": _known_product,
+}

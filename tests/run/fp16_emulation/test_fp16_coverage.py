@@ -51,6 +51,14 @@ def test_what_is_predicted(name: str) -> None:
     assert predicted(graph_of(node, weights), "node", Fp16Kernels.TENSORRT) is expected
 
 
+def test_one_row_and_a_constant_stack_of_another_rank() -> None:
+    for rows, known in ((1, False), (2, True)):
+        node = make("MatMul", ["x", "w"], ["y"], "node")
+        proto = half_model([node], {"x": [5, 3, rows, 4]}, {"w": np.zeros((3, 4, 8))})
+        graph = Graph(onnx.shape_inference.infer_shapes(proto))
+        assert predicted(graph, "node", Fp16Kernels.TENSORRT) is known
+
+
 def test_a_long_sum_may_be_split() -> None:
     for terms, known in ((999, True), (1000, False)):
         node = make("MatMul", ["x", "w"], ["y"], "node")
