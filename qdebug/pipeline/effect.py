@@ -40,7 +40,7 @@ from qdebug.run.ort_fast.prefix_cache import DEFAULT_BYTES, PrefixCache, Resumed
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.sizing import probe
 from qdebug.run.stream import map_in_order
-from qdebug.types import Array, Precision, Progress
+from qdebug.types import Array, Fp16Kernels, Precision, Progress
 
 _SAMPLES, _ALONE_SAMPLES = 16, 8
 """What leaders are left out on, at the least; what every layer is measured alone on, at most."""
@@ -55,6 +55,8 @@ _ALONE, _LEFT_OUT = 0.5, 0.8
 half of all on average, are as in another run, and known."""
 _FOR_ALONE = 1 / 3
 """The most of the work that goes into the errors alone."""
+_EMULATED = 4.0
+"""How much longer FP16 kernels take that are emulated."""
 _LEAST_LEADERS = 8
 _NEARLY_ALL = 3 / 4
 """Where so many of the samples are paid for, all are taken: then there is no sampling error."""
@@ -104,7 +106,7 @@ def noise_alone(context: Context, pair: ModelPair, subset: SampleSubset) -> dict
         if not outputs:
             return None
         few = _spread(_sized(context, session, subset), _ALONE_SAMPLES)
-        reference = KeptReference(context, pair.reference, session, few, None)
+        reference = KeptReference(context, pair.reference, session, few, None, stage="")
         alone = _alone_of(_Runs(context, candidates, reference, outputs), names)
     return {name: float(noise.sum()) for name, noise in alone.items()}
 
@@ -135,11 +137,12 @@ def measure_effects(
         if not outputs:
             return None
         subset = _sized(context, session, subset)
-        amounts = _amounts(pair, subset, len(names), mode)
+        slowdown = _EMULATED if _emulates_fp16(context, pair) else 1.0
+        amounts = _amounts(pair, subset, len(names), mode, slowdown)
 
         def on(count: int, metric: TaskMetric | None = None) -> _Runs:
             few = _spread(subset, count)
-            reference = KeptReference(context, pair.reference, session, few, metric)
+            reference = KeptReference(context, pair.reference, session, few, metric, stage="")
             return _Runs(context, candidates, reference, outputs)
 
         few = on(amounts.alone)
@@ -201,7 +204,15 @@ def _with_metric(runs: _Runs, effects: Mapping[str, Effect]) -> dict[str, Effect
     }
 
 
-def _amounts(pair: ModelPair, subset: SampleSubset, layers: int, mode: EffectMode) -> _Amounts:
+def _emulates_fp16(context: Context, pair: ModelPair) -> bool:
+    half = Precision.FP16 in pair.precisions.values()
+    return half and context.fp16_kernels is not Fp16Kernels.EXACT
+
+
+def _amounts(
+    pair: ModelPair, subset: SampleSubset, layers: int, mode: EffectMode, slowdown: float = 1.0
+) -> _Amounts:
+    """What the work pays for; `slowdown` is how much longer a run takes than it would in INT8."""
     count = subset.count
     if mode is EffectMode.EXACT:
         return _Amounts(count, layers, count)
@@ -210,6 +221,7 @@ def _amounts(pair: ModelPair, subset: SampleSubset, layers: int, mode: EffectMod
         _PASSES_OF_COMPARE * count,
         _CHEAP_MACS / max(1.0, _macs_per_sample(pair, subset)),
     )
+    passes /= slowdown
     fitting = int(passes * _FOR_ALONE / (_ALONE * layers))
     alone = min(count, max(2, min(fitting, _ALONE_SAMPLES)))
     passes -= _ALONE * layers * alone

@@ -247,8 +247,9 @@ class KeptReference:
         session: Session,
         subset: SampleSubset,
         metric: TaskMetric | None,
+        stage: str = "reference",
     ) -> None:
-        """Runs `session`, which is `graph`.
+        """Runs `session`, which is `graph`; `stage` is what progress is reported as, "" for none.
 
         Raises:
             QdebugError: the samples cannot be read, the model does not run, or (with a metric) an
@@ -263,7 +264,7 @@ class KeptReference:
         self._room = _FEEDS_BYTES
         sinks: list[Sink] = [self.outputs, self._keep_feeds]
         runs = {REFERENCE: run_of(session)}
-        evaluate(subset, runs, {}, context, sinks=sinks, stage="reference")
+        evaluate(subset, runs, {}, context, sinks=sinks, stage=stage)
         self.task = self.task_on(None)
 
     def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:

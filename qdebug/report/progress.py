@@ -34,6 +34,7 @@ _LABELS = {
     "evaluate": "Evaluating",
     "rate layers": "Rating layers",
     "reference": "Running FP32",
+    "effects": "Leaving layers out",
     "search": "Searching",
     "sweep": "Combinations",
 }

@@ -17,7 +17,7 @@ from qdebug.search.problem import Measurement
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-KNOWN_STD, UNKNOWN_STD = 1.2, 2.5
+KNOWN_STD, UNKNOWN_STD = 0.6, 2.5
 """Standard deviation of ln(x_i) around an estimate, and where there is none."""
 SHARED = 0.5
 """The part of that variance that layers next to each other share: what becomes of an error on the
