@@ -36,7 +36,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.run.base import Session
 from qdebug.run.ort_fast.assemble import Assembler
-from qdebug.run.ort_fast.prefix_cache import DEFAULT_BYTES, PrefixCache, ResumedSession
+from qdebug.run.ort_fast.prefix_cache import PrefixCache, ResumedSession
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.sizing import probe
 from qdebug.run.stream import map_in_order
@@ -90,9 +90,14 @@ class _Amounts:
     left_out: int
 
 
-def noise_alone(context: Context, pair: ModelPair, subset: SampleSubset) -> dict[str, float] | None:
+def noise_alone(
+    context: Context, pair: ModelPair, subset: SampleSubset, cache_bytes: int
+) -> dict[str, float] | None:
     """The outputs' noise Σerr²/Σref² with each layer alone as planned, by name, on few samples:
     where a search for culprits starts. None where `measure_effects` gives none.
+
+    Args:
+        cache_bytes: memory for activations to start from.
 
     Raises:
         QdebugError: a model does not run.
@@ -100,7 +105,7 @@ def noise_alone(context: Context, pair: ModelPair, subset: SampleSubset) -> dict
     names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
     if not names or pair.plan is None:
         return None
-    candidates = _Candidates(context, pair, DEFAULT_BYTES)
+    candidates = _Candidates(context, pair, cache_bytes)
     with closing(context.backend.open(pair.reference.proto, ())) as session:
         outputs = [t for t in pair.reference.outputs if _is_float(session, t)]
         if not outputs:

@@ -224,4 +224,4 @@ def _bits(precision: Precision) -> int:
 def _choice(item: Item, low: Precision | None, high: Precision) -> Choice:
     """The estimate of an item's noise is for the base precision, not for FP16."""
     cost = item.costs[high] - (item.costs[low] if low else 0.0)
-    return Choice(item.name, max(0.0, cost), 0.0 if low else item.noise)
+    return Choice(item.name, max(0.0, cost), 0.0 if low else item.noise, item.noise_std)

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.search.problem import Measurement
+from qdebug.search.problem import ROUGH_STD, Measurement
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-KNOWN_STD, UNKNOWN_STD = 0.6, 2.5
-"""Standard deviation of ln(x_i) around an estimate, and where there is none."""
+UNKNOWN_STD = 2.5
+"""Standard deviation of ln(x_i) where there is no estimate."""
 SHARED = 0.5
 """The part of that variance that layers next to each other share: what becomes of an error on the
 way to the outputs is much the same for both."""
@@ -47,9 +47,15 @@ class NoiseModel:
     Interpolation, 1992), with a prior proportional to the inverse.
     """
 
-    def __init__(self, estimates: Sequence[float], nothing: float, everything: float) -> None:
-        """`estimates` are in order of execution; `nothing` and `everything` are the noise with no
-        layer raised, and with all of them."""
+    def __init__(
+        self,
+        estimates: Sequence[float],
+        nothing: float,
+        everything: float,
+        std: float = ROUGH_STD,
+    ) -> None:
+        """`estimates` are in order of execution, `std` is the standard deviation of ln(x_i) around
+        them; `nothing` and `everything` are the noise with no layer raised, and with all."""
         prior = np.asarray(estimates, np.float64)
         known = prior > 0
         prior = np.where(known, prior, np.median(prior[known]) if known.any() else 1.0)
@@ -57,7 +63,7 @@ class NoiseModel:
         self._base = min(everything, nothing) + self._floor
         total = max(nothing - everything, self._floor)
         self._prior = np.log(prior * (total / prior.sum()))
-        self._covariance = _covariance(known)
+        self._covariance = _covariance(known, std)
         self._left_out: list[Mask] = []
         self._noise: list[float] = []
         self._log = self._prior.copy()
@@ -137,9 +143,9 @@ class NoiseModel:
         return np.asarray(wide @ self._slope.T + self._std**2 * np.eye(len(wide)))
 
 
-def _covariance(known: Mask) -> Floats:
+def _covariance(known: Mask, known_std: float) -> Floats:
     """Of the prior of ln x, of shape (layers, layers); layers without an estimate share nothing."""
-    std = np.where(known, KNOWN_STD, UNKNOWN_STD)
+    std = np.where(known, known_std, UNKNOWN_STD)
     place = np.arange(len(known)) / len(known)
     shared = SHARED * np.exp(-np.abs(place[:, None] - place) / _REACH) * np.outer(known, known)
     np.fill_diagonal(shared, 1.0)

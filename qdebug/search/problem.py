@@ -54,6 +54,11 @@ class PinTo(StrEnum):
     AUTO = "auto"
 
 
+ROUGH_STD, MEASURED_STD = 1.2, 0.6
+"""Standard deviation of the logarithm of a layer's noise at the outputs around an estimate: from
+its local error, and measured with the layer alone quantized."""
+
+
 @dataclass(frozen=True)
 class Item:
     """A layer that may be raised.
@@ -64,11 +69,13 @@ class Item:
             ≥ 0, one unit for the whole problem.
         noise: an estimate, before any evaluation, of what it adds to the output's noise-to-signal
             energy ratio while it is not raised; 0 where nothing is known, +inf where it ruins it.
+        noise_std: the standard deviation of the logarithm of that.
     """
 
     name: str
     costs: Mapping[Precision, float]
     noise: float = 0.0
+    noise_std: float = ROUGH_STD
 
 
 @dataclass(frozen=True)

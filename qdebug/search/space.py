@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from qdebug.errors import UsageError
 from qdebug.measure.result import LayerResult
 from qdebug.search.cost import Costs
-from qdebug.search.problem import Item, Pins, PinTo, SearchProblem, pins_of
+from qdebug.search.problem import ROUGH_STD, Item, Pins, PinTo, SearchProblem, pins_of
 from qdebug.types import Precision
 from qdebug.wording import option
 
@@ -56,6 +56,7 @@ def search_space(
     costs: Costs,
     noise: Mapping[str, float],
     *,
+    noise_std: float = ROUGH_STD,
     pin_to: PinTo | None = None,
     pin: Sequence[str] = (),
     never_pin: Sequence[str] = (),
@@ -64,7 +65,7 @@ def search_space(
 
     Args:
         base: the precision of every layer, in execution order.
-        noise: by layer, an estimate of what it adds to the output's noise; see Item.
+        noise, noise_std: by layer, an estimate of what it adds to the output's noise; see Item.
         pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer runs in INT8.
         pin: names of layers that are always pinned, to the highest precision allowed.
         never_pin: names of layers that never are.
@@ -91,7 +92,7 @@ def search_space(
             levels = [p for p in levels if p == Precision(pin_to)]
         if levels and name not in never_pin and name not in always:
             raising = {p: costs.raising(name, start, p) for p in levels}
-            items.append(Item(name, raising, noise.get(name, 0.0)))
+            items.append(Item(name, raising, noise.get(name, 0.0), noise_std))
     if not items and not always:
         why = f"none runs below {pin_to}"
         if never_pin:

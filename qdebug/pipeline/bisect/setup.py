@@ -36,7 +36,7 @@ from qdebug.run.engine import EngineRuntime
 from qdebug.run.registry import spec_of
 from qdebug.run.sizing import parallelism
 from qdebug.search.cost import Costs, mac_costs
-from qdebug.search.problem import PinTo
+from qdebug.search.problem import MEASURED_STD, ROUGH_STD, PinTo
 from qdebug.search.space import SearchSpace, local_noise, search_space
 from qdebug.search.strategies.exhaustive import check_count
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
@@ -112,7 +112,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     if engine is not None:
         check_parsed(engine, pair, searched.samples)
     rated = rate_layers(context, pair, searched)
-    alone = noise_alone(context, pair, searched) or {}
+    alone = noise_alone(context, pair, searched, settings.memory_budget)
     return Setup(
         context=context,
         target=target,
@@ -122,7 +122,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         searched=searched,
         held_out=held_out,
         rated=rated,
-        space=_space(settings, pair, searched.samples, {**local_noise(rated), **alone}, kernels),
+        space=_space(settings, pair, searched.samples, alone, local_noise(rated), kernels),
         engine=engine,
     )
 
@@ -165,7 +165,8 @@ def _space(
     settings: BisectSettings,
     pair: ModelPair,
     samples: Samples,
-    noise: Mapping[str, float],
+    alone: Mapping[str, float] | None,
+    local: Mapping[str, float],
     kernels: Sequence[KernelTime] | None,
 ) -> SearchSpace:
     """What the settings allow to be pinned; `kernels` are of the engine that was profiled.
@@ -183,7 +184,8 @@ def _space(
     space = search_space(
         pair.precisions,
         _costs(settings.profile, pair, samples, kernels),
-        noise,
+        local if alone is None else {**local, **alone},
+        noise_std=ROUGH_STD if alone is None else MEASURED_STD,
         pin_to=pin_to,
         pin=named("pin"),
         never_pin=named("never_pin"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qdebug.search.problem import Measurement
+from qdebug.search.problem import ROUGH_STD, Measurement
 
 Chosen = frozenset[str]
 """Names of the layers that are raised."""
@@ -19,11 +19,13 @@ class Choice:
     Attributes:
         cost: of raising it, ≥ 0.
         noise: the estimate of what it adds to the output's noise while it is not; 0 if unknown.
+        noise_std: the standard deviation of the logarithm of that.
     """
 
     name: str
     cost: float
     noise: float
+    noise_std: float = ROUGH_STD
 
 
 @dataclass(frozen=True)

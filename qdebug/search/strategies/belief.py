@@ -9,7 +9,7 @@ import numpy as np
 
 from qdebug.search.knapsack import cheapest
 from qdebug.search.model import Floats, Link, Mask, NoiseModel
-from qdebug.search.problem import Measurement
+from qdebug.search.problem import ROUGH_STD, Measurement
 from qdebug.search.strategies.base import Ask, Choice, Chosen, everything
 
 TRUSTED_FACTOR = 1.6
@@ -44,7 +44,10 @@ class Belief:
         nothing, all_of_it = self.ask([frozenset(), everything(choices)])
         if nothing.known_noise and all_of_it.known_noise is not None:
             self.model = NoiseModel(
-                self._estimates.tolist(), nothing.known_noise, all_of_it.known_noise
+                self._estimates.tolist(),
+                nothing.known_noise,
+                all_of_it.known_noise,
+                max((choice.noise_std for choice in choices), default=ROUGH_STD),
             )
 
     def ask(self, sets: Sequence[Chosen]) -> list[Measurement]:
