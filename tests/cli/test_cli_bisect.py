@@ -121,7 +121,7 @@ def test_a_plan_that_pins_already(desk: Any) -> None:
     added = desk.run(*search, *TARGET, "-o", "out.yaml").out
     assert "nothing pinned" not in added and "the plan alone" in added
     assert "Layers to keep in higher precision, besides those of the plan" in added
-    assert "2 layers pinned beside the plan's 1 layer" in added
+    assert "2 layers pinned besides the plan's 1 layer" in added
     assert "# by the plan that was searched from\n  conv1: fp32" in Path("out.yaml").read_text()
     result = desk.run(*search, *TARGET, "--json", "-").json
     assert result["pinned_by_plan"] == {"conv1": "fp32"}
