@@ -55,6 +55,7 @@ def test_keys_and_types(desk: Any) -> None:
             "backend": str,
             "precision": str,
             "fp16_kernels": type(None),
+            "fp16_coverage": type(None),
             "samples": int,
             "local_samples": int,
             "verdict": dict,
@@ -95,6 +96,7 @@ def test_keys_and_types(desk: Any) -> None:
         "causes": list,
         "readers_sqnr_db": (int, float, type(None)),
         "effect": (dict, type(None)),
+        "fp16_predicted": (bool, type(None)),
         "harmless": bool,
     }
     for found in result["layers"]:
