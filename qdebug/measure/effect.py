@@ -135,14 +135,14 @@ class EffectRuns:
         pinned: only this layer in FP32.
         alone: only this layer as planned, perhaps on fewer samples; `whole_alone`: everything as
             planned on these.
-        population: how many samples there are, of which these are some.
+        unseen: the part of all samples on which no layer was left out.
     """
 
     whole: Array
     pinned: Mapping[str, Array]
     alone: Mapping[str, Array]
     whole_alone: Array
-    population: int
+    unseen: float
 
 
 def effects_of(runs: EffectRuns) -> dict[str, Effect]:
@@ -185,7 +185,7 @@ def _shares(
     """
     alone = {n: float(runs.alone[n].sum()) / total_alone for n in runs.alone}
     measured = {
-        n: _mean_share(runs.whole - runs.pinned[n], total, runs.population)
+        n: _mean_share(runs.whole - runs.pinned[n], total, runs.unseen)
         for n in runs.pinned
         if np.isfinite(runs.pinned[n]).all()
     }
@@ -196,13 +196,12 @@ def _shares(
     return {n: _posterior(alone.get(n), measured.get(n), spread) for n in names}
 
 
-def _mean_share(differences: Array, total: float, population: int) -> tuple[float, float]:
+def _mean_share(differences: Array, total: float, unseen: float) -> tuple[float, float]:
     """A gain as a share of `total`, and the variance of that."""
     count = len(differences)
     share = float(differences.sum()) / total
     if count < 2:
-        return share, 0.0 if population <= count else math.inf
-    unseen = max(0.0, 1 - count / population)
+        return share, math.inf if unseen else 0.0
     return share, float(differences.var(ddof=1)) * count * unseen / total**2
 
 

@@ -131,7 +131,7 @@ def measure_effects(
     quantized by another tool.
 
     Raises:
-        QdebugError: a model does not run, or the metric raised.
+        QdebugError: the model does not run in FP32, or not as planned.
     """
     names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
     if mode is EffectMode.NONE or not names or pair.plan is None:
@@ -154,7 +154,7 @@ def measure_effects(
         many = few
         if metric is not None or amounts.left_out != amounts.alone:
             many = on(amounts.left_out, metric)
-        runs = _noise_of(few, many, names, amounts.leaders, subset.count)
+        runs = _noise_of(few, many, names, amounts.leaders, 1 - many.count / subset.count)
         effects = effects_of(runs)
         noise = float(runs.whole.sum())
         ranked = sorted(effects, key=lambda n: rank_key(effects[n], noise))
@@ -173,9 +173,10 @@ def measure_effects(
 
 
 def _noise_of(
-    few: _Runs, many: _Runs, names: Sequence[str], leaders: int, population: int
+    few: _Runs, many: _Runs, names: Sequence[str], leaders: int, unseen: float
 ) -> EffectRuns:
-    """Each of the layers alone on `few` samples; so many leaders left out on `many`."""
+    """Each of the layers alone on `few` samples; so many leaders left out on `many`, which leave
+    the part `unseen` of all samples."""
     alone = _alone_of(few, names)
     leading = sorted(names, key=lambda n: -float(alone[n].sum()) if n in alone else 0.0)[:leaders]
     pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
@@ -184,7 +185,7 @@ def _noise_of(
     if whole_alone is None:
         few.noise([], beside=High())
         whole_alone = few.known[High()]
-    return EffectRuns(whole, pinned, alone, whole_alone, population)
+    return EffectRuns(whole, pinned, alone, whole_alone, unseen)
 
 
 def _alone_of(runs: _Runs, names: Sequence[str]) -> dict[str, Array]:
@@ -230,7 +231,6 @@ def _amounts(
     fitting = int(passes * _FOR_ALONE / (_ALONE * layers))
     alone = min(count, max(2, min(fitting, _ALONE_SAMPLES)))
     passes -= _ALONE * layers * alone
-    each = int(passes / (_LEFT_OUT * layers))
     each = int(passes / (_LEFT_OUT * layers))
     if each >= _NEARLY_ALL * count:
         return _Amounts(alone, layers, count)

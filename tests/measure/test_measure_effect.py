@@ -43,7 +43,7 @@ def linear_runs(
         {n: noise(everyone - np.eye(len(layers))[i], few) for i, n in enumerate(names)},
         {n: noise(np.eye(len(layers))[i], few) for i, n in enumerate(names)},
         noise(everyone, few),
-        population,
+        1 - few / population,
     )
 
 
@@ -86,7 +86,7 @@ def test_few_noisy_samples_are_trusted_less_than_the_errors_alone() -> None:
 def test_a_layer_that_was_not_left_out_has_no_gain() -> None:
     runs = linear_runs(np.ones((2, 3, 4)), 3, 3)
     effects = effects_of(
-        EffectRuns(runs.whole, {"n0": runs.pinned["n0"]}, runs.alone, runs.whole, 3)
+        EffectRuns(runs.whole, {"n0": runs.pinned["n0"]}, runs.alone, runs.whole, 0.0)
     )
     assert effects["n0"].gain is not None
     assert effects["n1"].gain is None
@@ -101,7 +101,7 @@ def test_outputs_that_break() -> None:
         {"cure": fine, "no cure": broken, "small": broken},
         {"cure": broken, "no cure": broken, "small": np.array([0.01, 0.0])},
         broken,
-        2,
+        0.0,
     )
     effects = effects_of(runs)
     assert effects["cure"].gain == math.inf

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import qdebug
+from qdebug.errors import BackendError
 from qdebug.measure.effect import EffectMode
 from qdebug.pipeline import effect
 from qdebug.plan.plan import PrecisionPlan
@@ -88,6 +89,22 @@ def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:
     result = compared(metric=picky)
     assert result.metric is not None
     assert {x.effect.metric_gain for x in result.layers if x.effect} == {None}
+
+
+def test_a_candidate_that_cannot_be_run_has_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the comparison goes on."""
+    measure, name = effect._Runs._noise, compared(effect="none").layers[0].name
+
+    def failing(runs: effect._Runs, high: effect.High, workers: int, *, keep: bool) -> np.ndarray:
+        if high == {name}:
+            raise BackendError("out of memory")
+        return measure(runs, high, workers, keep=keep)
+
+    monkeypatch.setattr(effect._Runs, "_noise", failing)
+    result = compared()
+    gains = {x.name: x.effect.gain for x in result.layers if x.effect}
+    assert [n for n, gain in gains.items() if gain is None] == [name]
+    assert result.effect is not None and result.effect.layers == result.effect.of_layers - 1
 
 
 @pytest.mark.parametrize(("layers", "samples"), [(50, 16), (100, 500), (300, 8), (300, 40)])

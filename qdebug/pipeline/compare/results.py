@@ -113,7 +113,7 @@ def effect_notes(summary: EffectSummary | None) -> tuple[str, ...]:
     if summary.layers < summary.of_layers:
         notes.append(
             f"{summary.of_layers - summary.layers} of {summary.of_layers} layers were measured "
-            f"alone only, because they cost little alone; {exact} leaves out each of them."
+            f"alone only; {exact} leaves out every one that the simulation can."
         )
     if not summary.certain_ranks and summary.of_layers > 1:
         notes.append(
