@@ -99,8 +99,8 @@ def ranges(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
+    from qdebug.display.plotfiles import PlotFiles
     from qdebug.pipeline.ranges.command import ranges as run
-    from qdebug.report.plotfiles import PlotFiles
 
     checked = _settings(RangesSettings, source, settings)
     plots = None
@@ -170,9 +170,9 @@ def sweep(
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
     """
+    from qdebug.display.sweep import sweep_to_csv
     from qdebug.outputfiles import write_text
     from qdebug.pipeline.sweep.command import sweep as run
-    from qdebug.report.sweep import sweep_to_csv
 
     checked = _settings(SweepSettings, model, settings)
     result = run(checked, progress or ignore_progress)

@@ -133,7 +133,7 @@ class Result:
     def _repr_html_(self) -> str:
         """The result as a notebook shows it: what the terminal shows, as HTML."""
         command = self.SCHEMA.removeprefix("qdebug.").partition("/")[0]
-        return str(report("html").to_html(report(command).view(self)))
+        return str(display("html").to_html(display(command).view(self)))
 
     def _save(self, path: str | os.PathLike[str], text: str, force: bool) -> None:
         """Write a file that the result gives.
@@ -162,10 +162,10 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(rows)
 
 
-def report(module: str) -> ModuleType:
-    """A module of `report`, found when it is needed: reports are made from results, and so stand
+def display(module: str) -> ModuleType:
+    """A module of `display`, found when it is needed: views are made from results, and so stand
     above them."""
-    return import_module(f"qdebug.report.{module}")
+    return import_module(f"qdebug.display.{module}")
 
 
 def to_json(value: Any) -> Any:

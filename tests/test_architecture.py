@@ -24,7 +24,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("outputfiles",),
     ("results",), ("yamlfile",), ("userfile",), ("model",), ("calibrators",), ("plan",),
-    ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("report",),
+    ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("display",),
     ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}
@@ -37,10 +37,10 @@ ONLY_IN = {
     "h5py": ("store/", "model/samples/arrays.py"),
     "hdf5plugin": ("store/", "model/samples/arrays.py"),
     "cyclopts": ("cli/parser.py",),
-    "rich": ("cli/", "report/"),
+    "rich": ("cli/", "display/"),
 }
 CONFIG_USERS = ("pipeline", "api", "cli")
-MAY_PRINT = ("cli/", "report/", "__main__.py")
+MAY_PRINT = ("cli/", "display/", "__main__.py")
 
 
 def _name(file: Path) -> str:

@@ -6,7 +6,7 @@ from qdebug import api
 from qdebug.cli.common import emit, progress_bars, resumable
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.commands import ShownWithProgress
-from qdebug.report.bisect import view
+from qdebug.display.bisect import view
 
 
 def run(settings: BisectSettings, shown: ShownWithProgress) -> int:

@@ -6,7 +6,7 @@ from qdebug import api
 from qdebug.cli.common import emit, progress_bars
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.commands import ShownWithProgress
-from qdebug.report.calibrate import view
+from qdebug.display.calibrate import view
 
 
 def run(settings: CalibrateSettings, shown: ShownWithProgress) -> int:

@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 
 from qdebug.config.commands import ShownWithProgress
+from qdebug.display.blocks import Block
+from qdebug.display.progress import ProgressBars
+from qdebug.display.terminal import print_view, print_written
 from qdebug.errors import StoreError
 from qdebug.outputfiles import write_text
-from qdebug.report.blocks import Block
-from qdebug.report.progress import ProgressBars
-from qdebug.report.terminal import print_view, print_written
 from qdebug.results import Result
 from qdebug.wording import option
 

@@ -6,7 +6,7 @@ from qdebug import api
 from qdebug.cli.common import emit, progress_bars
 from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
-from qdebug.report.compare import run_file_line, view
+from qdebug.display.compare import run_file_line, view
 
 
 def run(settings: CompareSettings, shown: ShownWithLayers) -> int:

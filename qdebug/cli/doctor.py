@@ -5,7 +5,7 @@ from __future__ import annotations
 from qdebug import api
 from qdebug.cli.common import emit
 from qdebug.config.commands import DoctorSettings, ShownAsJson
-from qdebug.report.doctor import view
+from qdebug.display.doctor import view
 
 
 def run(settings: DoctorSettings, shown: ShownAsJson) -> int:

@@ -6,7 +6,7 @@ from qdebug import api
 from qdebug.cli.common import emit
 from qdebug.config.commands import ShownInspection
 from qdebug.config.inspect import InspectSettings
-from qdebug.report.inspect import view
+from qdebug.display.inspect import view
 
 
 def run(settings: InspectSettings, shown: ShownInspection) -> int:

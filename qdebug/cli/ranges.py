@@ -8,8 +8,8 @@ from qdebug import api
 from qdebug.cli.common import emit, progress_bars
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.ranges import RangesSettings
-from qdebug.report.plotfiles import drawn_files
-from qdebug.report.ranges import view
+from qdebug.display.plotfiles import drawn_files
+from qdebug.display.ranges import view
 
 
 def run(settings: RangesSettings, shown: ShownWithProgress) -> int:

@@ -6,8 +6,8 @@ from qdebug import api
 from qdebug.cli.common import emit, progress_bars, resumable
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.sweep import SweepSettings
+from qdebug.display.sweep import view
 from qdebug.errors import BackendError
-from qdebug.report.sweep import view
 
 
 def run(settings: SweepSettings, shown: ShownWithProgress) -> int:

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from rich.console import Console
 
+from qdebug.display.inspect import view
+from qdebug.display.terminal import print_view
 from qdebug.errors import QdebugError
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
@@ -20,8 +22,6 @@ from qdebug.pipeline.inspect import InspectSettings, inspect
 from qdebug.plan.lower import lower
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.report.inspect import view
-from qdebug.report.terminal import print_view
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.library import load_library

@@ -11,6 +11,7 @@ import numpy as np
 from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.config.ranges import RangesSettings
+from qdebug.display.plotfiles import is_folder
 from qdebug.errors import QdebugError, StoreError, UsageError, given_by
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.orders import ORDERS
@@ -35,7 +36,6 @@ from qdebug.pipeline.model_pair import check_not_quantized
 from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import PrecisionPlan, TensorRange, bind_plan, nearest
 from qdebug.plan.planfile import parse_plan
-from qdebug.report.plotfiles import is_folder
 from qdebug.results import ModelRef
 from qdebug.run.sizing import parallelism
 from qdebug.store.reader import RunReader

@@ -12,9 +12,9 @@ from half_runs import Array, half_model
 from onnx import helper
 
 import qdebug
+from qdebug.display.blocks import Facts
+from qdebug.display.compare import view
 from qdebug.model.graph import Graph
-from qdebug.report.blocks import Facts
-from qdebug.report.compare import view
 from qdebug.run.fp16_emulation.coverage import predicted
 from qdebug.types import Fp16Kernels
 

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
+from qdebug.display.engine import doubt
 from qdebug.engine_info.audit import AuditVerdict, audit
 from qdebug.engine_info.build_log import read_build_log
 from qdebug.engine_info.flow import left_high, product_edges
@@ -21,7 +22,6 @@ from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq
-from qdebug.report.engine import doubt
 from qdebug.types import Precision
 
 Builds = Callable[[str, str], Any]

@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from qdebug.display.sweep import sweep_to_csv, view
+from qdebug.display.terminal import print_view
 from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Checked
 from qdebug.measure.metrics import METRIC_NAMES, Metrics
@@ -23,8 +25,6 @@ from qdebug.measure.sweep import (
     SweepResult,
     SweepRow,
 )
-from qdebug.report.sweep import sweep_to_csv, view
-from qdebug.report.terminal import print_view
 from qdebug.results import ModelRef
 
 VALUES = {"int8_share": 1.0, "fused_share": 0.5, "reformat_count": 12.0}

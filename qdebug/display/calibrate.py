@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from qdebug.display.blocks import Block, Column, Line, Table
+from qdebug.display.names import shorten
+from qdebug.display.words import figure, first_names, number, printable, share
 from qdebug.measure.calibration import (
     FACTOR,
     CacheDifference,
@@ -15,9 +18,6 @@ from qdebug.measure.calibration import (
     MethodResult,
 )
 from qdebug.measure.metrics import OUTPUT_METRICS
-from qdebug.report.blocks import Block, Column, Line, Table
-from qdebug.report.names import shorten
-from qdebug.report.words import figure, first_names, number, printable, share
 from qdebug.wording import counted
 
 _MOST_LISTED = 5

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from qdebug.display.names import shorten_names, tail
+from qdebug.display.words import number, printable, share
 from qdebug.errors import StoreError, UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
-from qdebug.report.names import shorten_names, tail
-from qdebug.report.words import number, printable, share
 from qdebug.wording import counted, option
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from qdebug.display.compare import run_file_line, view
+from qdebug.display.terminal import print_view
 from qdebug.measure.conditions import Checked
 from qdebug.measure.metrics import Metrics
 from qdebug.measure.result import (
@@ -20,8 +22,6 @@ from qdebug.measure.result import (
     TaskResult,
     TensorResult,
 )
-from qdebug.report.compare import run_file_line, view
-from qdebug.report.terminal import print_view
 from qdebug.results import ModelRef
 from qdebug.types import Precision, Skipped
 

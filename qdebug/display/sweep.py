@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from qdebug.display.blocks import Block, Column, Line, Style, Table, notes, table_of
+from qdebug.display.names import shorten
+from qdebug.display.words import figure, number, printable
 from qdebug.measure.conditions import Checked
 from qdebug.measure.metrics import OUTPUT_METRICS, Metric
 from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
-from qdebug.report.blocks import Block, Column, Line, Style, Table, notes, table_of
-from qdebug.report.names import shorten
-from qdebug.report.words import figure, number, printable
 from qdebug.wording import counted, option
 
 

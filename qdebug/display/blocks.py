@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from qdebug.display.words import number, printable
 from qdebug.measure.conditions import Checked
-from qdebug.report.words import number, printable
 
 T = TypeVar("T")
 Style = Literal["", "title", "strong", "good", "fine", "bad", "worst", "note", "muted"]

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from qdebug.report.blocks import Block, Checks, Column, Facts, Line, Table
-from qdebug.report.names import shorten_names
-from qdebug.report.words import widest
+from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Table
+from qdebug.display.names import shorten_names
+from qdebug.display.words import widest
 
 _STYLES = {
     "": "",

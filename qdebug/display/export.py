@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from qdebug.display.blocks import Block, Line, notes
+from qdebug.display.words import printable
 from qdebug.plan.export import ExportResult
-from qdebug.report.blocks import Block, Line, notes
-from qdebug.report.words import printable
 
 
 def view(result: ExportResult) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdebug.report.blocks import Block, Column, Line, Style, table_of
+from qdebug.display.blocks import Block, Column, Line, Style, table_of
 from qdebug.run.doctor import DoctorResult
 from qdebug.run.registry import specs
 

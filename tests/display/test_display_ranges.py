@@ -17,6 +17,9 @@ from rich.console import Console
 from qdebug.calibrators.coverage import Excess, growth, stretches
 from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.registry import METHODS
+from qdebug.display.plots import overview_figure, save_figure, tensor_figure
+from qdebug.display.ranges import view
+from qdebug.display.terminal import print_view
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.ranges import (
     CalibrationData,
@@ -25,9 +28,6 @@ from qdebug.measure.ranges import (
     RangesSource,
     TensorDynamics,
 )
-from qdebug.report.plots import overview_figure, save_figure, tensor_figure
-from qdebug.report.ranges import view
-from qdebug.report.terminal import print_view
 from qdebug.results import ModelRef
 
 ODD = (

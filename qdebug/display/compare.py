@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
+from qdebug.display.engine import doubt, engine_blocks
+from qdebug.display.words import FP16_KERNELS, figure, in_decibels, number, printable
 from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, Correspondence, LayerResult
-from qdebug.report.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
-from qdebug.report.engine import doubt, engine_blocks
-from qdebug.report.words import FP16_KERNELS, figure, in_decibels, number, printable
 from qdebug.wording import counted, option
 
 _AT_OUTPUTS = ("output_share", "alone_sqnr_db")

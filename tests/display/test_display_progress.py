@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from qdebug.report.progress import ProgressBars
+from qdebug.display.progress import ProgressBars
 from qdebug.types import Progress
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from qdebug.report.blocks import Block, Checks, Column, Facts, Line, Table
+from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Table
 
 _STYLES = {
     "": "",

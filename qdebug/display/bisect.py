@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from qdebug.plan.planfile import plan_to_yaml
-from qdebug.report.blocks import Block, Checks, Column, Facts, Line, notes, table_of
-from qdebug.report.engine import doubt, engine_blocks
-from qdebug.report.words import (
+from qdebug.display.blocks import Block, Checks, Column, Facts, Line, notes, table_of
+from qdebug.display.engine import doubt, engine_blocks
+from qdebug.display.words import (
     FP16_KERNELS,
     decibel,
     first_names,
@@ -18,6 +17,7 @@ from qdebug.report.words import (
     printable,
     share,
 )
+from qdebug.plan.planfile import plan_to_yaml
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement

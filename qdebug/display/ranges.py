@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from qdebug.display.blocks import Block, Column, Line, Table, table_of
+from qdebug.display.calibrate import coverage_blocks
+from qdebug.display.names import shorten_names
+from qdebug.display.words import number, printable, share
 from qdebug.measure.orders import ORDERS
 from qdebug.measure.ranges import Mark, RangesResult, TensorDynamics
-from qdebug.report.blocks import Block, Column, Line, Table, table_of
-from qdebug.report.calibrate import coverage_blocks
-from qdebug.report.names import shorten_names
-from qdebug.report.words import number, printable, share
 from qdebug.wording import counted
 
 _TOP = 20

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from qdebug.report.compare import view
-from qdebug.report.names import shorten, shorten_names, tail
-from qdebug.report.words import (
+from qdebug.display.compare import view
+from qdebug.display.names import shorten, shorten_names, tail
+from qdebug.display.words import (
     decibel,
     in_decibels,
     number,
