@@ -1,0 +1,1 @@
+"""The page: what `qdebug report` writes into one HTML file, and `qdebug view` serves."""
