@@ -131,8 +131,8 @@ class Picture:
         height, width: of what is shown; a larger tensor was averaged down.
         colours: 3 where it is an image in colours, else 1.
         low, high: the values that 0 and 255 stand for. largest_error: that 255 stands for in error.
-        reference, candidate, error: bytes in base64, by row, colours last; error is the magnitude of
-            the difference.
+        reference, candidate, error: bytes in base64, by row, colours last; error is the magnitude
+            of the difference.
     """
 
     sample: int
