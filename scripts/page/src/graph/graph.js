@@ -1,0 +1,193 @@
+/** The graph: toolbar, one canvas for each run, what the one in focus is, and the legend. */
+
+import { h, nameOf, printable } from "../dom.js";
+import { FIGURES, aloneDb, figuresOf, layerOf, tensorOf, timeOf } from "../figures.js";
+import { decibels, milliseconds, numberIn, share } from "../format.js";
+import { Store } from "../store.js";
+import { Canvas } from "./canvas.js";
+import { openAtFirst, treeOf } from "./tree.js";
+import "../style/graph.css";
+
+/** So many things are drawn at first at most. */
+const AT_FIRST = 160;
+
+/** @param {HTMLElement} host */
+export function mount(host, { data, store }) {
+  host.classList.add("graph");
+  const runs = data.runs.filter((run) => run.network);
+  const trees = runs.map((run) => treeOf(run.network));
+  const figures = FIGURES.filter((f) => runs.some((run) => figuresOf(run).includes(f)));
+  const shared = new Store({
+    view: { k: 1, x: 0, y: 0 },
+    placed: false,
+    open: openAtFirst(trees[0].root, AT_FIRST),
+    focus: null,
+    figure: figures.find((f) => f.name === store.get().figure) ?? figures[0] ?? null,
+    paths: false,
+    hulls: false,
+  });
+  const canvases = h("div", { class: "canvases" });
+  const status = h("p", { class: "status", role: "status" });
+  const legend = h("ul", { class: "legend" });
+  host.append(toolbar(), canvases, legend, status);
+  const views = runs.map((run, k) => {
+    const frame = h("div", { class: "canvas" });
+    canvases.append(frame);
+    const view = new Canvas(frame, run, trees[k], shared, store, describe);
+    if (runs.length > 1) frame.append(h("div", { class: "which" }, "AB"[k] ?? `${k + 1}`));
+    return view;
+  });
+
+  const showLegend = () => legend.replaceChildren(...legendOf(shared.get().figure, views[0].scene, runs));
+  const showStatus = () => {
+    const { focus } = shared.get();
+    status.replaceChildren(...(focus ? described(describe(runs[0], focus)) : []));
+  };
+  shared.on(["figure", "open"], showLegend);
+  shared.on(["focus"], showStatus);
+  store.on(["pinned"], showLegend);
+  store.on(["selected"], ({ selected }) => {
+    if (selected !== null) goToLayer(selected);
+  });
+  showLegend();
+  host.view = views[0];
+
+  /** The run whose layers are selected; the same layer of another run is found by its name. */
+  function goToLayer(selected) {
+    const run = data.runs[store.get().run];
+    const name = run.result.layers[selected].name;
+    const nodes = runs[0].network.nodes;
+    const k = nodes.findIndex((node) => layerOf(runs[0], node)?.name === name);
+    if (k < 0) return;
+    const { focus } = shared.get();
+    if (focus?.kind === "node" && layerOf(runs[0], nodes[focus.node])?.name === name) return;
+    goTo(trees[0].leaves[k]);
+  }
+
+  function goTo(leaf) {
+    const open = new Set(shared.get().open);
+    for (let block = leaf.parent; block; block = block.parent) open.add(block.key);
+    shared.set({ open, focus: leaf });
+    views[0].bringInSight(leaf);
+  }
+
+  function toolbar() {
+    const choice = h(
+      "select",
+      { "aria-label": "Colour by", onchange: (e) => shared.set({ figure: figures.find((f) => f.name === e.target.value) ?? null }) },
+      ...figures.map((f) => h("option", { value: f.name, selected: f === shared.get().figure }, f.label)),
+      h("option", { value: "" }, "No colour"),
+    );
+    const all = () => shared.set({ open: new Set(trees[0].groups.keys()) });
+    const none = () => shared.set({ open: new Set([""]) });
+    return h(
+      "div",
+      { class: "bar screen" },
+      h("h2", {}, "Graph"),
+      finder(),
+      h("label", {}, "Colour: ", choice),
+      switchOf("paths", "Paths", "Show what the node in focus depends on, and what depends on it"),
+      runs.some((r) => r.kernels.some((k) => k.nodes.length > 1)) &&
+        switchOf("hulls", "Kernels", "Frame the nodes that a kernel of the engine computes together"),
+      trees[0].groups.size > 1 && h("button", { type: "button", onclick: all }, "Open all"),
+      trees[0].groups.size > 1 && h("button", { type: "button", onclick: none }, "Close all"),
+      h("button", { type: "button", onclick: () => views[0].fit() }, "Fit"),
+      h("button", { type: "button", onclick: () => host.requestFullscreen?.() }, "Full screen"),
+    );
+  }
+
+  function switchOf(key, label, title) {
+    const button = h("button", { type: "button", "aria-pressed": "false", title }, label);
+    button.addEventListener("click", () => shared.set({ [key]: !shared.get()[key] }));
+    shared.on([key], (state) => button.setAttribute("aria-pressed", String(state[key])));
+    return button;
+  }
+
+  function finder() {
+    const input = h("input", { type: "search", placeholder: "Find a node", "aria-label": "Find a node" });
+    const found = h("span", { class: "muted", role: "status" });
+    let at = -1;
+    let matches = [];
+    input.addEventListener("input", () => {
+      const text = input.value.toLowerCase();
+      at = -1;
+      matches = text ? trees[0].leaves.filter((leaf) => searchable(leaf).includes(text)) : [];
+      found.textContent = text ? `${matches.length} found` : "";
+    });
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !matches.length) return;
+      at = (at + (event.shiftKey ? matches.length - 1 : 1)) % matches.length;
+      found.textContent = `${at + 1} of ${matches.length}`;
+      goTo(matches[at]);
+      views[0].choose(matches[at]);
+    });
+    return h("span", { class: "find" }, input, found);
+  }
+
+  function searchable(leaf) {
+    if (leaf.kind !== "node") return `${leaf.label} ${leaf.sublabel}`.toLowerCase();
+    const node = runs[0].network.nodes[leaf.node];
+    return `${node.name} ${node.op} ${node.tensors.join(" ")}`.toLowerCase();
+  }
+}
+
+/** Lines about a node or a block, for the tip and the status. */
+function describe(run, item) {
+  if (item.kind === "group") return [h("strong", {}, item.label), `${item.nodes.length} nodes`];
+  if (item.kind !== "node") return [h("strong", {}, item.label), nameOf(item.sublabel)];
+  const node = run.network.nodes[item.node];
+  const layer = layerOf(run, node);
+  const figures = [
+    ["share of the outputs' error", share, numberIn(layer?.effect, "output_share")],
+    ["cumulative", decibels, numberIn(tensorOf(run, node), "sqnr_db")],
+    ["local", decibels, numberIn(layer, "local_sqnr_db")],
+    ["alone", decibels, layer ? aloneDb(layer) : null],
+    ["time", milliseconds, timeOf(run, node)],
+  ];
+  const kernels = run.kernels.filter((k) => k.nodes.includes(item.node));
+  return [
+    h("strong", {}, `${node.op} `, nameOf(node.name)),
+    [node.shape, node.weight && `weight ${node.weight}`].filter(Boolean).join(", "),
+    [node.planned && `asked: ${node.planned.toUpperCase()}`, node.built && `built: ${node.built.toUpperCase()}`]
+      .filter(Boolean)
+      .join(", "),
+    figures
+      .filter(([, , value]) => value !== null && value !== undefined)
+      .map(([label, word, value]) => `${label} ${word(value)}`)
+      .join(", "),
+    kernels.length ? nameOf(`kernel ${kernels[0].name}`) : "",
+  ].filter((line) => line !== "");
+}
+
+function described(lines) {
+  return lines.flatMap((line, k) => (k ? [" · ", line] : [line]));
+}
+
+const SHAPES = {
+  square: "M0 0H14V14H0Z",
+  diamond: "M7 0L14 7L7 14L0 7Z",
+};
+
+function legendOf(figure, scene, runs) {
+  const entries = figure ? figure.legend(scene.extent, scene.found) : [];
+  const items = entries.map(([colour, words]) => h("li", {}, swatch(SHAPES.square, colour), printable(words)));
+  if (scene.edges.some((e) => e.change)) {
+    items.push(h("li", {}, swatch(SHAPES.diamond, scene.edges.find((e) => e.change).change), "the precision changes"));
+  }
+  const reformats = runs[0].kernels.filter((k) => k.role === "reformat").length;
+  if (reformats) items.push(h("li", {}, `${reformats} kernels only move or convert data`));
+  return items;
+}
+
+function swatch(path, colour) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 14 14");
+  svg.setAttribute("aria-hidden", "true");
+  const shape = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  shape.setAttribute("d", path);
+  shape.setAttribute("fill", colour);
+  shape.setAttribute("stroke", "currentColor");
+  shape.setAttribute("stroke-opacity", "0.4");
+  svg.append(shape);
+  return svg;
+}

@@ -1,0 +1,118 @@
+/**
+ * The network as blocks within blocks, and which of its edges each block sees.
+ *
+ * @typedef {object} Leaf a node, or an input or output of the network
+ * @property {string} key
+ * @property {"node"|"input"|"output"} kind
+ * @property {number|null} node its position in network.nodes
+ * @property {string} label @property {string} sublabel
+ * @property {Group} parent
+ *
+ * @typedef {object} Group
+ * @property {string} key
+ * @property {"group"} kind
+ * @property {string} label
+ * @property {Group|null} parent
+ * @property {(Leaf|Group)[]} children
+ * @property {number[]} nodes all nodes within, as positions in network.nodes
+ * @property {{from: Leaf|Group, to: Leaf|Group, source: Leaf, target: Leaf}[]} edges those between
+ *   its children: the children, and the leaves within them that they really join
+ */
+
+import { printable } from "../dom.js";
+
+/** @returns {{root: Group, leaves: Leaf[], groups: Map<string, Group>}} leaves: first the nodes */
+export function treeOf(network) {
+  const groups = new Map();
+  const root = group("", "network", null, groups);
+  const leaves = network.nodes.map((node, k) => {
+    const parent = node.scope.reduce(
+      (inside, part) =>
+        groups.get(`${inside.key}\n${part}`) ?? group(`${inside.key}\n${part}`, printable(part), inside, groups),
+      root,
+    );
+    for (let above = parent; above; above = above.parent) above.nodes.push(k);
+    return leaf("node", k, node.op, shortened(node), parent);
+  });
+  const producers = new Map();
+  network.nodes.forEach((node, k) => node.tensors.forEach((t) => producers.set(t, leaves[k])));
+  const joins = network.nodes.flatMap((node, k) => node.inputs.map((from) => [leaves[from], leaves[k]]));
+  network.inputs.forEach((name, k) => {
+    const input = leaf("input", null, "input", printable(name), root, `input ${k}`);
+    joins.push(...network.readers_of_inputs[k].map((reader) => [input, leaves[reader]]));
+    leaves.push(input);
+  });
+  network.outputs.forEach((name, k) => {
+    const output = leaf("output", null, "output", printable(name), root, `output ${k}`);
+    if (producers.has(name)) joins.push([producers.get(name), output]);
+    leaves.push(output);
+  });
+  for (const [source, target] of joins) join(source, target);
+  return { root, leaves, groups };
+}
+
+function group(key, label, parent, groups) {
+  const made = { key, kind: "group", label, parent, children: [], nodes: [], edges: [] };
+  parent?.children.push(made);
+  groups.set(key, made);
+  return made;
+}
+
+function leaf(kind, node, label, sublabel, parent, key = `node ${node}`) {
+  const made = { key, kind, node, label, sublabel, parent };
+  parent.children.push(made);
+  return made;
+}
+
+/** The part of a node's name that its blocks do not say already. */
+function shortened(node) {
+  let name = node.name;
+  for (const part of node.scope) {
+    const bare = name.replace(/^(\/|\.|::)+/, "");
+    if (!bare.startsWith(part)) break;
+    name = bare.slice(part.length);
+  }
+  return printable(name.replace(/^(\/|\.|::)+/, "") || node.name);
+}
+
+/** Give the edge to the innermost block that holds both ends. */
+function join(source, target) {
+  const above = new Map();
+  for (let item = source; item.parent; item = item.parent) above.set(item.parent, item);
+  for (let item = target; item.parent; item = item.parent) {
+    const from = above.get(item.parent);
+    if (from) {
+      item.parent.edges.push({ from, to: item, source, target });
+      return;
+    }
+  }
+}
+
+/** The innermost thing that is drawn for a leaf: itself, or the closed block that it is in. */
+export function visible(leaf, open) {
+  let shown = leaf;
+  for (let item = leaf; item; item = item.parent) {
+    if (item.kind === "group" && !open.has(item.key)) shown = item;
+  }
+  return shown;
+}
+
+/**
+ * Which blocks are open at first: whole levels, as long as no more than `most` things are drawn.
+ * @returns {Set<string>} keys
+ */
+export function openAtFirst(root, most) {
+  let open = new Set([root.key]);
+  for (let level = [root]; level.length; ) {
+    level = level.flatMap((g) => g.children.filter((c) => c.kind === "group"));
+    const next = new Set([...open, ...level.map((g) => g.key)]);
+    if (!level.length || countOf(root, next) > most) break;
+    open = next;
+  }
+  return open;
+}
+
+function countOf(item, open) {
+  if (item.kind !== "group" || !open.has(item.key)) return 1;
+  return item.children.reduce((sum, child) => sum + countOf(child, open), 0);
+}

@@ -1,0 +1,60 @@
+/** The page: reads its data, builds the sections that the data have something for. */
+
+import { h } from "./dom.js";
+import { FileSource, ServerSource } from "./source.js";
+import { Store } from "./store.js";
+import "./style/base.css";
+import * as bisect from "./bisect.js";
+import * as calibration from "./calibration.js";
+import * as card from "./card.js";
+import * as depth from "./depth.js";
+import * as graph from "./graph/graph.js";
+import * as inspect from "./inspect.js";
+import * as pair from "./pair.js";
+import * as sweep from "./sweep.js";
+import * as table from "./table.js";
+import * as top from "./top.js";
+
+const of = (...kinds) => (data) => kinds.includes(data.runs[0].kind);
+const compared = (data) => data.runs.some((r) => r.kind === "compare" && r.result.layers.length);
+
+/** Sections in their order: what they are called, whether there is one, how wide they are. */
+const SECTIONS = [
+  ["bisect", "Error against cost", bisect, of("bisect"), "wide"],
+  ["sweep", "Combinations", sweep, of("sweep"), "wide"],
+  ["pair", "Differences of the runs", pair, (data) => data.runs.length > 1 && compared(data), "wide"],
+  ["depth", "Error against depth", depth, compared, "wide"],
+  ["graph", "Graph", graph, (data) => data.runs.some((r) => r.network), ""],
+  ["card", "Layer", card, (data) => compared(data) || data.runs.some((r) => r.network), "tall"],
+  ["layers", "Layers", table, compared, "wide"],
+  ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
+  ["inspect", "Engine", inspect, of("inspect"), "wide"],
+];
+
+const data = JSON.parse(document.getElementById("page-data").textContent);
+for (const run of data.runs) run.network?.nodes.forEach((node, index) => (node.index = index));
+const store = new Store({
+  run: 0,
+  selected: compared(data) ? 0 : null,
+  hovered: null,
+  figure: "share",
+  pinned: null,
+  sample: null,
+  channel: null,
+});
+const page = { data, store, source: data.served ? new ServerSource() : new FileSource(data) };
+
+const app = document.getElementById("app");
+app.replaceChildren(h("a", { class: "skip", href: "#main" }, "Skip to the result"));
+const head = h("header", {});
+const sections = h("main", { id: "main", class: "sections" });
+app.append(head, sections);
+top.mount(sections, page);
+for (const [id, label, module, wanted, width] of SECTIONS) {
+  if (!wanted(data)) continue;
+  const host = h("section", { id, class: `panel ${width}`, "aria-label": label });
+  sections.append(host);
+  module.mount(host, page);
+}
+app.page = page;
+performance.mark("page-ready");

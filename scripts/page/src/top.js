@@ -1,0 +1,144 @@
+/** The top of the page: what was found, whether the gate held, and how to get it again. */
+
+import { h, nameOf } from "./dom.js";
+import { counted, decibels, number, numberIn } from "./format.js";
+import "./style/top.css";
+
+const COMMANDS = {
+  compare: "Comparison",
+  calibrate: "Calibration",
+  bisect: "Search for layers to keep in higher precision",
+  sweep: "Sweep",
+  ranges: "Ranges",
+  inspect: "Engine",
+  model: "Model",
+};
+
+/** @param {HTMLElement} host */
+export function mount(host, { data }) {
+  for (const [k, run] of data.runs.entries()) host.append(runSummary(run, data, k));
+}
+
+function runSummary(run, data, k) {
+  const letter = data.runs.length > 1 ? `${"AB"[k] ?? k + 1}: ` : "";
+  const title = h("h1", {}, letter, nameOf(run.result?.model?.path ?? run.label));
+  return h(
+    "section",
+    { class: "panel top wide", "aria-label": `Summary of ${run.label}` },
+    h(
+      "div",
+      {},
+      title,
+      h("p", { class: "muted" }, COMMANDS[run.kind], " · ", nameOf(run.label), unfinished(run)),
+      verdict(run),
+      facts(factsOf(run)),
+      notices(run),
+    ),
+    h("div", {}, ...reproduction(run, data)),
+  );
+}
+
+function unfinished(run) {
+  return run.unfinished ? h("strong", { class: "warn" }, " · still running") : null;
+}
+
+function verdict(run) {
+  const passed = run.result?.verdict?.passed ?? run.result?.passed ?? null;
+  const words = { true: ["Passed", "good"], false: ["Failed", "bad"] }[String(passed)];
+  const badge = words ? h("span", { class: `badge ${words[1]}` }, words[0]) : null;
+  return h("p", { class: "verdict" }, badge, nameOf(run.headline));
+}
+
+function factsOf(run) {
+  const result = run.result ?? {};
+  const rows = [];
+  if (result.metric?.name && "candidate" in result.metric) {
+    const before = numberIn(result.metric, "reference");
+    const after = numberIn(result.metric, "candidate");
+    const change = before === null || after === null ? "" : ` (${signed(after - before)})`;
+    rows.push([result.metric.name, `${number(before)} in FP32, ${number(after)} now${change}`]);
+  }
+  for (const output of run.kind === "compare" ? result.outputs.slice(0, 4) : []) {
+    rows.push([
+      `output ${output.name}`,
+      `SQNR ${decibels(numberIn(output, "sqnr_db"))}, cosine ${number(numberIn(output, "cosine"), 5)}, worst sample ${output.worst_sample}`,
+    ]);
+  }
+  for (const condition of result.verdict?.conditions ?? []) {
+    const found = number(numberIn(condition, "value"));
+    rows.push([`${condition.passed ? "holds" : "fails"}: ${condition.expression}`, found]);
+  }
+  if (result.backend) rows.push(["backend", backend(result)]);
+  if (result.samples) rows.push(["samples", samples(result)]);
+  if (run.kind === "compare") rows.push(["compared", compared(result)]);
+  return rows;
+}
+
+function backend(result) {
+  const engine = result.engine;
+  if (!engine) return result.backend;
+  return `${engine.library}${engine.executed ? "" : ", built but not executed; errors are of the simulation"}`;
+}
+
+function samples(result) {
+  const effect = result.effect;
+  const more = effect ? `; effects of layers on ${effect.samples}` : "";
+  return `${result.samples}${more}`;
+}
+
+function compared(result) {
+  const skipped = result.skipped.filter((s) => s.reason !== "not floating point").length;
+  const more = skipped ? `; ${skipped} skipped` : "";
+  return `${counted(result.tensors.length, "tensor")} of ${counted(result.layers.length, "layer")}${more}`;
+}
+
+function signed(value) {
+  return value < 0 ? number(value) : `+${number(value)}`;
+}
+
+/** A list of terms and what they are. */
+export function facts(rows) {
+  return h("dl", { class: "facts" }, ...rows.flatMap(([a, b]) => [h("dt", {}, nameOf(a)), h("dd", {}, nameOf(b))]));
+}
+
+function notices(run) {
+  const notes = (run.result?.notes ?? []).map((note) => h("li", {}, nameOf(note)));
+  const missing = run.missing.map((m) =>
+    h("li", { class: "warn" }, `No ${m.what}: `, nameOf(`${m.reason} ${m.remedy}`)),
+  );
+  return notes.length + missing.length ? h("ul", { class: "notices" }, ...missing, ...notes) : null;
+}
+
+function reproduction(run, data) {
+  const known = run.reproduction;
+  if (!known) return [];
+  const command = h("code", { class: "command mono", tabindex: "0" }, known.command);
+  const copy = h("button", { type: "button", onclick: () => copyText(known.command, copy) }, "Copy");
+  return [
+    h("div", { class: "bar" }, h("h2", {}, "To get this again"), copy),
+    command,
+    h(
+      "details",
+      {},
+      h("summary", {}, "Versions and hashes"),
+      facts([
+        ["qdebug", data.qdebug],
+        ...Object.entries(known.versions),
+        ...Object.entries(known.hashes).map(([role, digest]) => [`SHA-256 of ${role}`, digest]),
+      ]),
+    ),
+  ];
+}
+
+/** Put text into the clipboard, and say on the button that it is there. */
+export async function copyText(text, button) {
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "The browser does not allow it";
+  }
+  setTimeout(() => (button.textContent = before), 1500);
+}
+
