@@ -69,8 +69,8 @@ export function mount(host, { data, store }) {
   const table = new Tabulator(grid, {
     data: rows(layers(), known),
     columns: known.map((c) => column(c, store)),
-    layout: "fitDataFill",
-    height: "100%",
+    layout: "fitDataStretch",
+    height: 560,
     initialSort: [{ column: "rank", dir: "asc" }],
     placeholder: "No layer matches",
     rowFormatter: (row) => marked(row, store.get()),
@@ -111,6 +111,7 @@ function column({ field, title, word, shown }, store) {
     hozAlign: text ? "left" : "right",
     headerHozAlign: text ? "left" : "right",
     maxInitialWidth: field === "layer" ? 420 : 300,
+    ...(text ? {} : { width: field === "rank" ? 58 : 116 }),
     formatter: (cell) => {
       const value = cell.getValue();
       if (field !== "layer") return nameOf(text ? (value ?? "") : word(value));

@@ -4,6 +4,8 @@ import { inkOn } from "../figures.js";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 const READABLE = 6.5;
+/** Below this scale there is nothing but coloured boxes and lines. */
+const TINY = 0.3;
 
 /**
  * @param {CanvasRenderingContext2D} context
@@ -29,6 +31,7 @@ export function paint(context, size, view, scene, marks, theme) {
   if (marks.hulls) for (const hull of scene.hulls) if (meets(hull, sight)) hullOf(context, hull, view);
   edges(context, scene, sight, view, marks, theme);
   for (const box of seen) if (!box.open) closed(context, box, view, marks, theme);
+  context.globalAlpha = 1;
 }
 
 const meets = (box, sight) =>
@@ -56,6 +59,12 @@ function openBlock(context, box, view, theme) {
 
 function edges(context, scene, sight, view, marks, theme) {
   context.lineWidth = Math.max(1, 0.7 / view.k);
+  if (view.k < TINY && !marks.lit) {
+    scene.allEdges ??= allOf(scene.edges);
+    context.strokeStyle = theme.edge;
+    context.stroke(scene.allEdges);
+    return;
+  }
   const plain = new Path2D();
   const lit = new Path2D();
   for (const edge of scene.edges) {
@@ -72,12 +81,22 @@ function edges(context, scene, sight, view, marks, theme) {
     context.strokeStyle = theme.accent;
     context.stroke(lit);
   }
-  if (view.k < 0.3) return;
+  if (view.k < TINY) return;
   for (const edge of scene.edges) {
     if (!meets(edge, sight)) continue;
     arrow(context, edge.points, theme);
     if (edge.change) change(context, edge, theme);
   }
+}
+
+/** All edges as straight lines. */
+function allOf(edges) {
+  const path = new Path2D();
+  for (const { points } of edges) {
+    path.moveTo(points[0], points[1]);
+    for (let k = 2; k < points.length; k += 2) path.lineTo(points[k], points[k + 1]);
+  }
+  return path;
 }
 
 /** Through the points, rounded at each. */
@@ -134,6 +153,12 @@ function closed(context, box, view, marks, theme) {
   const { item } = box;
   context.globalAlpha = marks.lit && !marks.lit.has(item) ? 0.3 : 1;
   const colour = box.colour ?? theme.plain;
+  const marked = item === marks.focus || item === marks.hovered;
+  if (view.k < TINY && !marked && !box.kept) {
+    context.fillStyle = box.colour ?? theme.line;
+    context.fillRect(box.x, box.y, box.w, box.h);
+    return;
+  }
   if (item.kind === "group") {
     rounded(context, { x: box.x + 4, y: box.y + 4, w: box.w, h: box.h }, 8);
     context.fillStyle = theme.line;
@@ -142,7 +167,6 @@ function closed(context, box, view, marks, theme) {
   rounded(context, box, item.kind === "node" ? 6 : item.kind === "group" ? 8 : box.h / 2);
   context.fillStyle = colour;
   context.fill();
-  const marked = item === marks.focus || item === marks.hovered;
   context.lineWidth = item === marks.focus ? Math.max(3, 2 / view.k) : box.kept || marked ? 2.5 : 1;
   context.strokeStyle = marked ? theme.accent : box.kept ? theme.fg : theme.edge;
   context.stroke();

@@ -21,6 +21,9 @@
 
 import { printable } from "../dom.js";
 
+/** More children than this are divided into parts of about so many. */
+const [MOST, PART] = [300, 100];
+
 /** @returns {{root: Group, leaves: Leaf[], groups: Map<string, Group>}} leaves: first the nodes */
 export function treeOf(network) {
   const groups = new Map();
@@ -34,6 +37,8 @@ export function treeOf(network) {
     for (let above = parent; above; above = above.parent) above.nodes.push(k);
     return leaf("node", k, node.op, shortened(node), parent);
   });
+  simplify(root, groups);
+  divide(root, groups);
   const producers = new Map();
   network.nodes.forEach((node, k) => node.tensors.forEach((t) => producers.set(t, leaves[k])));
   const joins = network.nodes.flatMap((node, k) => node.inputs.map((from) => [leaves[from], leaves[k]]));
@@ -62,6 +67,39 @@ function leaf(kind, node, label, sublabel, parent, key = `node ${node}`) {
   const made = { key, kind, node, label, sublabel, parent };
   parent.children.push(made);
   return made;
+}
+
+/** Blocks that hold one thing only are that thing: modules of one node are everywhere in exports. */
+function simplify(block, groups) {
+  block.children = block.children.map((child) => {
+    if (child.kind !== "group") return child;
+    simplify(child, groups);
+    if (child.children.length > 1) return child;
+    const [only] = child.children;
+    groups.delete(child.key);
+    only.parent = block;
+    if (only.kind === "group") only.label = `${child.label} / ${only.label}`;
+    else if (only.sublabel === only.label) only.sublabel = child.label;
+    else only.sublabel = `${child.label} / ${only.sublabel}`;
+    return only;
+  });
+}
+
+/** A block of very many things is divided into parts, in the order of execution. */
+function divide(block, groups) {
+  for (const child of block.children) if (child.kind === "group") divide(child, groups);
+  if (block.children.length <= MOST) return;
+  const all = block.children;
+  const size = Math.ceil(all.length / Math.ceil(all.length / PART));
+  block.children = [];
+  for (let start = 0; start < all.length; start += size) {
+    const inside = all.slice(start, start + size);
+    const label = `${start + 1}–${start + inside.length} of ${all.length}`;
+    const part = group(`${block.key}\n${label}`, label, block, groups);
+    part.children = inside;
+    part.nodes = inside.flatMap((item) => (item.kind === "group" ? item.nodes : [item.node]));
+    for (const item of inside) item.parent = part;
+  }
 }
 
 /** The part of a node's name that its blocks do not say already. */
