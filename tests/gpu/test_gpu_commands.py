@@ -52,7 +52,7 @@ def test_compare(
     assert main([*flags, *gate, "-o", str(tmp_path / "run.h5"), "--keep", "all"]) == 0
     shown = capsys.readouterr().out
     figures["compare text"] = shown
-    assert "on tensorrt-rtx" in shown and "Where the engine's error comes from" in shown
+    assert "on TensorRT for RTX" in shown and "Where the engine's error comes from" in shown
     assert "was not executed" not in shown
     with RunReader(tmp_path / "run.h5") as run:
         assert len(run.samples) == 64 and len(run.tensors("engine")) > 100

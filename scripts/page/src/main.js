@@ -1,7 +1,7 @@
 /** The page: reads its data, builds the sections that the data have something for. */
 
 import { h } from "./dom.js";
-import { FileSource, ServerSource } from "./source.js";
+import { FileSource, ServerSource, follow } from "./source.js";
 import { Store } from "./store.js";
 import "./style/base.css";
 import * as bisect from "./bisect.js";
@@ -15,8 +15,8 @@ import * as sweep from "./sweep.js";
 import * as table from "./table.js";
 import * as top from "./top.js";
 
-const of = (...kinds) => (data) => kinds.includes(data.runs[0].kind);
-const compared = (data) => data.runs.some((r) => r.kind === "compare" && r.result.layers.length);
+const of = (...kinds) => (data) => kinds.includes(data.runs[0].kind) && data.runs[0].result !== null;
+const compared = (data) => data.runs.some((r) => r.kind === "compare" && r.result?.layers.length);
 
 /** Sections in their order: what they are called, whether there is one, how wide they are. */
 const SECTIONS = [
@@ -42,7 +42,7 @@ const store = new Store({
   sample: null,
   channel: null,
 });
-const page = { data, store, source: data.served ? new ServerSource() : new FileSource(data) };
+const page = { data, store, source: data.served ? new ServerSource(data.version) : new FileSource(data) };
 
 const app = document.getElementById("app");
 app.replaceChildren(h("a", { class: "skip", href: "#main" }, "Skip to the result"));
@@ -55,6 +55,15 @@ for (const [id, label, module, wanted, width] of SECTIONS) {
   const host = h("section", { id, class: `panel ${width}`, "aria-label": label });
   sections.append(host);
   module.mount(host, page);
+}
+if (data.served) {
+  const live = h("p", { class: "live warn", role: "status" });
+  head.append(live);
+  follow(
+    data.version,
+    (progress) => (live.textContent = progress),
+    (why) => (why === "new" ? location.reload() : (live.textContent = "qdebug view has ended: nothing more can be read.")),
+  );
 }
 app.page = page;
 performance.mark("page-ready");

@@ -30,6 +30,13 @@ export class FileSource {
 
 /** Details that `qdebug view` reads when they are asked for. */
 export class ServerSource {
+  #version;
+
+  /** @param {string} version of what the page shows */
+  constructor(version) {
+    this.#version = version;
+  }
+
   /**
    * @param {number} run
    * @param {string} tensor
@@ -37,7 +44,7 @@ export class ServerSource {
    * @returns {Promise<object|null>} TensorDetails; null where the run has none of the tensor
    */
   async detail(run, tensor, { sample = null, channel = null } = {}) {
-    const query = new URLSearchParams({ run, tensor });
+    const query = new URLSearchParams({ run, tensor, version: this.#version });
     if (sample !== null) query.set("sample", sample);
     if (channel !== null) query.set("channel", channel);
     const answer = await fetch(`detail?${query}`, { cache: "no-store" });
@@ -53,4 +60,27 @@ async function unpack(id) {
   const bytes = Uint8Array.from(atob(text.trim()), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).json();
+}
+
+/**
+ * Ask the server again and again what it would show now.
+ * @param {string} version of what the page shows
+ * @param {(progress: string) => void} onProgress
+ * @param {(why: string) => void} onOld the page shows something old, or the server is gone
+ */
+export function follow(version, onProgress, onOld) {
+  let failures = 0;
+  const ask = async () => {
+    try {
+      const status = await (await fetch("status", { cache: "no-store" })).json();
+      failures = 0;
+      if (status.version !== version) return onOld("new");
+      onProgress(status.progress ?? "");
+    } catch {
+      failures += 1;
+      if (failures > 2) return onOld("gone");
+    }
+    setTimeout(ask, 1000);
+  };
+  setTimeout(ask, 1000);
 }

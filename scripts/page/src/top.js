@@ -58,7 +58,7 @@ function factsOf(run) {
     const change = before === null || after === null ? "" : ` (${signed(after - before)})`;
     rows.push([result.metric.name, `${number(before)} in FP32, ${number(after)} now${change}`]);
   }
-  for (const output of run.kind === "compare" ? result.outputs.slice(0, 4) : []) {
+  for (const output of run.kind === "compare" && run.result ? result.outputs.slice(0, 4) : []) {
     rows.push([
       `output ${output.name}`,
       `SQNR ${decibels(numberIn(output, "sqnr_db"))}, cosine ${number(numberIn(output, "cosine"), 5)}, worst sample ${output.worst_sample}`,
@@ -70,7 +70,7 @@ function factsOf(run) {
   }
   if (result.backend) rows.push(["backend", backend(result)]);
   if (result.samples) rows.push(["samples", samples(result)]);
-  if (run.kind === "compare") rows.push(["compared", compared(result)]);
+  if (run.kind === "compare" && run.result) rows.push(["compared", compared(result)]);
   return rows;
 }
 

@@ -19,7 +19,7 @@ export function sceneOf(run, layout, tree, open, figure, pinned) {
     const value = figure && !box.open ? together(box.item, nodes, values, figure) : null;
     return {
       ...box,
-      kept: box.item.kind === "node" && (pinned?.has(nodes[box.item.node].name) ?? false),
+      kept: box.item.kind === "node" && (pinned?.has(layerName(nodes[box.item.node])) ?? false),
       colour: value === null ? null : figure.colour(value, extent),
       word: value === null || figure.kind === "category" ? "" : figure.word(value),
     };
@@ -38,7 +38,10 @@ function valueOf(run, node, figure, pinned) {
   return figure.of(run, node);
 }
 
-const planned = (node, pinned) => pinned?.get(node.name) ?? (node.planned || null);
+/** The layer that a node belongs to, whether the result has it or not. */
+const layerName = (node) => node.group || node.name;
+
+const planned = (node, pinned) => pinned?.get(layerName(node)) ?? (node.planned || null);
 
 function extentOf(values) {
   const finite = values.filter((v) => Number.isFinite(v));
