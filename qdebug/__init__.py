@@ -19,8 +19,8 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "qdebug.api": (
-        "compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "export", "doctor",
-        "load_run", "open_samples",
+        "compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "report", "export",
+        "doctor", "load_run", "open_samples",
     ),
     "qdebug.config.compare": ("CompareSettings",),
     "qdebug.config.calibrate": ("CalibrateSettings",),
@@ -28,6 +28,7 @@ _PUBLIC = {
     "qdebug.config.sweep": ("SweepSettings",),
     "qdebug.config.ranges": ("RangesSettings",),
     "qdebug.config.inspect": ("InspectSettings",),
+    "qdebug.config.report": ("ReportSettings",),
     "qdebug.config.export": ("ExportSettings",),
     "qdebug.errors": (
         "QdebugError", "UsageError", "ModelError", "SampleError", "PlanError", "StoreError",
@@ -36,6 +37,7 @@ _PUBLIC = {
     "qdebug.measure.result": ("CompareResult", "LayerResult", "TensorResult", "Cause"),
     "qdebug.measure.calibration": ("CalibrateResult",),
     "qdebug.measure.ranges": ("RangesResult",),
+    "qdebug.measure.report": ("ReportResult",),
     "qdebug.measure.inspection": ("InspectResult",),
     "qdebug.measure.sweep": ("SweepResult",),
     "qdebug.search.outcome": ("BisectResult",),

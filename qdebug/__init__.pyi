@@ -26,6 +26,7 @@ from qdebug.config.compare import CompareSettings as CompareSettings
 from qdebug.config.export import ExportSettings as ExportSettings
 from qdebug.config.inspect import InspectSettings as InspectSettings
 from qdebug.config.ranges import RangesSettings as RangesSettings
+from qdebug.config.report import ReportSettings as ReportSettings
 from qdebug.config.sweep import SweepSettings as SweepSettings
 from qdebug.errors import BackendError as BackendError
 from qdebug.errors import MetricError as MetricError
@@ -39,6 +40,7 @@ from qdebug.measure.calibration import CalibrateResult as CalibrateResult
 from qdebug.measure.inspection import InspectResult as InspectResult
 from qdebug.measure.ranges import RangesResult as RangesResult
 from qdebug.measure.recorded import Run as Run
+from qdebug.measure.report import ReportResult as ReportResult
 from qdebug.measure.result import Cause as Cause
 from qdebug.measure.result import CompareResult as CompareResult
 from qdebug.measure.result import LayerResult as LayerResult
@@ -60,9 +62,9 @@ __all__ = [
     "Cause", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult", "ExportSettings",
     "InspectResult", "InspectSettings", "LayerResult", "MetricError", "ModelError", "PlanError",
     "Precision", "PrecisionPlan", "Progress", "QdebugError", "RangesResult", "RangesSettings",
-    "Run", "SampleError", "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange",
-    "TensorResult", "UsageError", "bisect", "calibrate", "compare", "doctor", "export", "inspect",
-    "load_run", "open_samples", "ranges", "sweep"
+    "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
+    "SweepSettings", "TensorRange", "TensorResult", "UsageError", "bisect", "calibrate", "compare",
+    "doctor", "export", "inspect", "load_run", "open_samples", "ranges", "report", "sweep"
 ]
 # fmt: on
 
@@ -354,6 +356,34 @@ def sweep(
 def sweep(
     model: SweepSettings, *, progress: Callable[[Progress], None] | None = None
 ) -> SweepResult: ...
+@overload
+def report(
+    runs: Sequence[
+        str
+        | os.PathLike[str]
+        | Run
+        | CompareResult
+        | CalibrateResult
+        | RangesResult
+        | BisectResult
+        | SweepResult
+        | InspectResult
+    ],
+    *,
+    model: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> ReportResult:
+    """Write a page that shows a result: one HTML file that needs nothing else.
+
+    The keywords: see `ReportSettings`.
+
+    Raises:
+        QdebugError: a file that cannot be read or holds no result, an existing output.
+    """
+
+@overload
+def report(runs: ReportSettings) -> ReportResult: ...
 @overload
 def export(
     plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run,

@@ -17,6 +17,7 @@ from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
 from qdebug.config.option import settings_of
 from qdebug.config.ranges import RangesSettings
+from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import UsageError
 from qdebug.types import ProgressCallback, ignore_progress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from qdebug.measure.inspection import InspectResult
     from qdebug.measure.ranges import RangesResult
     from qdebug.measure.recorded import Run
+    from qdebug.measure.report import ReportResult
     from qdebug.measure.result import CompareResult
     from qdebug.measure.sweep import SweepResult
     from qdebug.model.samples import Samples
@@ -179,6 +181,22 @@ def sweep(
     if checked.output:
         write_text(checked.output, sweep_to_csv(result), option("output"))
     return result
+
+
+def report(runs: Any = None, **settings: Any) -> ReportResult:
+    """Write a page that shows a result: one HTML file that needs nothing else.
+
+    Args:
+        runs: run files (paths or `Run`), JSON files that `--json` of a command wrote, or results in
+            memory: one, or a list of several to be compared; or `ReportSettings`.
+        settings: the fields of `ReportSettings`.
+
+    Raises:
+        QdebugError: a file that cannot be read or holds no result, an existing output.
+    """
+    from qdebug.pipeline.report.command import report as run
+
+    return run(_settings(ReportSettings, runs, settings))
 
 
 def export(plan: Any = None, **settings: Any) -> ExportResult:

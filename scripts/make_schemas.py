@@ -23,6 +23,7 @@ RESULTS: tuple[type[Result], ...] = (
     qdebug.InspectResult,
     qdebug.SweepResult,
     qdebug.DoctorResult,
+    qdebug.ReportResult,
     qdebug.ExportResult,
 )
 

@@ -14,6 +14,7 @@ from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
 from qdebug.config.option import OUTPUT, Option, Positive
 from qdebug.config.ranges import RangesSettings
+from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 
 
@@ -83,6 +84,11 @@ class ShownInspection(ShownWithConfig, ShownAsJson):
             count=True,
         ),
     ] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownReport(ShownWithConfig, ShownAsJson):
+    """Display options of `report`."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,14 @@ _ALL = (
         "Precisions and builder settings against error, size, build time and latency.",
         "model.onnx --inputs samples.npz --precision int8,fp16 --optimization-level 0,3,5",
         more="What was built and measured is kept: the same command resumes an interrupted sweep.",
+    ),
+    Command(
+        "report",
+        ReportSettings,
+        ShownReport,
+        "Write a page that shows a result: one HTML file that needs nothing else.",
+        "run.h5 -o report.html",
+        more="Several results are compared in one page.",
     ),
     Command(
         "export",

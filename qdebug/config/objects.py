@@ -117,6 +117,13 @@ def _run(value: Any) -> str:
     return _path_or(value, CompareResult, name, "a path, a Run or a CompareResult")
 
 
+def _result(value: Any) -> str:
+    from qdebug.results import Result
+
+    name = "the result given in memory"
+    return _path_or(value, Result, name, "a path, a Run or the result of a command")
+
+
 _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "model": _model,
     "data": _data,
@@ -125,5 +132,6 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "plan": _plan,
     "calibration": _calibration,
     "run": _run,
+    "result": _result,
 }
 """By AsObject.what."""

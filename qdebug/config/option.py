@@ -78,6 +78,9 @@ class AsObject:
 _PATH = "str | os.PathLike[str]"
 _DATA = f"{_PATH} | Mapping[str, ArrayLike] | Iterable[Feeds]"
 _CALIBRATION = f"{_PATH} | CalibrateResult | PrecisionPlan | Mapping[str, float]"
+_RESULT = (
+    "CompareResult | CalibrateResult | RangesResult | BisectResult | SweepResult | InspectResult"
+)
 
 ModelLike = Annotated[Any, AsObject("model", f"{_PATH} | onnx.ModelProto")]
 DataLike = Annotated[Any, AsObject("data", _DATA, takes_sequences=True)]
@@ -85,6 +88,7 @@ MetricLike = Annotated[Any, AsObject("metric", "str | Callable[..., float]")]
 CalibratorLike = Annotated[Any, AsObject("calibrator", "str | Callable[..., float]")]
 CalibrationLike = Annotated[Any, AsObject("calibration", _CALIBRATION)]
 PlanLike = Annotated[Any, AsObject("plan", f"{_PATH} | PrecisionPlan | BisectResult | Run")]
+ResultLike = Annotated[Any, AsObject("result", f"{_PATH} | Run | {_RESULT}")]
 RunLike = Annotated[Any, AsObject("run", f"{_PATH} | CompareResult | Run")]
 
 Positive = Annotated[int, Gt(0)]

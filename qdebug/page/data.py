@@ -22,7 +22,10 @@ class Node:
         tensors: what it computes, by name.
         shape: of the first of those, such as "1×64×56×56"; "" where it is not known.
         weight: the shape of its weight; "" without one.
-        layer: the layer of the result that it belongs to, as a position in `result.layers`.
+        layer: the layer of the result that it belongs to, as a position in `result.layers`; null
+            where the result has none of it.
+        group: the name of the layer that it is fused into, in the result or not: what the points
+            of a search pin; "" for a node outside all layers.
         planned: the precision that was asked for; "" where nobody asked.
         built: what the engine computes it in; "" where that is not known.
     """
@@ -35,6 +38,7 @@ class Node:
     shape: str = ""
     weight: str = ""
     layer: int | None = None
+    group: str = ""
     planned: str = ""
     built: str = ""
 
@@ -83,7 +87,9 @@ class Histogram:
         reference, candidate: counts; null where the run keeps none.
         amax: the largest magnitude that the candidate's scale can hold; null for a tensor that is
             not quantized. bounds: the smallest and the largest value that it can hold.
-        step: between two codes. clipped: the share of the values beyond the bounds.
+        step: between two codes. clipped: the share of the candidate's values beyond the bounds, or
+            of the reference's where there are no others; null where it is not known.
+        samples: that were counted: the kept ones, or those of the calibration.
     """
 
     low: float
@@ -94,6 +100,7 @@ class Histogram:
     bounds: tuple[float, float] | None = None
     step: float | None = None
     clipped: float | None = None
+    samples: Literal["kept", "calibration"] = "kept"
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,7 @@ class Picture:
         colours: 3 where it is an image in colours, else 1.
         low, high: the values that 0 and 255 stand for. largest_error: that 255 stands for in error.
         reference, candidate, error: bytes in base64, by row, colours last; error is the magnitude
-            of the difference.
+            of the difference, 255 also where it is not a number.
     """
 
     sample: int

@@ -88,6 +88,14 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         return self._text(schema.PLAN)
 
     @cached_property
+    def network_text(self) -> str:
+        """The network without its weights, JSON; empty where an earlier version wrote the file."""
+        if schema.NETWORK not in self._file:
+            return ""
+        with _damage(self.path, "the network"):
+            return bytes(self._file[schema.NETWORK][()]).decode()
+
+    @cached_property
     def results(self) -> dict[str, Any]:
         """The result of the comparison."""
         with _damage(self.path, "the results"):

@@ -11,6 +11,8 @@ It can be read with plain h5py (1.10 file format or newer)::
                             dtype     "float32" (floats as captured) or "float16" (floats narrowed)
     /plan                 scalar text: the precision plan, YAML; empty when there was none
     /results              scalar text: the result of the comparison, JSON
+    /network              uint8 [bytes], gzip: the FP32 network without its weights, JSON in UTF-8
+                          (plan/description.py); absent in files of earlier versions
     /samples              int64 [rows]: which sample each row of every activation dataset belongs
                           to; -1 for a row that was never used
     /tensors/00000        one group per tensor, numbered in the order of capture
@@ -56,6 +58,7 @@ ATTR_RAGGED = "ragged"
 ATTR_MISSING = "missing"
 
 PLAN = "plan"
+NETWORK = "network"
 RESULTS = "results"
 SAMPLES = "samples"
 TENSORS = "tensors"

@@ -87,6 +87,18 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             del self._file[schema.PLAN]
             self._file[schema.PLAN] = yaml_text
 
+    def set_network(self, text: str) -> None:
+        """Store the description of the network, JSON; replaces an earlier one.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        data = np.frombuffer(text.encode(), np.uint8)
+        with self._guard():
+            if schema.NETWORK in self._file:
+                del self._file[schema.NETWORK]
+            self._file.create_dataset(schema.NETWORK, data=data, compression="gzip")
+
     def set_ranges(self, ranges: Mapping[str, RangeRecord]) -> None:
         """Store the calibration record of each tensor, by name; replaces earlier ones.
 

@@ -54,6 +54,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[A
             "plan": [folder / "plan.yaml", run.plan, run],
             "calibration": [folder / "scales.yaml", found, amax, run.plan, run],
             "run": [folder / "run.h5", result, run],
+            "result": [folder / "run.h5", run],
             "quantized": [folder / "qdq.onnx", onnx.load(folder / "qdq.onnx")],
         }
 
@@ -69,6 +70,7 @@ def keywords(command: str, setting: str, given: dict[str, list[Any]], folder: Pa
         "bisect": {**both, "target": "output.sqnr_db>=60"},
         "sweep": {**both, "backend": "onnxruntime"},
         "inspect": {"file": given["quantized"][0], "model": model},
+        "report": {"runs": given["run"][0], "output": folder / "page.html", "force": True},
         "export": {"plan": plan, "model": model, "output": folder / "exported", "force": True},
     }[command]
     if (command, setting) in (("compare", "reference"), ("sweep", "reference")):
@@ -95,6 +97,8 @@ def figures(result: Any) -> Any:
         case "InspectResult":
             audit, diff = result.audit, result.diff
             return result.info.layers, audit, diff and diff.values
+        case "ReportResult":
+            return result.runs
         case "ExportResult":
             return [path.read_bytes() for path in result.files]
     raise TypeError(type(result))

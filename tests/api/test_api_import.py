@@ -12,7 +12,10 @@ import qdebug
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "pydantic", "h5py", "rich", "cyclopts", "yaml")
 
-COMMANDS = ("compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "export", "doctor")
+COMMANDS = (
+    *("compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "report", "export"),
+    "doctor",
+)
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -55,6 +55,7 @@ from qdebug.pipeline.engine.request import check_model
 from qdebug.pipeline.evaluator import OutputKeeper, Sink
 from qdebug.pipeline.gather import to_records
 from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
+from qdebug.plan.description import describe
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.results import ModelRef
@@ -136,6 +137,7 @@ def compare(
             unsplit = evidence.unsplit if evidence else ()
             writer.set_manifest(manifest_of(asdict(settings), pair, samples, key, unsplit))
             writer.set_plan(plan_text)
+            writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
             run_file = _finished(writer, built, result)
     if failure is not None:
         _raise_after_writing(failure, run_file)

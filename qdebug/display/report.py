@@ -1,0 +1,13 @@
+"""What a person sees of a page that was written."""
+
+from __future__ import annotations
+
+from qdebug.display.blocks import Block, Line, notes
+from qdebug.display.words import printable
+from qdebug.measure.report import ReportResult
+
+
+def view(result: ReportResult) -> list[Block]:
+    """The runs that the page shows, and what it cannot show."""
+    lines = [Line(f"{printable(run.label)}: {printable(run.headline)}") for run in result.runs]
+    return [*lines, *notes(result.notes)]

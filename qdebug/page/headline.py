@@ -1,0 +1,83 @@
+"""A result in a sentence, from its JSON: where only that is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from qdebug.display.words import in_decibels
+from qdebug.measure.result import CompareResult
+from qdebug.wording import counted
+
+Json = Mapping[str, Any]
+
+
+def headline_of(result: Json) -> str:
+    """The sentence.
+
+    Raises:
+        ValueError: the JSON is not that of a result.
+    """
+    kind = str(result["schema"]).removeprefix("qdebug.").partition("/")[0]
+    try:
+        return _HEADLINES[kind](result)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not the JSON of {kind}: {error}") from error
+
+
+def _name(result: Json) -> str:
+    return PurePath(result["model"]["path"]).name
+
+
+def _compare(result: Json) -> str:
+    return CompareResult.from_dict(result).headline()
+
+
+def _calibrate(result: Json) -> str:
+    best = result["best"]
+    reached = in_decibels(result["methods"][best]["sqnr_db"])
+    count = counted(result["methods"], "calibration")
+    return f"{_name(result)}: {count}, best {best} ({reached} at the outputs)"
+
+
+def _bisect(result: Json) -> str:
+    pinned = counted(result["pinned"], "layer")
+    if result["passed"]:
+        return f"{_name(result)}: {result['target']} holds with {pinned} pinned"
+    return f"{_name(result)}: {result['target']} does not hold ({pinned} pinned)"
+
+
+def _sweep(result: Json) -> str:
+    rows = result["combinations"]
+    built = sum(row["engine"] is not None for row in rows)
+    best = "" if result["best"] is None else f", best #{result['best']}"
+    return (
+        f"{_name(result)} on {result['library']}: {built} of {len(rows)} combinations built{best}"
+    )
+
+
+def _ranges(result: Json) -> str:
+    tensors, samples = len(result["tensors"]), result["calibration"]["samples"]
+    return f"{_name(result)}: {counted(tensors, 'tensor')} over {counted(samples, 'sample')}"
+
+
+def _inspect(result: Json) -> str:
+    shares = [
+        f"{s['products']} {s['precision'] or 'of unknown precision'}" for s in result["products"]
+    ]
+    return (
+        f"{result['file']} ({result['source']}): {counted(result['layers'], 'layer')}, matrix "
+        f"products {', '.join(shares) or 'none'}"
+    )
+
+
+_HEADLINES: Mapping[str, Callable[[Json], str]] = {
+    "compare": _compare,
+    "calibrate": _calibrate,
+    "bisect": _bisect,
+    "sweep": _sweep,
+    "ranges": _ranges,
+    "inspect": _inspect,
+}
+"""By the name of the command."""

@@ -1,0 +1,1 @@
+"""`qdebug report`: from results and run files to a page."""
