@@ -31,13 +31,10 @@ from qdebug.model.macs import work_of
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, Sink, evaluate, run_of
-from qdebug.plan.lower import lower
+from qdebug.pipeline.leave_out import Candidates, High, candidates_of
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.plan import BoundPlan, bind_plan
 from qdebug.run.base import Session
-from qdebug.run.ort_fast.assemble import Assembler
-from qdebug.run.ort_fast.prefix_cache import PrefixCache, ResumedSession
-from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.ort_fast.prefix_cache import ResumedSession
 from qdebug.run.sizing import probe
 from qdebug.run.stream import map_in_order
 from qdebug.types import Array, Fp16Kernels, Precision, Progress
@@ -67,10 +64,6 @@ _GROUPS = 8
 _CACHE_SHARE = 1 / 4
 """Of the memory budget, for activations to start from."""
 
-High = frozenset[str]
-"""The layers of one candidate that run in FP32."""
-_Opened = Session | ResumedSession
-
 
 @dataclass(frozen=True)
 class Effects:
@@ -78,6 +71,7 @@ class Effects:
 
     layers: Mapping[str, Effect]
     summary: EffectSummary
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,17 +96,16 @@ def noise_alone(
     Raises:
         QdebugError: a model does not run.
     """
-    names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
-    if not names or pair.plan is None:
+    candidates = candidates_of(context, pair)
+    if candidates is None:
         return None
-    candidates = _Candidates(context, pair, cache_bytes)
     with closing(context.backend.open(pair.reference.proto, ())) as session:
-        outputs = [t for t in pair.reference.outputs if _is_float(session, t)]
+        outputs = _outputs(pair, session)
         if not outputs:
             return None
         few = _spread(_sized(context, session, subset), _ALONE_SAMPLES)
         reference = KeptReference(context, pair.reference, session, few, None, stage="")
-        alone = _alone_of(_Runs(context, candidates, reference, outputs), names)
+        alone = _alone_of(_Runs(context, candidates, reference, outputs, cache_bytes))
     return {name: float(noise.sum()) for name, noise in alone.items()}
 
 
@@ -127,18 +120,17 @@ def measure_effects(
 ) -> Effects | None:
     """What every layer that does not run in FP32 costs at the outputs of the simulation.
 
-    None where that cannot be said: no such layer, no floating-point output, or a model that was
-    quantized by another tool.
+    None where that cannot be said: no such layer, or no floating-point output.
 
     Raises:
         QdebugError: the model does not run in FP32, or not as planned.
     """
-    names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
-    if mode is EffectMode.NONE or not names or pair.plan is None:
+    candidates = None if mode is EffectMode.NONE else candidates_of(context, pair)
+    if candidates is None:
         return None
-    candidates = _Candidates(context, pair, int(memory_budget * _CACHE_SHARE))
+    names = candidates.names
     with closing(context.backend.open(pair.reference.proto, ())) as session:
-        outputs = [t for t in pair.reference.outputs if _is_float(session, t)]
+        outputs = _outputs(pair, session)
         if not outputs:
             return None
         subset = _sized(context, session, subset)
@@ -148,13 +140,13 @@ def measure_effects(
         def on(count: int, metric: TaskMetric | None = None) -> _Runs:
             few = _spread(subset, count)
             reference = KeptReference(context, pair.reference, session, few, metric, stage="")
-            return _Runs(context, candidates, reference, outputs)
+            return _Runs(context, candidates, reference, outputs, int(memory_budget * _CACHE_SHARE))
 
         few = on(amounts.alone)
         many = few
         if metric is not None or amounts.left_out != amounts.alone:
             many = on(amounts.left_out, metric)
-        runs = _noise_of(few, many, names, amounts.leaders, 1 - many.count / subset.count)
+        runs = _noise_of(few, many, amounts.leaders, 1 - many.count / subset.count)
         effects = effects_of(runs)
         noise = float(runs.whole.sum())
         ranked = sorted(effects, key=lambda n: rank_key(effects[n], noise))
@@ -169,15 +161,13 @@ def measure_effects(
         of_layers=len(names),
         certain_ranks=certain_ranks([effects[n] for n in ranked], noise),
     )
-    return Effects(effects, summary)
+    return Effects(effects, summary, candidates.notes)
 
 
-def _noise_of(
-    few: _Runs, many: _Runs, names: Sequence[str], leaders: int, unseen: float
-) -> EffectRuns:
-    """Each of the layers alone on `few` samples; so many leaders left out on `many`, which leave
+def _noise_of(few: _Runs, many: _Runs, leaders: int, unseen: float) -> EffectRuns:
+    """Each layer alone on `few` samples; so many leaders left out on `many`, which leave
     the part `unseen` of all samples."""
-    alone = _alone_of(few, names)
+    alone, names = _alone_of(few), few.names
     leading = sorted(names, key=lambda n: -float(alone[n].sum()) if n in alone else 0.0)[:leaders]
     pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
     whole = many.known[High()]
@@ -188,9 +178,9 @@ def _noise_of(
     return EffectRuns(whole, pinned, alone, whole_alone, unseen)
 
 
-def _alone_of(runs: _Runs, names: Sequence[str]) -> dict[str, Array]:
+def _alone_of(runs: _Runs) -> dict[str, Array]:
     """The noise by sample with each layer alone as planned."""
-    everything = frozenset(names)
+    names, everything = runs.names, runs.everything
     return _known(names, runs.noise([everything - {n} for n in names], beside=everything))
 
 
@@ -248,59 +238,27 @@ def _macs_per_sample(pair: ModelPair, subset: SampleSubset) -> float:
     return sum(w.macs for w in work.values()) / batch.count
 
 
-class _Candidates:
-    """Opens the planned model with some layers in FP32; from several threads if need be.
-
-    Where the simulation assembles candidates from parts, one starts behind the layers it shares
-    with the first.
-    """
-
-    def __init__(self, context: Context, pair: ModelPair, cache_bytes: int) -> None:
-        assert pair.plan is not None
-        self._bound = bind_plan(pair.plan, pair.model, pair.layers)
-        self._simulation = context.simulation
-        assembler = Assembler(self._bound, context.fp16_kernels)
-        self._sessions = CandidateSessions(assembler, context.parallel.threads)
-        self._takes = self._sessions.takes(self._bound.precisions)
-        self._cache_bytes = cache_bytes
-
-    def prefixes(self) -> PrefixCache | None:
-        """A cache for candidates on some samples; None where all start at their inputs."""
-        if not self._takes:
-            return None
-        return PrefixCache(self._sessions, self._cache_bytes, kernels=False)
-
-    def open(self, high: High, prefixes: PrefixCache | None, *, keep: bool) -> _Opened:
-        """The candidate with the layers `high` in FP32; `keep`: others may start from it."""
-        bound = self._pinned(high)
-        if prefixes is not None:
-            return prefixes.open(bound.precisions, keep=keep)
-        return self._simulation.open(lower(bound).graph.proto, ())
-
-    def _pinned(self, high: High) -> BoundPlan:
-        pins = dict.fromkeys(high, Precision.FP32)
-        plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **pins})
-        return replace(self._bound, plan=plan, precisions={**self._bound.precisions, **pins})
-
-
 class _Runs:
     """Candidates on some samples.
 
     Attributes:
         count: how many samples.
+        names, everything: see Candidates.
         known: the noise by sample of what others started from.
     """
 
     def __init__(
         self,
         context: Context,
-        candidates: _Candidates,
+        candidates: Candidates,
         reference: KeptReference,
         outputs: Sequence[str],
+        cache_bytes: int,
     ) -> None:
         self._context, self._candidates = context, candidates
         self._reference, self._outputs = reference, outputs
-        self._prefixes = candidates.prefixes()
+        self._prefixes = candidates.prefixes(cache_bytes)
+        self.names, self.everything = candidates.names, candidates.everything
         self.count = reference.subset.count
         self.known: dict[High, Array] = {}
 
@@ -388,6 +346,12 @@ def _spread(subset: SampleSubset, count: int) -> SampleSubset:
     wanted = max(1, count // size)
     chosen = tuple(subset.batches[i * total // wanted] for i in range(wanted))
     return SampleSubset(subset.samples, chosen)
+
+
+def _outputs(pair: ModelPair, session: Session) -> list[str]:
+    """The outputs that both models have, if they are floating point."""
+    both = {*pair.candidate.outputs}
+    return [t for t in pair.reference.outputs if t in both and _is_float(session, t)]
 
 
 def _is_float(session: Session, tensor: str) -> bool:

@@ -135,7 +135,7 @@ def quantized_pair(
         reference = _typed(strip_qdq(_typed(raise_to_fp32(candidate.proto))))
         notes += (
             "The model is quantized (Q/DQ): it is compared with itself without Q/DQ. That hides "
-            "the rounding of weights stored as INT8; "
+            "the rounding of weights stored as INT8, which is in no layer's share either; "
             f"{option('reference', 'FP32.onnx')} shows it.",
         )
     layers = find_layers(reference)

@@ -6,6 +6,9 @@ leads it by less than a tenth), the part of the true best five's gain that the f
 hold, and the rank correlation over the layers that make more than 2 % of the error each. And the
 CPU time that the effects add, in passes of the FP32 model over 16 samples (all, if there are less).
 
+With `--quantized`, what ONNX Runtime's quantize_static makes of each network by default is compared
+with its FP32 model.
+
     python scripts/bench/bench_effect.py [--folder DIR]     # networks of digit_zoo.py in DIR too
     python scripts/bench/bench_effect.py --samples 32       # on the first 32 samples of each
 """
@@ -17,11 +20,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from common import DATA, parser_of
+from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from scipy.stats import spearmanr
 
 import qdebug
@@ -43,6 +49,7 @@ class Net:
 
 def main() -> None:
     """Print a table row for each network."""
+    ort.set_default_logger_severity(3)
     parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, help="what digit_zoo.py wrote")
     parser.add_argument("--nets", nargs="+", metavar="NET", help="only these; default: all")
@@ -51,6 +58,7 @@ def main() -> None:
         "--as-if-large", action="store_true", help="without the more that tiny networks get"
     )
     parser.add_argument("--precision", choices=["int8", "fp16"], default="int8")
+    parser.add_argument("--quantized", action="store_true", help="as ONNX Runtime quantizes them")
     arguments = parser.parse_args()
     if arguments.as_if_large:
         effect._CHEAP_MACS = 0.0
@@ -62,7 +70,15 @@ def main() -> None:
     for net in networks(arguments.folder):
         if arguments.nets and net.name not in arguments.nets:
             continue
-        print(row(net, arguments.samples, arguments.precision), flush=True)
+        with TemporaryDirectory() as folder:
+            more: dict[str, Any] = {"samples": arguments.samples}
+            if arguments.quantized:
+                more |= {"reference": str(net.model), "model": str(quantized(net, Path(folder)))}
+            elif arguments.precision == "int8":
+                more |= {"model": str(net.model), "calib_data": str(net.calib)}
+            else:
+                more |= {"model": str(net.model), "precision": arguments.precision}
+            print(row(net, more), flush=True)
 
 
 def networks(folder: Path | None) -> list[Net]:
@@ -79,17 +95,35 @@ def networks(folder: Path | None) -> list[Net]:
     return found
 
 
-def row(net: Net, samples: int | None, precision: str) -> str:
-    """What one network gives."""
+class _Reader(CalibrationDataReader):
+    """A few samples, one by one."""
+
+    def __init__(self, net: Net) -> None:
+        data, session = np.load(net.calib), ort.InferenceSession(str(net.model))
+        self._feeds = iter(
+            {i.name: data[i.name][k : k + 1].astype(_TYPES[i.type]) for i in session.get_inputs()}
+            for k in range(min(32, len(data[session.get_inputs()[0].name])))
+        )
+
+    def get_next(self) -> Any:
+        """See CalibrationDataReader."""
+        return next(self._feeds, None)
+
+
+def quantized(net: Net, folder: Path) -> Path:
+    """What ONNX Runtime makes of a network by default, as Q/DQ."""
+    source, made = folder / "fp32.onnx", folder / "quantized.onnx"
+    onnx.save(onnx.load(net.model), source)  # it writes beside the model that it reads
+    quantize_static(source, made, _Reader(net))
+    return made
+
+
+def row(net: Net, how: Mapping[str, Any]) -> str:
+    """What one network gives, compared like that."""
 
     def compared(mode: str) -> tuple[qdebug.CompareResult, float]:
-        how: dict[str, Any] = {} if precision == "int8" else {"precision": precision}
-        if precision == "int8":
-            how["calib_data"] = str(net.calib)
         before = cpu_seconds()
-        result = qdebug.compare(
-            str(net.model), inputs=str(net.inputs), samples=samples, effect=mode, **how
-        )
+        result = qdebug.compare(inputs=str(net.inputs), effect=mode, **how)
         return result, cpu_seconds() - before
 
     compared("none")  # what is imported, and calibrated, once

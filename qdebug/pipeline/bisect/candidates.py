@@ -240,9 +240,9 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         return {t: found[t] for t in self._capture if t in found}
 
     def _open(self, bound: BoundPlan, mode: _Mode) -> Session | ResumedSession:
-        if mode is _Mode.RESUMED and self._cache is not None:
-            return self._cache.open(bound.precisions)
         sessions = self._sessions
+        if mode is _Mode.RESUMED and self._cache is not None and sessions is not None:
+            return self._cache.open(sessions.assemble(bound.precisions, kernels=True))
         if self._engines is not None:
             return self._engines.open(self._lowered(bound), self._capture)
         if sessions is not None and not self._capture and sessions.takes(bound.precisions):

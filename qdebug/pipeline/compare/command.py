@@ -300,7 +300,7 @@ def _with_effects(
         layers=layers,
         effect=found.summary if found else None,
         conditions=conditions,
-        notes=(*result.notes, *effect_notes(found.summary if found else None)),
+        notes=(*result.notes, *((*found.notes, *effect_notes(found.summary)) if found else ())),
     )
 
 

@@ -104,9 +104,9 @@ def first_divergence(
     return None
 
 
-def effect_notes(summary: EffectSummary | None) -> tuple[str, ...]:
+def effect_notes(summary: EffectSummary) -> tuple[str, ...]:
     """What the reader must know of the effects."""
-    if summary is None or not summary.noise:
+    if not summary.noise:
         return ()
     exact = option("effect", "exact")
     notes = []

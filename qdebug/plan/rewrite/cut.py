@@ -63,7 +63,7 @@ def cut_layers(reference: Graph, lowered: Graph, layers: Iterable[Layer]) -> Loc
 
 
 @dataclass
-class _Branch:
+class Branch:
     """The nodes of one layer in the lowered model, with the Q/DQ and Cast nodes around them."""
 
     own: frozenset[str]
@@ -72,8 +72,62 @@ class _Branch:
     """Tensor of the lowered model -> the reference tensor to feed in its place."""
 
 
+class Branches:
+    """Finds what each layer of the lowered model computes from tensors of the reference."""
+
+    def __init__(self, reference: Graph, lowered: Graph) -> None:
+        self.reference = reference
+        self.lowered = lowered
+
+    def of(self, layer: Layer) -> Branch | None:
+        """Where a layer reads nothing but constants, has a subgraph, or is not there: None."""
+        last = self.lowered.producers.get(layer.output)
+        if last is None:
+            return None
+        branch = Branch(frozenset({*layer.nodes, last.name}))
+        if not self._collect(branch, layer.output) or not branch.leaves:
+            return None
+        return branch
+
+    def _collect(self, branch: Branch, tensor: str) -> bool:
+        """Walk up from `tensor` to reference tensors; False where a subgraph is in the way."""
+        if tensor in self.lowered.initializers or tensor in branch.leaves:
+            return True
+        producer = self.lowered.producers.get(tensor)
+        if producer is not None and producer.name in branch.nodes:
+            return True
+        source = self._reference_of(branch, tensor, producer)
+        if source is not None:
+            branch.leaves[tensor] = source
+            return True
+        assert producer is not None  # a tensor that nothing computes is its own source
+        if producer.implicit_inputs:
+            return False
+        branch.nodes[producer.name] = producer
+        # A list, not a generator: every branch must be walked.
+        found = [self._collect(branch, t) for t in producer.reads]
+        return all(found)
+
+    def _reference_of(self, branch: Branch, tensor: str, producer: Node | None) -> str | None:
+        """The reference tensor that `tensor` stands for. None where the walk goes on, because a
+        node of the layer computes it, or a Q/DQ or Cast that the reference does not have."""
+        if producer is None:
+            return tensor  # an input of the model
+        if producer.name in branch.own:
+            return None
+        same = self.reference.by_name.get(producer.name)
+        if same is not None and same.op_type == producer.op_type:
+            return same.outputs[producer.outputs.index(tensor)]
+        if producer.op_type in INSERTED_OPS:
+            return None
+        # The nodes of a user's Q/DQ model may have other names than those of its FP32 reference.
+        known = self.reference.producers.get(tensor)
+        return None if known is None or known.name in branch.own else tensor
+
+
 class _Cutter:
     def __init__(self, reference: Graph, lowered: Graph) -> None:
+        self._branches = Branches(reference, lowered)
         self.reference = reference
         self.lowered = lowered
         self._order = {n.name: i for i, n in enumerate(lowered.nodes)}
@@ -88,11 +142,8 @@ class _Cutter:
 
     def add(self, layer: Layer) -> str | None:
         """Add `layer`; return the name of its output, or None where it cannot be isolated."""
-        last = self.lowered.producers.get(layer.output)
-        if last is None:
-            return None
-        branch = _Branch(frozenset({*layer.nodes, last.name}))
-        if not self._collect(branch, layer.output) or not branch.leaves:
+        branch = self._branches.of(layer)
+        if branch is None:
             return None
         renamed = {t: self._feed(t, source) for t, source in branch.leaves.items()}
         local: set[str] = set()
@@ -131,41 +182,6 @@ class _Cutter:
             self._value(self.lowered, tensor, name) for name, tensor in self._outputs.items()
         )
         return proto
-
-    def _collect(self, branch: _Branch, tensor: str) -> bool:
-        """Walk up from `tensor` to reference tensors; False where a subgraph is in the way."""
-        if tensor in self.lowered.initializers or tensor in branch.leaves:
-            return True
-        producer = self.lowered.producers.get(tensor)
-        if producer is not None and producer.name in branch.nodes:
-            return True
-        source = self._reference_of(branch, tensor, producer)
-        if source is not None:
-            branch.leaves[tensor] = source
-            return True
-        assert producer is not None  # a tensor that nothing computes is its own source
-        if producer.implicit_inputs:
-            return False
-        branch.nodes[producer.name] = producer
-        # A list, not a generator: every branch must be walked.
-        found = [self._collect(branch, t) for t in producer.reads]
-        return all(found)
-
-    def _reference_of(self, branch: _Branch, tensor: str, producer: Node | None) -> str | None:
-        """The reference tensor that `tensor` stands for. None where the walk goes on, because a
-        node of the layer computes it, or a Q/DQ or Cast that the reference does not have."""
-        if producer is None:
-            return tensor  # an input of the model
-        if producer.name in branch.own:
-            return None
-        same = self.reference.by_name.get(producer.name)
-        if same is not None and same.op_type == producer.op_type:
-            return same.outputs[producer.outputs.index(tensor)]
-        if producer.op_type in INSERTED_OPS:
-            return None
-        # The nodes of a user's Q/DQ model may have other names than those of its FP32 reference.
-        known = self.reference.producers.get(tensor)
-        return None if known is None or known.name in branch.own else tensor
 
     def _feed(self, tensor: str, source: str) -> str:
         """The input for reference tensor `source`, as FP16 where the lowered `tensor` is FP16."""

@@ -21,7 +21,7 @@ from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node, reads_of
 from qdebug.plan.rewrite.edit import Editor, copy_node, free_name, make_node
 
-_MOVING = frozenset(
+MOVING = frozenset(
     {
         *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice"),
         *("Gather", "MaxPool", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Split"),
@@ -80,7 +80,7 @@ def to_qdq(graph: Graph) -> Explicit:
         if handler is not None:
             handler(writer, node)
             replaced[node.op_type] += 1
-        elif node.op_type in _MOVING and node.inputs[0] in writer.pairs:
+        elif node.op_type in MOVING and node.inputs[0] in writer.pairs:
             writer.move(node)
         else:
             writer.keep(node)
@@ -93,7 +93,7 @@ def _moves(graph: Graph, codes: str) -> list[Node]:
     execution order; none where there are none, or where the codes are computed."""
     found: list[Node] = []
     maker = graph.producers.get(codes)
-    while maker is not None and maker.op_type in _MOVING:
+    while maker is not None and maker.op_type in MOVING:
         found.insert(0, maker)
         codes = maker.inputs[0]
         maker = graph.producers.get(codes)

@@ -27,10 +27,10 @@ _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 @dataclass(frozen=True)
 class Refined:
-    """A quantized model without rounding.
+    """A quantized model without rounding, of all values or of constants only.
 
     Attributes:
-        graph: in FP32, with the constants of the FP32 model where those of the quantized model are
+        graph: with the constants of the FP32 model where those of the quantized model are
             roundings of them.
         changed: node -> what is no rounding among its constants, for people.
     """
@@ -46,6 +46,19 @@ def refine(reference: Graph, aligned: Graph) -> Refined:
         ModelError: it computes on codes directly.
         PlanError: as `check`.
     """
+    exact = with_fp32_constants(reference, aligned)
+    plain = strip_qdq(_typed(raise_to_fp32(exact.graph.proto)))
+    return Refined(_typed(plain), exact.changed)
+
+
+def with_fp32_constants(reference: Graph, aligned: Graph, *, biases: bool = False) -> Refined:
+    """`aligned` with its Q/DQ pairs, but with the constants of `reference` where its own are
+    roundings of them. With `biases` also where a quantizer corrected the bias of a layer whose
+    weight is one.
+
+    Raises:
+        PlanError: as `check`.
+    """
     editor = Editor(aligned)
     mine, its = ConstantValues(reference), ConstantValues(aligned)
     changed: dict[str, str] = {}
@@ -59,7 +72,7 @@ def refine(reference: Graph, aligned: Graph) -> Refined:
             view = aligned.by_name[proto.name]
             normalized = _normalized(aligned, view)
             if normalized is None:
-                wrong = _exchange(editor, node, view, original, (mine, its))
+                wrong = _exchange(editor, node, view, original, (mine, its), biases)
             else:
                 wrong = _exchange_folded(editor, node, original, (mine, its), normalized)
                 if not wrong:
@@ -68,8 +81,7 @@ def refine(reference: Graph, aligned: Graph) -> Refined:
             if wrong:
                 changed[proto.name] = wrong
         editor.emit(node)
-    plain = strip_qdq(_typed(raise_to_fp32(editor.finish("the model with FP32 weights"))))
-    return Refined(_typed(plain), changed)
+    return Refined(Graph(editor.finish("the model with FP32 weights")), changed)
 
 
 def _typed(proto: onnx.ModelProto) -> Graph:
@@ -82,6 +94,7 @@ def _exchange(
     view: Node,
     original: Node,
     values: tuple[ConstantValues, ConstantValues],
+    biases: bool,
 ) -> str:
     """Let `node` read the constants of the FP32 model; return what it does not, and why."""
     mine, its = values
@@ -93,14 +106,14 @@ def _exchange(
         if value is None or other is None or value.dtype.kind != "f":
             continue
         far = _steps_apart(its, view.inputs[place], value, other)
-        if far <= 1:
+        what = "weight" if view.op_type in _WEIGHTED and place < 2 else "bias"
+        if view.op_type not in _WEIGHTED:
+            what = "constant"
+        if far <= 1 or (biases and what == "bias"):
             node.input[place] = editor.initializer(
                 value.astype(np.float32), f"{view.inputs[place]}_fp32"
             )
             continue
-        what = "weight" if view.op_type in _WEIGHTED and place < 2 else "bias"
-        if view.op_type not in _WEIGHTED:
-            what = "constant"
         steps = f"up to {far:.3g} steps" if np.isfinite(far) else "more than float32's rounding"
         return f"{what} differs from the FP32 model's by {steps}"
     return ""

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 from qdebug.run.ort_fast.assemble import Assembled
 from qdebug.run.ort_fast.cut_points import CutPoint
-from qdebug.run.ort_fast.session import CandidateSessions
+from qdebug.run.ort_fast.session import PartSessions
 from qdebug.run.simulation import SimulationSession
-from qdebug.types import Array, Feeds, Precision, Tensors
+from qdebug.types import Array, Feeds, Tensors
 
 DEFAULT_BYTES = 512 << 20
 """The default limit of the memory for cached activations."""
@@ -57,7 +57,7 @@ def stride_of(running: float, keeping: float) -> int | None:
 
 
 class PrefixCache:
-    """Opens candidates of one base plan, for samples that are always the same; from several threads
+    """Opens candidates of one workshop, for samples that are always the same; from several threads
     if need be.
 
     Attributes:
@@ -66,13 +66,10 @@ class PrefixCache:
         stride: every how many places candidates keep activations, None at none: see `stride_of`.
     """
 
-    def __init__(
-        self, sessions: CandidateSessions, limit: int = DEFAULT_BYTES, *, kernels: bool = True
-    ) -> None:
+    def __init__(self, sessions: PartSessions, limit: int = DEFAULT_BYTES) -> None:
         """`limit`, in bytes, is for what is kept and for what running candidates gather to be
-        kept; the oldest go first. `kernels`: on INT8 kernels, or literally."""
+        kept; the oldest go first."""
         self._sessions = sessions
-        self._kernels = kernels
         self._limit = limit
         self._known: OrderedDict[bytes, _Prefix] = OrderedDict()
         self.size = self.resumed = 0
@@ -81,15 +78,14 @@ class PrefixCache:
         self._too_large: set[int] = set()
         self._lock = threading.Lock()
 
-    def open(self, precisions: Mapping[str, Precision], *, keep: bool = True) -> ResumedSession:
-        """A session of the model in `precisions`, by layer, from the last place that is known;
-        `keep`: what crosses its further places is kept for others.
+    def open(self, candidate: Assembled, *, keep: bool = True) -> ResumedSession:
+        """A session of `candidate` from the last place that is known; `keep`: what crosses its
+        further places is kept for others.
 
         Raises:
             ModelError: ONNX Runtime does not take the model.
             BackendError: ONNX Runtime failed.
         """
-        candidate = self._sessions.assemble(precisions, kernels=self._kernels)
         known = self._last_known(candidate)
         start = known.cut if known else None
         behind = [c for c in candidate.cuts if start is None or c.place > start.place]

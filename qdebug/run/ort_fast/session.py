@@ -9,35 +9,19 @@ from typing import Any
 from qdebug.run.ort_fast.assemble import Assembled, Assembler
 from qdebug.run.ort_fast.cut_points import CutPoint
 from qdebug.run.simulation import SimulationSession, loading
-from qdebug.types import Precision
+from qdebug.types import Array, Precision
 
 
-class CandidateSessions:
-    """Opens candidates of one base plan; from several threads if need be."""
+class PartSessions:
+    """Opens what was put together from parts of one workshop; from several threads if need be."""
 
-    def __init__(self, assembler: Assembler, threads: int) -> None:
-        """`threads` is the number of threads within one operator."""
-        self._assembler = assembler
+    def __init__(self, constants: Mapping[str, Array], threads: int) -> None:
+        """`constants` are those that sessions are handed, by name: it may grow. `threads` is the
+        number of threads within one operator."""
+        self._constants = constants
         self._threads = threads
         self._values: dict[str, Any] = {}
         self._lock = threading.Lock()
-
-    def takes(self, precisions: Mapping[str, Precision]) -> bool:
-        """See Assembler.takes."""
-        return self._assembler.takes(precisions)
-
-    def open(self, precisions: Mapping[str, Precision], *, kernels: bool) -> SimulationSession:
-        """A session of the model in `precisions`, by layer; see `Assembler.assemble`.
-
-        Raises:
-            ModelError: ONNX Runtime does not take the model.
-            BackendError: ONNX Runtime failed.
-        """
-        return self.open_part(self._assembler.assemble(precisions, kernels=kernels), None, ())
-
-    def assemble(self, precisions: Mapping[str, Precision], *, kernels: bool) -> Assembled:
-        """The model in `precisions`, by layer; see `Assembler.assemble`."""
-        return self._assembler.assemble(precisions, kernels=kernels)
 
     def open_part(
         self, candidate: Assembled, start: CutPoint | None, stored: Sequence[CutPoint]
@@ -59,6 +43,32 @@ class CandidateSessions:
 
         with self._lock:
             if name not in self._values:
-                array = self._assembler.constants[name]
+                array = self._constants[name]
                 self._values[name] = ort.OrtValue.ortvalue_from_numpy(array)
             return self._values[name]
+
+
+class CandidateSessions(PartSessions):
+    """Opens candidates of one base plan; from several threads if need be."""
+
+    def __init__(self, assembler: Assembler, threads: int) -> None:
+        """`threads` is the number of threads within one operator."""
+        super().__init__(assembler.constants, threads)
+        self._assembler = assembler
+
+    def takes(self, precisions: Mapping[str, Precision]) -> bool:
+        """See Assembler.takes."""
+        return self._assembler.takes(precisions)
+
+    def open(self, precisions: Mapping[str, Precision], *, kernels: bool) -> SimulationSession:
+        """A session of the model in `precisions`, by layer; see `Assembler.assemble`.
+
+        Raises:
+            ModelError: ONNX Runtime does not take the model.
+            BackendError: ONNX Runtime failed.
+        """
+        return self.open_part(self._assembler.assemble(precisions, kernels=kernels), None, ())
+
+    def assemble(self, precisions: Mapping[str, Precision], *, kernels: bool) -> Assembled:
+        """The model in `precisions`, by layer; see `Assembler.assemble`."""
+        return self._assembler.assemble(precisions, kernels=kernels)

@@ -59,7 +59,9 @@ def test_a_large_network_keeps_everywhere_and_a_tiny_one_does_not(
     store = PrefixCache(sessions)
     for layers in ((), LAYERS[-1:], LAYERS[5:6], (LAYERS[5], LAYERS[-1])):
         whole = outputs(sessions.open(raised(*layers), kernels=True), samples)
-        assert_same(outputs(store.open(raised(*layers)), samples), whole)
+        assert_same(
+            outputs(store.open(sessions.assemble(raised(*layers), kernels=True)), samples), whole
+        )
     assert (store.stride == 1) == everywhere
     if everywhere:
         assert store.resumed == 3
@@ -78,7 +80,9 @@ def test_results_are_the_same_wherever_activations_are_kept(
     assert store.stride == stride == stride_of(1.0, share)
     for i in (11, 8, 5, 2, 10):
         whole = outputs(sessions.open(raised(LAYERS[i]), kernels=True), samples)
-        assert_same(outputs(store.open(raised(LAYERS[i])), samples), whole)
+        assert_same(
+            outputs(store.open(sessions.assemble(raised(LAYERS[i]), kernels=True)), samples), whole
+        )
     kept = {crossing.cut.place for crossing in store._known.values()}
     assert len(kept) == {1: 8, 2: 4, 3: 3, None: 0}[stride]
     assert (store.resumed > 0) == (stride is not None)

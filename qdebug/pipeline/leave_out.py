@@ -1,0 +1,141 @@
+"""Candidates that differ from the planned model, or the user's, in which layers compute high."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import onnx
+from onnx import numpy_helper
+
+from qdebug.pipeline.context import Context
+from qdebug.plan.lower import lower
+from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import BoundPlan, bind_plan
+from qdebug.plan.rewrite.unround import unrounded
+from qdebug.run.base import Session
+from qdebug.run.fp16_emulation.rounding import mentions_fp16
+from qdebug.run.ort_fast.assemble import Assembled, Assembler
+from qdebug.run.ort_fast.leave_out import REST, LeaveOutAssembler
+from qdebug.run.ort_fast.prefix_cache import PrefixCache, ResumedSession
+from qdebug.run.ort_fast.session import PartSessions
+from qdebug.types import Precision
+
+High = frozenset[str]
+"""The layers of one candidate that compute in FP32."""
+Opened = Session | ResumedSession
+
+
+class Candidates:
+    """Opens candidates; from several threads if need be.
+
+    Where they are assembled from parts, one starts behind the layers that it shares with the first.
+
+    Attributes:
+        names: the layers that may be in FP32 or not, in execution order.
+        everything: the candidate without any rounding.
+        notes: what the reader of a result must know.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        everything: High,
+        sessions: PartSessions,
+        assemble: Callable[[High], Assembled] | None,
+        open_whole: Callable[[High], Session],
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        """`assemble` makes candidates from parts, which `sessions` open; where that is not
+        possible, it is None, and `open_whole` opens them."""
+        self.names, self.everything, self.notes = tuple(names), everything, notes
+        self._sessions = sessions
+        self._assemble, self._open_whole = assemble, open_whole
+
+    def prefixes(self, cache_bytes: int) -> PrefixCache | None:
+        """A cache for candidates on some samples; None where all start at their inputs."""
+        return PrefixCache(self._sessions, cache_bytes) if self._assemble else None
+
+    def open(self, high: High, prefixes: PrefixCache | None, *, keep: bool) -> Opened:
+        """The candidate with the layers `high` in FP32; `keep`: others may start from it.
+
+        Raises:
+            ModelError, BackendError: the runtime does not take it.
+        """
+        if prefixes is not None and self._assemble is not None:
+            return prefixes.open(self._assemble(high), keep=keep)
+        return self._open_whole(high)
+
+
+def candidates_of(context: Context, pair: ModelPair) -> Candidates | None:
+    """The candidates of a pair; None where no layer can be left out.
+
+    Raises:
+        PlanError: a rewritten model is not valid.
+    """
+    if pair.plan is not None:
+        bound = bind_plan(pair.plan, pair.model, pair.layers)
+        names = [x.name for x in pair.layers if pair.precisions[x.name] is not Precision.FP32]
+        return _of_plan(context, bound, names) if names else None
+    return _of_quantized(context, pair)
+
+
+def _of_plan(context: Context, bound: BoundPlan, names: Sequence[str]) -> Candidates:
+    assembler = Assembler(bound, context.fp16_kernels)
+
+    def pinned(high: High) -> BoundPlan:
+        pins = dict.fromkeys(high, Precision.FP32)
+        plan = replace(bound.plan, layers={**bound.plan.layers, **pins})
+        return replace(bound, plan=plan, precisions={**bound.precisions, **pins})
+
+    def assemble(high: High) -> Assembled:
+        return assembler.assemble(pinned(high).precisions, kernels=False)
+
+    def whole(high: High) -> Session:
+        return context.simulation.open(lower(pinned(high)).graph.proto, ())
+
+    sessions = PartSessions(assembler.constants, context.parallel.threads)
+    takes = assembler.takes(bound.precisions)
+    return Candidates(names, frozenset(names), sessions, assemble if takes else None, whole)
+
+
+def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
+    """Of a model that another tool has quantized: a layer in FP32 is one without its rounding."""
+    layers = [
+        x
+        for x in pair.layers
+        if pair.precisions[x.name] is Precision.INT8 and x.output not in pair.refuted
+    ]
+    model = unrounded(pair.reference, pair.candidate, layers)
+    if not model.layers:
+        return None
+    assembler = LeaveOutAssembler(model, pair.layers)
+
+    def whole(high: High) -> Session:
+        proto = onnx.ModelProto.FromString(assembler.assemble(high).model)
+        for tensor in proto.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                values = assembler.constants[tensor.name]
+                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        return context.simulation.open(proto, ())
+
+    sessions = PartSessions(assembler.constants, context.parallel.threads)
+    half = mentions_fp16(model.graph.proto)
+    everything = frozenset({*model.layers, REST})
+    return Candidates(
+        names=model.layers,
+        everything=everything,
+        sessions=sessions,
+        assemble=None if half else assembler.assemble,
+        open_whole=whole,
+        notes=_changed_note(model.changed),
+    )
+
+
+def _changed_note(layers: Sequence[str]) -> tuple[str, ...]:
+    if not layers:
+        return ()
+    return (
+        f"{len(layers)} layers, first '{layers[0]}', have constants that are not roundings of the "
+        "FP32 model's. They keep them when left out: their share is that of rounding alone.",
+    )
