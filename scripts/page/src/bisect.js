@@ -1,0 +1,173 @@
+/** The Pareto curve of a search: a slider over its points, which the graph follows. */
+
+import { groupMark, pointChart } from "./charts/points.js";
+import { h, nameOf } from "./dom.js";
+import { counted, decibels, number, numberIn, share } from "./format.js";
+import { plainTable } from "./grid.js";
+import { copyText } from "./top.js";
+import "./style/card.css";
+import "./style/charts.css";
+import "./style/sections.css";
+
+/** @param {HTMLElement} host */
+export function mount(host, { data, store }) {
+  host.classList.add("bisect");
+  const body = h("div", {});
+  host.append(body);
+  const fill = () => {
+    const run = data.runs[store.get().run];
+    if (run.kind === "bisect") body.replaceChildren(...found(run, store));
+  };
+  store.on(["run"], fill);
+  fill();
+}
+
+function found(run, store) {
+  const { result } = run;
+  const heading = h("h2", {}, "Error against cost");
+  const explanation = result.explanation ? [h("p", {}, nameOf(result.explanation))] : [];
+  if (!result.pareto.length) return [heading, ...explanation, h("p", { class: "lacking" }, "No candidate was evaluated.")];
+  return [heading, ...explanation, curve(run, store), ...checks(result)];
+}
+
+/** "metric>=0.97" is about "metric". */
+function figureOf({ target }) {
+  return target.split(/[<>=]/)[0].trim() || "target's figure";
+}
+
+const noiseDb = (point) => {
+  const noise = numberIn(point, "noise");
+  return noise === null ? null : noise === 0 ? Infinity : -10 * Math.log10(noise);
+};
+
+function curve(run, store) {
+  const { result } = run;
+  const { pareto, cost } = result;
+  const answer = answerOf(result);
+  const figure = figureOf(result);
+  let chosen = Math.max(0, answer ?? pareto.findIndex((p) => p.knee));
+  const ways = [
+    ["noise", "SQNR of the outputs, dB", noiseDb],
+    ["value", figure, (p) => numberIn(p, "value")],
+  ];
+  const choice = h("select", { class: "small", "aria-label": "What is drawn against cost" }, ...ways.map(([k, words]) => h("option", { value: k }, words)));
+  const slider = h("input", { type: "range", min: 1, max: pareto.length, step: 1, value: chosen + 1, "aria-label": "Point of the curve" });
+  const where = h("output", {}, "");
+  const plot = h("div", {});
+  const details = h("div", { "aria-live": "polite" });
+  const take = (k) => {
+    chosen = k;
+    slider.value = String(k + 1);
+    slider.setAttribute("aria-valuetext", spoken(pareto[k], figure));
+    where.textContent = `point ${pareto[k].point} of ${pareto.length}`;
+    store.set({ pinned: new Map(pareto[k].pinned.map((name) => [name, pareto[k].to[name]])), plan: pareto[k].point });
+    plot.firstChild?.redraw();
+    details.replaceChildren(...described(run, pareto[k], k === answer, figure));
+  };
+  const draw = () => {
+    const [, words, of] = ways.find(([k]) => k === choice.value);
+    const points = pareto.map((p, k) => ({
+      x: numberIn(p, "cost"),
+      y: of(p),
+      hollow: !p.passed,
+      group: p.passed ? 2 : 1,
+      tag: k === answer ? "answer" : p.knee ? "knee" : "",
+      words: spoken(p, figure),
+      data: k,
+    }));
+    const line = points.filter((p) => Number.isFinite(p.x) && Number.isFinite(p.y)).sort((a, b) => a.x - b.x);
+    const label = `${words} against cost in ${cost.unit}: ${pareto.map((p) => spoken(p, figure)).join("; ")}`;
+    plot.replaceChildren(pointChart({ label, points, lines: [line], stepped: choice.value === "noise", xLabel: `cost, ${cost.unit}`, yLabel: words, choose: take, isSelected: (k) => k === chosen }));
+  };
+  slider.addEventListener("input", () => take(Number(slider.value) - 1));
+  choice.addEventListener("change", draw);
+  draw();
+  take(chosen);
+  const keys = [
+    h("span", { class: "key" }, groupMark(2), `meets ${result.target}`),
+    h("span", { class: "key" }, groupMark(1, true), "does not"),
+  ];
+  const chart = h("div", {}, h("div", { class: "legend" }, ...keys, choice), plot, h("div", { class: "slider-line screen" }, slider, where));
+  return h("div", { class: "two" }, chart, details);
+}
+
+/** The point that the search answers with. */
+function answerOf({ pareto, pinned, selected_point: selected }) {
+  if (selected) return pareto.findIndex((p) => p.point === selected.point);
+  const wanted = [...pinned].sort().join("\n");
+  const k = pareto.findIndex((p) => [...p.pinned].sort().join("\n") === wanted);
+  return k < 0 ? null : k;
+}
+
+function spoken(point, figure) {
+  const words = [
+    `point ${point.point}: cost ${number(numberIn(point, "cost"))}`,
+    `${figure} ${number(numberIn(point, "value"))}`,
+    `outputs ${decibels(noiseDb(point))}`,
+    counted(point.pinned.length, "layer") + " pinned",
+    point.passed ? "meets the target" : "does not meet it",
+  ];
+  return words.join(", ");
+}
+
+function described(run, point, isAnswer, figure) {
+  const { result } = run;
+  const { base, all_pinned: all } = result.cost;
+  const part = base !== null && all > base ? numberIn(point, "cost") / (all - base) : null;
+  const facts = [
+    [figure, number(numberIn(point, "value")), point.passed ? "meets the target" : "does not meet it"],
+    ["outputs (SQNR)", decibels(noiseDb(point))],
+    ["cost", number(numberIn(point, "cost")), part === null ? null : `${share(part)} of pinning all`],
+    ["pinned", counted(point.pinned.length, "layer"), `of ${result.candidates}`],
+  ];
+  const cell = ([term, value, more]) => h("div", {}, h("dt", {}, nameOf(term)), h("dd", {}, value, more ? h("small", {}, ` ${more}`) : null));
+  const command = commandOf(run, point, isAnswer);
+  const copy = h("button", { type: "button", class: "small" }, "Copy");
+  copy.addEventListener("click", () => copyText(command, copy));
+  return [
+    h("h3", {}, `Point ${point.point}`, isAnswer ? ": the answer" : point.knee ? ": the knee" : ""),
+    h("dl", { class: "figures" }, ...facts.map(cell)),
+    h("h3", {}, "Kept in higher precision"),
+    point.pinned.length ? pins(point, result) : h("p", { class: "muted" }, "Nothing is pinned."),
+    h("div", { class: "bar" }, h("h3", {}, "To take this point"), copy),
+    h("code", { class: "command mono", tabindex: "0" }, command),
+  ];
+}
+
+function pins(point, result) {
+  const of = new Map(result.layers.map((layer) => [layer.name, layer]));
+  const entry = (name) => {
+    const causes = (of.get(name)?.causes ?? []).map((c) => c.label).join(", ");
+    return h("li", {}, nameOf(name), h("span", { class: "muted" }, ` ${point.to[name]?.toUpperCase() ?? ""}${causes ? `, ${causes}` : ""}`));
+  };
+  return h("ul", { class: "pins", tabindex: "0", "aria-label": "Pinned layers" }, ...point.pinned.map(entry));
+}
+
+/** A word of a command line, quoted or not. */
+const WORD = `(?:"(?:\\\\.|[^"])*"|'[^']*'|\\\\.|[^\\s"'\\\\])+`;
+const REPLACED = new RegExp(`\\s(?:--select-point|--output|-o)[=\\s]\\s*${WORD}`, "g");
+
+/** The command of the run with this point; the search's own answer needs none to be named. */
+function commandOf(run, point, isAnswer) {
+  const known = run.reproduction?.command ?? `qdebug bisect ${quoted(run.result.model.path)}`;
+  const select = isAnswer && !run.result.selected_point ? "" : ` --select-point ${point.point}`;
+  return `${known.replace(REPLACED, "")}${select} -o precision-${point.point}.yaml`;
+}
+
+function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+}
+
+function checks(result) {
+  if (!result.checks.length) return [];
+  const figure = figureOf(result);
+  const rows = result.checks.map((c) => [
+    c.on,
+    c.samples,
+    number(numberIn(c, "value")),
+    number(numberIn(c.baseline, "value")),
+    number(numberIn(c, "reference_metric")),
+    c.failure ? c.failure : c.passed ? "passed" : "failed",
+  ]);
+  return [h("h3", {}, "The answer, run once more"), plainTable("Checks of the answer", ["on", "samples", figure, "nothing pinned", "FP32", ""], rows)];
+}

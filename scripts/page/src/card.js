@@ -1,0 +1,217 @@
+/** Everything that is known of one layer. */
+
+import { h, nameOf } from "./dom.js";
+import { activations } from "./activations.js";
+import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
+import { plainTable } from "./grid.js";
+import "./style/card.css";
+
+/** How many layers are named where none is selected. */
+const NAMED = 5;
+
+/** @param {HTMLElement} host */
+export function mount(host, page) {
+  const { store, data } = page;
+  host.classList.add("layer-card");
+  const body = h("div", {});
+  host.append(h("h2", {}, "Layer"), body);
+  const ways = {};
+  const fill = () => {
+    const { run, selected } = store.get();
+    const layer = data.runs[run].result?.layers?.[selected];
+    body.replaceChildren(...(layer ? card(layer, page, ways) : nothingSelected(data.runs[run], store)));
+  };
+  store.on(["run", "selected"], fill);
+  fill();
+}
+
+function nothingSelected(run, store) {
+  const layers = run.result?.layers ?? [];
+  const hint = h("p", { class: "muted" }, "Select a layer in the plot, the graph or the table.");
+  if (!layers.some((layer) => "rank" in layer)) return [hint];
+  const worst = layers.map((layer, k) => [layer, k]).sort(([a], [b]) => a.rank - b.rank).slice(0, NAMED);
+  const entry = ([layer, k]) => {
+    const open = () => store.set({ selected: k });
+    return h("li", {}, h("button", { type: "button", class: "link", onclick: open }, nameOf(layer.name)));
+  };
+  return [hint, h("p", {}, "The worst:"), h("ol", { class: "worst-list" }, ...worst.map(entry))];
+}
+
+function card(layer, page, ways) {
+  const run = page.data.runs[page.store.get().run];
+  return [
+    ...head(layer, run),
+    ...causes(layer),
+    ...gains(layer, run.result),
+    ...errorParts(layer),
+    ...activations(layer, page, ways),
+    ...engine(layer, run, page.store.get().selected),
+  ];
+}
+
+function head(layer, run) {
+  const built = builtOf(layer, run);
+  const other = built && built.toLowerCase() !== layer.precision;
+  return [
+    h("p", { class: "layer-name" }, nameOf(layer.name)),
+    h(
+      "div",
+      { class: "chips" },
+      chip(layer.op_type),
+      chip(`asked for ${layer.precision.toUpperCase()}`),
+      built ? chip(`built in ${built.toUpperCase()}`, other ? "warn" : "") : null,
+      layer.harmless ? chip("overflows harmlessly: a mask") : null,
+      layer.fp16_predicted === false ? chip("FP16 error not predicted for engines", "warn") : null,
+    ),
+    figures(layer, run.result),
+  ];
+}
+
+function chip(words, kind = "") {
+  return h("span", { class: `chip ${kind}` }, nameOf(words));
+}
+
+/** The precision of the engine's layer that does its work; "" where that is not known. */
+function builtOf(layer, run) {
+  const audited = run.result.engine?.audit?.layers.find((a) => a.name === layer.name);
+  if (audited?.built) return audited.built;
+  const own = (run.network?.nodes ?? []).find((node) => node.name === layer.name);
+  return own?.built ?? "";
+}
+
+function figures(layer, result) {
+  const effect = layer.effect ?? null;
+  const part = numberIn(effect, "output_share");
+  const std = numberIn(effect, "output_share_std");
+  const rows = [
+    ["rank", `${layer.rank}`, `of ${result.layers.length}`],
+    ["share of the outputs' error", share(part), part !== null && std ? `± ${share(std)}` : null],
+    ["local error (SQNR)", decibels(numberIn(layer, "local_sqnr_db"))],
+    ["cumulative error (SQNR)", decibels(numberIn(layer, "sqnr_db"))],
+    ["cosine", number(numberIn(layer, "cosine"), 5)],
+    ["largest magnitude", number(numberIn(layer, "ref_amax"), 3), `candidate ${number(numberIn(layer, "cand_amax"), 3)}`],
+    ["largest error", number(numberIn(layer, "max_abs_err"), 3)],
+    ["worst sample", number(layer.worst_sample), decibels(numberIn(layer, "worst_sample_sqnr_db"))],
+    ["worst channel", number(layer.worst_channel), decibels(numberIn(layer, "worst_channel_sqnr_db"))],
+    ["inputs clipped", share(numberIn(layer, "input_clipped_fraction"))],
+  ];
+  if (layer.nan_count) rows.push(["NaN values", number(layer.nan_count)]);
+  if (layer.inf_count) rows.push(["infinite values", number(layer.inf_count)]);
+  const cell = ([term, value, more]) => h("div", {}, h("dt", {}, term), h("dd", {}, value, more ? h("small", {}, ` ${more}`) : null));
+  return h("dl", { class: "figures" }, ...rows.map(cell));
+}
+
+function causes({ causes: found }) {
+  if (!found?.length) return [h("h3", {}, "Causes"), h("p", { class: "muted" }, "None was found.")];
+  const entry = ({ label, share: part, evidence, remedy }) =>
+    h(
+      "li",
+      {},
+      h("div", { class: "cause-head" }, h("strong", {}, label), part === null ? null : h("span", {}, share(part))),
+      part === null ? null : shareBar(part),
+      h("p", {}, nameOf(evidence)),
+      remedy ? h("p", { class: "remedy" }, nameOf(remedy)) : null,
+    );
+  return [h("h3", {}, "Causes, with their share of the layer's error"), h("ul", { class: "causes" }, ...found.map(entry))];
+}
+
+function shareBar(part) {
+  const bar = h("i", {});
+  bar.style.width = `${100 * Math.min(1, Math.max(0, part))}%`;
+  return h("div", { class: "share-bar", "aria-hidden": "true" }, bar);
+}
+
+/** What was measured when only this layer runs in FP32. */
+function gains(layer, result) {
+  const { effect } = layer;
+  if (!effect) return [];
+  const rows = [];
+  const gained = numberIn(effect, "metric_gain");
+  if (gained !== null) {
+    const name = result.metric?.name ?? "metric";
+    const now = numberIn(result.metric, "candidate");
+    const on = result.effect.samples === result.samples && now !== null ? ` (${number(now)} now)` : "";
+    rows.push([name, `${gained < 0 ? "" : "+"}${number(gained)}${on}`]);
+  }
+  const part = numberIn(effect, "output_share");
+  if (part !== null) {
+    const std = numberIn(effect, "output_share_std");
+    rows.push(["error of the outputs", `${part < 0 ? "+" : "−"}${share(Math.abs(part))}${std ? ` ± ${share(std)}` : ""}`]);
+  }
+  if (!rows.length) return [];
+  const samples = result.effect ? ` (measured on ${result.effect.samples} samples)` : "";
+  return [
+    h("h3", {}, "Remedy: this layer in FP32"),
+    h("dl", { class: "inline-facts" }, ...rows.map(([k, v]) => h("div", {}, h("dt", {}, nameOf(k)), h("dd", {}, v)))),
+    h("p", { class: "muted" }, `What changes when only this layer runs in FP32${samples}.`),
+  ];
+}
+
+const PARTS = [
+  ["inherited", "inherited from its inputs"],
+  ["weights", "rounding of its weights"],
+  ["clipping", "clipping of activations"],
+  ["rounding", "rounding of activations"],
+  ["interaction", "interaction of these"],
+  ["unexplained", "unexplained"],
+];
+
+/** Parts of the noise at the layer's output, where they were measured. */
+function errorParts({ error_parts: parts }) {
+  const whole = numberIn(parts, "total");
+  if (whole === null || !(whole > 0)) return [];
+  const known = PARTS.map(([key, words]) => [words, numberIn(parts, key)]).filter(([, v]) => v !== null);
+  const most = Math.max(...known.map(([, v]) => Math.abs(v)).filter(Number.isFinite), 0) || 1;
+  const row = ([words, v]) => {
+    const bar = h("i", { class: v < 0 ? "negative" : "" });
+    bar.style.width = `${Number.isFinite(v) ? (100 * Math.abs(v)) / most : 0}%`;
+    return [h("span", {}, words), h("div", { "aria-hidden": "true" }, bar), h("b", {}, share(v / whole))];
+  };
+  return [
+    h("h3", {}, "What the error at its output consists of"),
+    h("div", { class: "part-bars" }, ...known.flatMap(row)),
+    h("p", { class: "muted" }, `Noise power, as shares of the whole (${decibels(-10 * Math.log10(whole))}), on ${parts.samples} samples.`),
+  ];
+}
+
+/** What the engine built of the layer, how long that takes, and its error in parts. */
+function engine(layer, run, selected) {
+  const parts = [...audit(layer, run), ...kernels(layer, run, selected), ...attribution(layer, run)];
+  return parts.length ? [h("h3", {}, "In the engine"), ...parts] : [];
+}
+
+function audit(layer, run) {
+  const found = run.result.engine?.audit?.layers.find((a) => a.name === layer.name);
+  if (!found) return [];
+  const built = found.built ? found.built.toUpperCase() : "a precision that its file does not say";
+  const words = `Requested in ${found.requested.toUpperCase()}, built in ${built}: ${found.verdict}.`;
+  const more = [found.note, found.advice].filter(Boolean).map((t) => h("p", {}, nameOf(t)));
+  return [h("p", { class: found.verdict === "mismatch" ? "bad" : "" }, words), ...more];
+}
+
+function kernels(layer, run, selected) {
+  const nodes = new Set();
+  (run.network?.nodes ?? []).forEach((node, k) => node.layer === selected && nodes.add(k));
+  const own = run.kernels.filter((kernel) => kernel.nodes.some((k) => nodes.has(k)));
+  const rows = own.map((kernel) => [kernelName(kernel), kernel.precision || "–", milliseconds(kernel.ms), `${kernel.nodes.length}`]);
+  return own.length ? [plainTable("Kernels of this layer", ["kernel", "precision", "time", "nodes"], rows)] : [];
+}
+
+function kernelName({ name, detail }) {
+  return h("div", {}, nameOf(name), detail ? h("div", { class: "muted" }, nameOf(detail)) : null);
+}
+
+function attribution(layer, run) {
+  const execution = run.result.engine?.execution;
+  const all = [...(execution?.tensors ?? []), ...(execution?.outputs ?? [])];
+  const found = all.find((a) => a.tensor === layer.tensor);
+  if (!found) return [];
+  const db = (key) => `${decibel(numberIn(found, key))}`;
+  const rows = [
+    ["FP32 against the simulation: quantization", db("quantization_db")],
+    ["the simulation against the engine: kernels", db("kernel_db")],
+    ["FP32 against the engine: all", db("total_db")],
+  ];
+  if (numberIn(found, "reference_db") !== null) rows.push(["FP32 against an engine without quantization", db("reference_db")]);
+  return [plainTable("The error at its output, in parts", ["its output", "SQNR, dB"], rows)];
+}

@@ -1,0 +1,149 @@
+/** Tables of many rows, sorted by the user. */
+
+import {
+  FormatModule,
+  InteractionModule,
+  ResizeColumnsModule,
+  ResizeTableModule,
+  SortModule,
+  Tabulator,
+} from "tabulator-tables";
+import "tabulator-tables/dist/css/tabulator_simple.min.css";
+import { h, nameOf, printable } from "./dom.js";
+import { number } from "./format.js";
+import "./style/table.css";
+import "./style/grid.css";
+
+Tabulator.registerModule([
+  FormatModule,
+  InteractionModule,
+  ResizeColumnsModule,
+  ResizeTableModule,
+  SortModule,
+]);
+
+/** More rows than these scroll in a box of their own. */
+const ROWS_IN_FULL = 14;
+
+/**
+ * @typedef {object} Column
+ * @property {string} field
+ * @property {string} title
+ * @property {"text"|"number"} [kind] by default number
+ * @property {(value: any, row: object) => string|Node} [word] of a value; by default the number or the text
+ * @property {(value: any) => number} [key] what is sorted by, of values that are no numbers
+ * @property {number} [width] at least, in pixels; then it is not sorted by
+ * @property {string} [explain] what the column is, where its title is short
+ */
+
+/**
+ * @param {string} label what a screen reader says of the table
+ * @param {Column[]} columns the first holds the name of the row
+ * @param {object[]} rows
+ * @param {object} [options] `choose` is called with a row that is selected; `sort` is the field
+ *   sorted by at first, `descending` its direction; `isSelected` says which row is marked
+ * @returns {HTMLElement} it holds the table; `mark()` marks the selected row anew, `show(row)`
+ *   scrolls there
+ */
+export function grid(label, columns, rows, { choose, sort, descending, isSelected = () => false } = {}) {
+  const inner = h("div", {});
+  const host = h("div", { class: "grid", role: "region", "aria-label": label }, inner);
+  const marked = (row) => {
+    const is = isSelected(row.getData());
+    row.getElement().classList.toggle("selected", is);
+    row.getElement().setAttribute("aria-selected", String(is));
+  };
+  const make = () => new Tabulator(inner, {
+    data: rows.map((row, index) => ({ ...row, [INDEX]: index })),
+    index: INDEX,
+    columns: columns.map((c, k) => column(c, k === 0 ? choose : undefined)),
+    layout: "fitDataTable",
+    maxHeight: "min(56vh, 560px)",
+    ...(rows.length > ROWS_IN_FULL ? { height: "min(56vh, 560px)" } : { renderVertical: "basic" }),
+    initialSort: sort ? [{ column: sort, dir: descending ? "desc" : "asc" }] : [],
+    placeholder: "Nothing to show",
+    rowFormatter: marked,
+  });
+  const ready = whenShown(host).then(() => new Promise((done) => {
+    const table = make();
+    if (choose) table.on("rowClick", (_, row) => choose(row.getData()));
+    table.on("tableBuilt", () => done(table));
+  }));
+  host.mark = () => ready.then((table) => table.getRows().forEach(marked));
+  host.show = (index) => ready.then((table) => table.scrollToRow(index, "center", false)).catch(() => {});
+  return host;
+}
+
+/** Columns get the width that their words take, which is known once they are in the page. */
+function whenShown(host) {
+  return new Promise((done) => {
+    const observer = new ResizeObserver(() => {
+      if (!host.clientWidth) return;
+      observer.disconnect();
+      done();
+    });
+    observer.observe(host);
+  });
+}
+
+const INDEX = "_index";
+
+function column({ field, title, kind = "number", word, key, width, explain }, choose) {
+  const isText = kind === "text";
+  const align = isText ? "left" : "right";
+  return {
+    field,
+    title: field,
+    minWidth: width ?? 40,
+    headerSort: !width,
+    titleFormatter: () => width ? h("span", {}, printable(title)) : h("button", { type: "button", class: "sorter", title: explain }, printable(title)),
+    sorter: isText && !key ? (a, b) => String(a ?? "").localeCompare(String(b ?? "")) : (a, b) => byNumber(a, b, key),
+    headerSortStartingDir: isText ? "asc" : "desc",
+    hozAlign: width ? "left" : align,
+    headerHozAlign: width ? "left" : align,
+    maxInitialWidth: isText ? 420 : 300,
+    formatter: (cell) => {
+      const value = cell.getValue();
+      const shown = word ? word(value, cell.getData()) : isText ? (value ?? "") : number(value);
+      if (shown instanceof Node) return shown;
+      if (!choose) return named(shown);
+      const open = (event) => {
+        event.stopPropagation();
+        choose(cell.getData());
+      };
+      return h("button", { type: "button", class: "link name", onclick: open, title: printable(shown) }, printable(shown));
+    },
+  };
+}
+
+function named(words) {
+  const span = nameOf(words);
+  span.title = printable(words);
+  return span;
+}
+
+/** Nothing measured counts as the largest, NaN as the smallest: the worst of an SQNR. */
+function byNumber(a, b, key = (v) => v) {
+  const of = (v) => {
+    const value = v === null || v === undefined ? Number.POSITIVE_INFINITY : key(v);
+    return Number.isNaN(value) ? Number.NEGATIVE_INFINITY : value;
+  };
+  const [x, y] = [of(a), of(b)];
+  return x === y ? 0 : x < y ? -1 : 1;
+}
+
+/**
+ * A small table, as it is.
+ * @param {string} caption
+ * @param {string[]} heads
+ * @param {(string|Node|number)[][]} rows the first of each names it
+ */
+export function plainTable(caption, heads, rows) {
+  const cell = (value) => (value instanceof Node ? value : nameOf(String(value)));
+  const head = h("tr", {}, ...heads.map((t) => h("th", { scope: "col" }, nameOf(t))));
+  const body = rows.map(([first, ...rest]) =>
+    h("tr", {}, h("th", { scope: "row" }, cell(first)), ...rest.map((v) => h("td", {}, cell(v)))),
+  );
+  const table = h("table", { class: "plain" }, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, ...body));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
+}

@@ -1,0 +1,197 @@
+/** An engine: what its layers compute in, how long they take, and what is odd about it. */
+
+import { groupMark } from "./charts/points.js";
+import { h, nameOf } from "./dom.js";
+import { counted, milliseconds, number, numberIn, share } from "./format.js";
+import { grid, plainTable } from "./grid.js";
+import "./style/card.css";
+import "./style/charts.css";
+import "./style/sections.css";
+
+const LARGE = 1e4;
+
+/** @param {HTMLElement} host */
+export function mount(host, { data, store }) {
+  host.classList.add("inspect");
+  const body = h("div", {});
+  host.append(body);
+  const fill = () => {
+    const run = data.runs[store.get().run];
+    if (run.kind === "inspect") body.replaceChildren(...inspected(run.result));
+  };
+  store.on(["run"], fill);
+  fill();
+}
+
+function inspected(result) {
+  return [
+    h("h2", {}, "Engine"),
+    summary(result),
+    ...products(result.products),
+    h("h2", {}, "Layers of the engine"),
+    layers(result),
+    ...odd(result),
+    ...audit(result.audit),
+    ...difference(result.diff),
+    ...events(result.events),
+  ].filter(Boolean);
+}
+
+const VALUES = [
+  ["layer_count", "layers", number],
+  ["total_ms", "time", milliseconds],
+  ["fused_share", "nodes fused", share],
+  ["reformat_count", "reformats", number],
+  ["precision_changes", "precision changes", number],
+  ["left_high", "products left in floating point", number],
+  ["unread_qdq", "unread Q/DQ pairs", number],
+  ["sparse_share", "sparse products", share],
+  ["mismatch_count", "not as planned", number],
+  ["warning_count", "warnings", number],
+];
+
+function summary(result) {
+  const cell = ([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, nameOf(value)));
+  const known = VALUES.map(([key, words, word]) => [words, numberIn(result.values, key), word]).filter(([, v]) => v !== null);
+  const facts = known.map(([words, v, word]) => [words, word(v)]);
+  facts.unshift(["read from", result.source], ...(result.library ? [["library", result.library]] : []));
+  return h("dl", { class: "figures" }, ...facts.map(cell));
+}
+
+/** Matrix products by precision: a bar of their number, of their work and of their time. */
+function products(found) {
+  if (!found.length) return [];
+  const rows = [
+    ["layers", found.map((p) => p.products), number],
+    ["multiply-accumulates", found.map((p) => numberIn(p, "macs")), (v) => (v >= LARGE ? `${number(v / 1e6, 3)} M` : number(v))],
+    ["time", found.map((p) => numberIn(p, "ms")), milliseconds],
+  ].filter(([, values]) => values.some((v) => v > 0));
+  const keys = found.map((p, k) => h("span", { class: "key" }, groupMark(k), nameOf((p.precision || "unknown").toUpperCase())));
+  return [
+    h("h2", {}, "Matrix products by precision"),
+    h("div", { class: "legend" }, ...keys),
+    ...rows.map(([words, values]) => stack(words, values)),
+    plainTable(
+      "Matrix products by precision",
+      ["precision", ...rows.map(([words]) => words)],
+      found.map((p, k) => [(p.precision || "unknown").toUpperCase(), ...rows.map(([, values, word]) => word(values[k]))]),
+    ),
+  ];
+}
+
+function stack(words, values) {
+  const total = values.reduce((sum, v) => sum + (v ?? 0), 0);
+  const parts = values.map((v, k) => {
+    const part = h("i", { class: `g${k % 8}` });
+    part.style.width = `${total ? (100 * (v ?? 0)) / total : 0}%`;
+    return part;
+  });
+  return h("div", {}, h("div", { class: "muted" }, words), h("div", { class: "stack", "aria-hidden": "true" }, ...parts));
+}
+
+function layers(result) {
+  const rows = result.layers.map((layer, k) => ({
+    name: layer.name,
+    place: k + 1,
+    type: layer.type,
+    role: layer.role,
+    precision: (layer.precision || "–").toUpperCase(),
+    time: numberIn(layer, "time_ms"),
+    nodes: layer.onnx_nodes.length,
+    names: layer.onnx_nodes.join(", "),
+    formats: formats(layer),
+    tactic: layer.tactic,
+    sparse: layer.sparse === null ? null : layer.sparse ? "yes" : "no",
+    origin: layer.origin,
+  }));
+  const total = rows.reduce((sum, row) => sum + (row.time ?? 0), 0);
+  const columns = [
+    { field: "name", title: "layer", kind: "text" },
+    { field: "place", title: "#" },
+    { field: "type", title: "type", kind: "text" },
+    { field: "role", title: "role", kind: "text" },
+    { field: "precision", title: "precision", kind: "text" },
+    { field: "time", title: "time, ms", word: (v) => number(v, 3) },
+    { field: "part", title: "of all", word: share },
+    { field: "nodes", title: "nodes" },
+    { field: "names", title: "ONNX nodes", kind: "text" },
+    { field: "formats", title: "reads → writes", kind: "text" },
+    { field: "tactic", title: "tactic", kind: "text" },
+    { field: "sparse", title: "2:4 sparse", kind: "text" },
+    { field: "origin", title: "added for", kind: "text" },
+  ];
+  for (const row of rows) row.part = row.time === null || !total ? null : row.time / total;
+  const has = (v) => v !== null && v !== "" && v !== undefined && v !== "–";
+  const used = columns.filter((c) => rows.some((row) => has(row[c.field])));
+  const timed = rows.some((row) => row.time !== null);
+  return grid("Layers of the engine", used, rows, { sort: timed ? "time" : "place", descending: timed });
+}
+
+/** The types and formats of what a layer reads and writes. */
+function formats({ inputs, outputs }) {
+  const side = (tensors) => [...new Set(tensors.map((t) => [t.dtype, t.format].filter(Boolean).join(" ")).filter(Boolean))].join(", ");
+  const [from, to] = [side(inputs), side(outputs)];
+  return from || to ? `${from || "?"} → ${to || "?"}` : "";
+}
+
+function odd(result) {
+  const lists = [
+    ["Products in floating point between quantized ones", result.left_high, (name) => name],
+    ["Precision changes between products", result.precision_changes, (c) => `${c.from} (${c.from_precision || "?"}) → ${c.to} (${c.to_precision || "?"})`],
+    ["Q/DQ pairs that no quantized product reads", result.unread_qdq, (p) => `${p.node}, computed by ${p.layer}`],
+    ["Nodes that no layer computes", result.unmapped_nodes, (n) => `${n.name} (${n.op_type})`],
+  ].filter(([, found]) => found.length);
+  if (!lists.length) return [];
+  const entry = ([words, found, word]) =>
+    h("details", {}, h("summary", {}, `${words} (${found.length})`), h("ul", { class: "pins", tabindex: "0", "aria-label": words }, ...found.map((f) => h("li", {}, nameOf(word(f))))));
+  return [h("h2", {}, "What to look at"), ...lists.map(entry)];
+}
+
+function audit(found) {
+  if (!found) return [];
+  const rows = found.layers.map((a) => ({
+    name: a.name,
+    op: a.op_type,
+    requested: a.requested.toUpperCase(),
+    built: (a.built || "–").toUpperCase(),
+    verdict: a.verdict,
+    note: [a.note, a.advice].filter(Boolean).join(" "),
+    engine: a.engine_layer,
+  }));
+  const columns = [
+    { field: "name", title: "layer", kind: "text" },
+    { field: "op", title: "op", kind: "text" },
+    { field: "requested", title: "requested", kind: "text" },
+    { field: "built", title: "built", kind: "text" },
+    { field: "verdict", title: "verdict", kind: "text" },
+    { field: "note", title: "note", kind: "text" },
+    { field: "engine", title: "layer of the engine", kind: "text" },
+  ];
+  const words = found.passed ? "Every layer was built as planned." : `${counted(found.mismatches.length, "layer")} in another precision than planned.`;
+  return [h("h2", {}, "Requested and built precision"), h("p", { class: found.passed ? "good" : "bad" }, words), grid("Requested and built precision", columns, rows)];
+}
+
+function difference(diff) {
+  if (!diff) return [];
+  const side = (s) => (s ? [s.precision, s.tactic, s.time_ms === null ? "" : milliseconds(s.time_ms), s.layer].filter(Boolean).join(", ") : "–");
+  const rows = diff.changes.map((c) => ({ node: c.node, changed: c.changed.join(", "), before: side(c.before), after: side(c.after) }));
+  const columns = [
+    { field: "node", title: "node", kind: "text" },
+    { field: "changed", title: "changed", kind: "text" },
+    { field: "before", title: "here", kind: "text" },
+    { field: "after", title: "there", kind: "text" },
+  ];
+  return [
+    h("h2", {}, "Against ", nameOf(diff.other)),
+    h("p", {}, `${counted(diff.changes.length, "node")} of ${diff.compared_nodes} differ.`),
+    rows.length ? grid("Differences of the engines", columns, rows) : null,
+  ].filter(Boolean);
+}
+
+function events(found) {
+  if (!found.length) return [];
+  const entry = ({ kind, text }) => h("li", { class: kind === "error" ? "bad" : kind === "warning" ? "warn" : "" }, `${kind}: `, nameOf(text));
+  return [
+    h("details", {}, h("summary", {}, `While it was built (${found.length})`), h("ul", { class: "pins", tabindex: "0", "aria-label": "Build log" }, ...found.map(entry))),
+  ];
+}
