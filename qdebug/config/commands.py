@@ -68,6 +68,16 @@ class ShownWithLayers(ShownWithProgress):
     """Display options of `compare`."""
 
     top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 10
+    verbose: Annotated[
+        int,
+        Option(
+            "Say what is done, and show what the layers' errors consist of; -vv adds tracebacks to "
+            "errors.",
+            OUTPUT,
+            short="-v",
+            count=True,
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

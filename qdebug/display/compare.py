@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.display.engine import doubt, engine_blocks
-from qdebug.display.words import FP16_KERNELS, figure, in_decibels, number, printable
+from qdebug.display.words import FP16_KERNELS, figure, in_decibels, number, printable, share
 from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, Correspondence, LayerResult
@@ -22,6 +22,8 @@ _WITH_EFFECTS = tuple(m for m in LAYER_METRICS if m.column and m.name != "ref_am
 _MOST_REASONS = 3
 _MOST_OUTPUTS = 4
 _MOST_MISMATCHES = 10
+_LEAST_UNEXPLAINED = 0.001
+"""A smaller part of an error has no column."""
 
 
 def run_file_line(run_file: Path | None) -> Line:
@@ -32,8 +34,9 @@ def run_file_line(run_file: Path | None) -> Line:
     return Line(f"No run file was written ({keeps} keeps the evidence).", "muted")
 
 
-def view(result: CompareResult, *, top: int = 10) -> list[Block]:
-    """A comparison: facts, the `top` worst layers, the reasons, notes, the verdict."""
+def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> list[Block]:
+    """A comparison: facts, the `top` worst layers, the reasons, notes, the verdict; `detailed`
+    shows what the errors of these layers consist of."""
     shown = result.layers[:top]
     blocks: list[Block] = [
         Line(_title(result), "title"),
@@ -59,6 +62,8 @@ def view(result: CompareResult, *, top: int = 10) -> list[Block]:
     reasons = [*_engine_reasons(result), *_reasons(shown)]
     if reasons:
         blocks += [Line("Why", "title"), *reasons, Line()]
+    if detailed:
+        blocks += _parts(shown)
     if result.engine is not None:
         blocks += engine_blocks(result.engine, _MOST_MISMATCHES)
     blocks += notes((*result.notes, *_unlike(result)))
@@ -173,6 +178,36 @@ def _figure(metric: Metric) -> Callable[[LayerResult], str]:
         return figure(layer.figure(metric.name), metric.unit, 3)
 
     return cell
+
+
+def _parts(layers: Sequence[LayerResult]) -> list[Block]:
+    """What the errors at the layers' outputs consist of, as shares of each."""
+    found = [(x, x.error_parts) for x in layers if x.error_parts is not None]
+    if not found:
+        return []
+    unexplained = any((p.unexplained or 0) >= _LEAST_UNEXPLAINED * p.total for _, p in found)
+    shares = {
+        "inherited": "inherited",
+        "weights": "weights",
+        "clipping": "clipping",
+        "rounding": "rounding",
+        "interact.": "interaction",
+        **({"unexpl.": "unexplained"} if unexplained else {}),
+    }
+    samples = max(p.samples for _, p in found)
+    table = table_of(
+        found,
+        [
+            (Column("#", "number"), lambda x: str(x[0].rank)),
+            (Column("layer", "name"), lambda x: x[0].name),
+            *(
+                (Column(head, "number"), lambda x, part=part: share(x[1].share(part)))
+                for head, part in shares.items()
+            ),
+        ],
+    )
+    title = f"What the cumulative errors consist of, on {counted(samples, 'sample')}"
+    return [Line(title, "title"), table, Line()]
 
 
 def _style(layer: LayerResult) -> Style:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qdebug.measure.metrics import Metrics, metrics_of
+from qdebug.measure.parts import PartEnergies
 from qdebug.measure.sums import (
     ErrorSums,
     MeasureOptions,
@@ -91,6 +92,7 @@ class ErrorTotals:
         skipped: reference tensors that could not be compared, with the reason.
         local_samples: how many samples those batches held.
         sample_ratios: per sample, the largest Σerr²/Σref² among the rated outputs.
+        parts: what the errors of the layers' outputs consist of, over some of the batches.
     """
 
     tensors: dict[str, ErrorSums] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class ErrorTotals:
     skipped: dict[str, str] = field(default_factory=dict)
     local_samples: int = 0
     sample_ratios: tuple[float, ...] = ()
+    parts: dict[str, PartEnergies] = field(default_factory=dict)
 
     def add(self, other: ErrorTotals) -> None:
         """Add those of later batches. The ratios of samples are not kept."""
@@ -108,6 +111,9 @@ class ErrorTotals:
         for layer, energy in other.local.items():
             before = self.local.get(layer)
             self.local[layer] = energy if before is None else before.plus(energy)
+        for layer, parts in other.parts.items():
+            earlier = self.parts.get(layer)
+            self.parts[layer] = parts if earlier is None else earlier.plus(parts)
         self.skipped.update(other.skipped)
 
     def joined(self, other: ErrorTotals) -> ErrorTotals:
@@ -117,6 +123,7 @@ class ErrorTotals:
             {**self.local, **other.local},
             {**self.skipped, **other.skipped},
             max(self.local_samples, other.local_samples),
+            parts={**self.parts, **other.parts},
         )
 
     def metrics(self) -> dict[str, Metrics]:

@@ -12,6 +12,7 @@ from qdebug.measure.conditions import Checked
 from qdebug.measure.effect import Effect, EffectSummary
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import METRIC_NAMES, Metrics, sqnr_db
+from qdebug.measure.parts import ErrorParts
 from qdebug.results import Hidden, Inline, ModelRef, Result, from_json, in_json
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
@@ -67,6 +68,8 @@ class LayerResult:
             engine's: TensorRT's kernels are known to round as it was simulated; null otherwise.
         readers_sqnr_db: of a layer that holds NaN or Inf of its own, the lowest SQNR among the
             layers that read them, where all of those are finite; it then ranks by it.
+        error_parts: what its output's error in the simulation consists of; null for a layer that
+            could not be cut loose, and where values are not finite.
     """
 
     name: str
@@ -82,6 +85,7 @@ class LayerResult:
     readers_sqnr_db: float | None = None
     effect: Effect | None = None
     fp16_predicted: bool | None = None
+    error_parts: ErrorParts | None = None
 
     @property
     def output_share(self) -> float | None:

@@ -97,6 +97,7 @@ def test_keys_and_types(desk: Any) -> None:
         "readers_sqnr_db": (int, float, type(None)),
         "effect": (dict, type(None)),
         "fp16_predicted": (bool, type(None)),
+        "error_parts": (dict, type(None)),
         "harmless": bool,
     }
     for found in result["layers"]:

@@ -62,7 +62,13 @@ def result(
     return CompareResult(**{**values, **more})
 
 
-def show(found: CompareResult, *, width: int | None, run_file: Path | None = None) -> str:
+def show(
+    found: CompareResult,
+    *,
+    width: int | None,
+    run_file: Path | None = None,
+    detailed: bool = False,
+) -> str:
     """What is printed: on a terminal of `width` columns, or into a pipe when it is None."""
     file = io.StringIO()
     console = Console(
@@ -72,7 +78,7 @@ def show(found: CompareResult, *, width: int | None, run_file: Path | None = Non
         highlight=False,
         color_system="truecolor" if width else None,
     )
-    print_view(console, [*view(found), run_file_line(run_file)])
+    print_view(console, [*view(found, detailed=detailed), run_file_line(run_file)])
     return file.getvalue()
 
 

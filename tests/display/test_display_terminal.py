@@ -22,6 +22,7 @@ from qdebug.display.words import (
     printable,
     share,
 )
+from qdebug.measure.parts import ErrorParts
 
 ODD = (
     "[red]x[/red]",
@@ -230,3 +231,25 @@ def test_names_keep_what_tells_them_apart() -> None:
     assert shown(36, adds[0]) == ["/n/encoder/layer.1/attention/self/…"]  # op has its own column
     far = ["a" * 30 + "b" * 30 + x + "c" * 30 + y + "d" * 30 for x in "12" for y in "12"]
     assert len(set(shown(20, *far))) == 4
+
+
+def test_parts_of_errors_are_shown_in_detail_only(kit: Any, plain: Callable[[str], str]) -> None:
+    parts = ErrorParts(16, 0.01, 0.004, 0.001, 0.003, 0.0022, -0.0002, 0.0)
+    layers = [
+        dataclasses.replace(kit.layer("block/" * 12 + "conv"), error_parts=parts),
+        dataclasses.replace(kit.layer("float"), error_parts=ErrorParts(16, 0.02, 0.02)),
+        kit.layer("broken"),
+    ]
+    found = kit.result(layers)
+    assert "inherited" not in plain(kit.show(found, width=80))
+    shown = plain(kit.show(found, width=80, detailed=True)).splitlines()
+    (head,) = [k for k, line in enumerate(shown) if "inherited" in line]
+    assert shown[head].split()[2:] == ["inherited", "weights", "clipping", "rounding", "interact."]
+    assert shown[head + 1].split()[2:] == ["40%", "10%", "30%", "22%", "−2%"]
+    assert shown[head + 2].split() == ["2", "float", "100%", "–", "–", "–", "–"]
+    assert not shown[head + 3].strip()
+    doubtful = dataclasses.replace(parts, unexplained=0.005)
+    odd = kit.result([dataclasses.replace(layers[0], error_parts=doubtful)])
+    text = plain(kit.show(odd, width=80, detailed=True))
+    (row,) = [line for line in text.splitlines() if line.rstrip().endswith("50%")]
+    assert cell_len(row.rstrip()) <= 80 and "…" in row and "conv" in row

@@ -28,6 +28,8 @@ def evaluate(
     forced: Mapping[str, Any] | None = None,
     exact: Collection[str] = (),
     constants: Mapping[str, Any] | None = None,
+    *,
+    clips: bool = False,
 ) -> Values:
     """Every tensor of one execution.
 
@@ -35,6 +37,7 @@ def evaluate(
         forced: values that later nodes read in place of what was computed.
         exact: activations that are not rounded: names of what QuantizeLinear reads.
         constants: values in place of dequantized constants, by the name DequantizeLinear gives.
+        clips: those that are not rounded are clipped as quantizing would.
     """
     env: Values = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     env |= {n: np.asarray(v, np.float64) for n, v in feeds.items()}
@@ -51,7 +54,7 @@ def evaluate(
         else:
             found = OPERATORS[node.op_type](reads, given)
         if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") and node.input[0] in exact:
-            bare[node.output[0]] = reads[0]
+            bare[node.output[0]] = _clipped(reads, found) if clips else reads[0]
         outputs = found if isinstance(found, tuple) else (found,)
         if node.op_type.startswith(("QLinear", "QGemm")):
             values, codes = outputs
@@ -86,6 +89,14 @@ def _quantize(x: Any, scale: Any, zero: Any, axis: int = 1) -> Any:
 def _dequantize(q: Any, scale: Any, zero: Any = None, axis: int = 1) -> Any:
     shift = 0 if zero is None else _along(zero, q.ndim, axis).astype(np.float64)
     return (q.astype(np.float64) - shift) * _along(scale, q.ndim, axis).astype(np.float64)
+
+
+def _clipped(reads: list[Any], found: Any) -> Any:
+    """What QuantizeLinear or DynamicQuantizeLinear reads, within the range of its codes."""
+    codes, scale, zero = found if isinstance(found, tuple) else (found, reads[1], _opt(reads, 2))
+    low, high = RANGES[codes.dtype]
+    shift = 0.0 if zero is None else np.float64(zero)
+    return np.clip(reads[0], (low - shift) * np.float64(scale), (high - shift) * np.float64(scale))
 
 
 def _conv(x: Any, w: Any, b: Any, given: Mapping[str, Any]) -> Any:
@@ -190,6 +201,7 @@ OPERATORS: dict[str, Callable[[list[Any], Mapping[str, Any]], Any]] = {
     "Gemm": lambda r, g: _gemm(r[0], r[1], _opt(r, 2), g),
     "GlobalAveragePool": lambda r, _: r[0].mean((2, 3), keepdims=True),
     "Identity": lambda r, _: r[0],
+    "MatMul": lambda r, _: np.asarray(r[0], np.float64) @ np.asarray(r[1], np.float64),
     "MatMulInteger": lambda r, _: _integer(r[0], _opt(r, 2)) @ _integer(r[1], _opt(r, 3)),
     "Mul": lambda r, _: r[0].astype(np.float64) * r[1],
     "QGemm": _qgemm,
@@ -199,5 +211,6 @@ OPERATORS: dict[str, Callable[[list[Any], Mapping[str, Any]], Any]] = {
     "QuantizeLinear": lambda r, g: _quantize(r[0], r[1], _opt(r, 2), g.get("axis", 1)),
     "ReduceMean": _reduce_mean,
     "Relu": lambda r, _: np.maximum(r[0], 0),
+    "Transpose": lambda r, g: np.transpose(r[0], g["perm"]),
     "Reshape": lambda r, _: r[0].reshape([int(n) for n in r[1]]),
 }

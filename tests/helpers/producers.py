@@ -6,6 +6,7 @@ import copy
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,44 @@ def _judged_causes(
         if abs(weights - truly) > 0.15 and not (weights == 0 and truly < 0.25):
             wrong.append(f"{layer['name']}: weights {weights:.2f}, float64 {truly:.2f}")
     return wrong, judged
+
+
+def parts(
+    reference: onnx.ModelProto, quantized: onnx.ModelProto, images: Any, result: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """What the error of each layer that has `error_parts` consists of, in float64: noise powers by
+    layer and name, the interaction and the total among them."""
+    plain, rounded = run(reference, images), run(quantized, images)
+    matches = {x["tensor"]: (x["tensor"], None) for x in result["layers"]}
+    for m in (result["correspondence"] or {"matches": ()})["matches"]:
+        matches[m["tensor"]] = m["candidate"], CLIPS.get(m["transformation"])
+
+    def of(found: Mapping[str, Any], tensor: str) -> Any:
+        name, clip = matches[tensor]
+        values = found[name].reshape(plain[tensor].shape)
+        return np.clip(values, *clip) if clip else values
+
+    layers = [x for x in result["layers"] if x["error_parts"]]
+    last = {o.name for o in quantized.graph.output}
+    inner = [x["tensor"] for x in layers if matches[x["tensor"]][0] not in last]
+    truth = {matches[t][0]: plain[t] for t in inner}
+    given = {matches[t][0]: of(rounded, t) for t in inner}
+    constants = {t.name for t in quantized.graph.initializer}
+    every = [n.input[0] for n in quantized.graph.node if n.op_type.endswith("QuantizeLinear")]
+    bare = [t for t in every if t not in constants]
+    weights = run(quantized, images, forced=truth, exact=bare)
+    exact = run(quantized, images, forced=given, exact=bare)
+    clipped = run(quantized, images, forced=given, exact=bare, clips=True)
+    whole = run(quantized, images, forced=given)
+    shown = {}
+    for layer in layers:
+        t = layer["tensor"]
+        steps = [plain[t], *(of(f, t) for f in (weights, exact, clipped, whole, rounded))]
+        signal = np.square(plain[t]).sum()
+        found = [float(np.square(b - a).sum() / signal) for a, b in pairwise(steps)]
+        names = ("weights", "inherited", "clipping", "rounding", "unexplained")
+        powers = dict(zip(names, found, strict=True))
+        total = float(np.square(steps[-1] - steps[0]).sum() / signal)
+        interaction = total - sum(found)
+        shown[layer["name"]] = {**powers, "total": total, "interaction": interaction}
+    return shown

@@ -221,7 +221,7 @@ def _run(
     rated = any(sink.rates for sink in evidence)
     how: Any = {"local_samples": settings.local_samples, "stored": stored, "sinks": sinks}
     with ExitStack() as stack:
-        one = open_lockstep(stack, context, pair, tensors, rated=rated)
+        one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
         sizing = probe(one.reference, samples, settings.batch_size)
         subset = whole(sizing.samples)
         held = context.parallel.workers + 1
@@ -234,7 +234,7 @@ def _run(
         for sink in evidence:
             sink.start_group()
         with ExitStack() as stack:
-            one = open_lockstep(stack, context, pair, group, rated=rated)
+            one = open_lockstep(stack, context, pair, group, rated=rated, decomposed=True)
             total = total.joined(one.run(subset, context, **how))
         not_float += one.not_float
     return total, not_float

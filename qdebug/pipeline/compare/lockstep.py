@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from qdebug.measure.sums import MeasureOptions
 from qdebug.model.layers import Layer
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.compare.decompose import MOST_SAMPLES, PartsSink, decomposition
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import Run, Sink, evaluate, open_all, run_of
 from qdebug.plan.pair import ModelPair
@@ -51,6 +53,8 @@ class Lockstep:
         comparison: cumulative and local errors.
         clipped: of the inputs, beyond which magnitude the Q/DQ pairs that read them clip.
         not_float: tensors of the group that cannot be compared.
+        parts: makes the sink that decomposes the errors of the batches with these indices; None
+            where they are not decomposed.
     """
 
     reference: Session
@@ -59,6 +63,7 @@ class Lockstep:
     comparison: Comparison
     clipped: Mapping[str, MeasureOptions]
     not_float: tuple[str, ...]
+    parts: Callable[[Collection[int]], PartsSink] | None = None
 
     def run(
         self,
@@ -84,8 +89,8 @@ class Lockstep:
         """
         total = len(subset.batches)
         wanted = total if local_samples is None else -(-local_samples // subset.samples.batch_size)
-        spread = _spread(total, wanted)
-        due = {subset.batches[i].index for i in spread}
+        local_batches = [subset.batches[i] for i in sorted(_spread(total, wanted))]
+        due = {batch.index for batch in local_batches}
         runs: dict[str, Run] = {REFERENCE: self._reference(stored), CANDIDATE: self.candidate}
         if self.local is not None:
             local = self.local
@@ -94,8 +99,18 @@ class Lockstep:
             CUMULATIVE: self.comparison,
             _INPUTS: Comparison(FEEDS, FEEDS, tuple(self.clipped), self.clipped),
         }
+        parts = self._parts_sink(local_batches, -(-MOST_SAMPLES // subset.samples.batch_size))
+        sinks = [*sinks, *([parts] if parts else [])]
         errors = evaluate(subset, runs, comparisons, context, sinks=sinks, stage=stage)
+        if parts:
+            errors[CUMULATIVE].parts = parts.parts
         return errors[CUMULATIVE].joined(errors[_INPUTS])
+
+    def _parts_sink(self, batches: Sequence[Batch], wanted: int) -> PartsSink | None:
+        """The sink for about `wanted` of the batches that have local errors."""
+        if self.parts is None:
+            return None
+        return self.parts([batches[i].index for i in _spread(len(batches), wanted)])
 
     def _reference(self, stored: StoredReference | None) -> Run:
         names = list(self.reference.dtypes)
@@ -108,12 +123,19 @@ class Lockstep:
 
 
 def open_lockstep(
-    stack: ExitStack, context: Context, pair: ModelPair, tensors: Sequence[str], *, rated: bool
+    stack: ExitStack,
+    context: Context,
+    pair: ModelPair,
+    tensors: Sequence[str],
+    *,
+    rated: bool,
+    decomposed: bool = False,
 ) -> Lockstep:
     """Open the sessions for one group of tensors; `stack` closes them.
 
     `rated` asks for the errors of every sample's outputs, by which the worst ones are kept: then
     the outputs are compared with every group, so that all groups keep the same samples.
+    `decomposed` asks for the parts of the layers' errors.
     """
     group = set(tensors)
     finals = [t for t in pair.reference.outputs if t in pair.tensors] if rated else []
@@ -125,13 +147,18 @@ def open_lockstep(
         if layer.output in group and pair.precisions[layer.name] is not Precision.FP32
     ]
     cut = cut_layers(pair.reference, pair.candidate, wanted)
-    fed = (t for t in (cut.inputs if cut else ()) if t in pair.reference.producers)
+    shown = [t for t in (cut.inputs if cut else ()) if t in pair.reference.producers]
+    shown = list(dict.fromkeys([*tensors, *shown]))
+    plan = decomposition(pair, group, cut) if decomposed else None
+    both = [t for t in shown if t in pair.tensors] if plan else tensors
     models = [
-        (context.backend, pair.reference.proto, list(dict.fromkeys([*tensors, *fed]))),
-        (context.simulation, pair.candidate.proto, [pair.tensors[t] for t in tensors]),
+        (context.backend, pair.reference.proto, shown),
+        (context.simulation, pair.candidate.proto, [pair.tensors[t] for t in both]),
     ]
     if cut:
         models.append((context.simulation, cut.proto, []))
+    if plan and plan.unrounded:
+        models.append((context.backend, plan.unrounded.proto, []))
     reference, candidate, *local = open_all(stack, models)
     floats = tuple(t for t in tensors if _is_float(pair, t, reference, candidate))
     cut_outputs = cut.outputs if cut else {}
@@ -149,6 +176,7 @@ def open_lockstep(
         comparison=comparison,
         clipped={t: _clipping(grid) for t, grid in pair.grids.items() if t in inputs},
         not_float=tuple(t for t in tensors if t not in floats),
+        parts=partial(PartsSink, plan, CUMULATIVE, local) if plan else None,
     )
 
 

@@ -208,6 +208,7 @@ def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerRe
     clipped = [_clipped(errors, t) for t in layer.quantized_inputs]
     measured = [c for c in clipped if c is not None]
     is_int8 = pair.precisions[layer.name] is Precision.INT8
+    parts = errors.parts.get(layer.name)
     return LayerResult(
         name=layer.name,
         op_type=layer.op_type,
@@ -217,6 +218,7 @@ def _layer_result(pair: ModelPair, errors: ErrorTotals, layer: Layer) -> LayerRe
         metrics=metrics_of(sums),
         local_sqnr_db=local,
         input_clipped_fraction=max(measured) if measured and is_int8 else None,
+        error_parts=parts.noise() if parts else None,
     )
 
 

@@ -29,11 +29,13 @@ class LocalGraph:
         proto: the graph; its inputs are tensors of the reference, under their own names.
         outputs: layer name -> the graph output that holds the layer's result.
         originals: tensor that a layer computes here -> its name in the lowered model.
+        reads: layer name -> the reference tensors to feed that its result depends on.
     """
 
     proto: onnx.ModelProto
     outputs: Mapping[str, str]
     originals: Mapping[str, str]
+    reads: Mapping[str, frozenset[str]]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -57,9 +59,8 @@ def cut_layers(reference: Graph, lowered: Graph, layers: Iterable[Layer]) -> Loc
             outputs[layer.name] = output
     if not outputs:
         return None
-    return LocalGraph(
-        check(cutter.finish(), "the graph of isolated layers"), outputs, cutter.originals
-    )
+    proto = check(cutter.finish(), "the graph of isolated layers")
+    return LocalGraph(proto, outputs, cutter.originals, cutter.reads)
 
 
 @dataclass
@@ -139,6 +140,7 @@ class _Cutter:
         self._halves: dict[str, str] = {}
         self._outputs: dict[str, str] = {}
         self.originals: dict[str, str] = {}
+        self.reads: dict[str, frozenset[str]] = {}
 
     def add(self, layer: Layer) -> str | None:
         """Add `layer`; return the name of its output, or None where it cannot be isolated."""
@@ -161,6 +163,7 @@ class _Cutter:
             self._emit(self.lowered.protos[name], renamed)
         output = renamed[layer.output]
         self._outputs[output] = layer.output
+        self.reads[layer.name] = frozenset(branch.leaves.values())
         return output
 
     def finish(self) -> onnx.ModelProto:
