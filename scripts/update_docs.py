@@ -72,7 +72,7 @@ def draw_demo(target: Path) -> None:
     )
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     first = next(i for i, line in enumerate(lines) if "Why" in line)
-    end = next(i for i in range(first + 2, len(lines)) if "/conv/" in lines[i])
+    end = next(i for i in range(first + 2, len(lines)) if "/conv/" in lines[i] or not lines[i])
     shown = Console(record=True, width=PICTURE_COLUMNS, file=io.StringIO(), force_terminal=True)
     shown.print(Text("$ qdebug " + " ".join(demo_command()), style="bold green"))
     for line in lines[:end]:

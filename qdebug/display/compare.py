@@ -8,10 +8,20 @@ from pathlib import Path
 
 from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.display.engine import doubt, engine_blocks
-from qdebug.display.words import FP16_KERNELS, figure, in_decibels, number, printable, share
+from qdebug.display.summary import precisions, sentence
+from qdebug.display.words import (
+    FP16_KERNELS,
+    figure,
+    first_names,
+    in_decibels,
+    number,
+    printable,
+    share,
+)
 from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, Correspondence, LayerResult
+from qdebug.types import Fp16Kernels
 from qdebug.wording import counted, option
 
 _AT_OUTPUTS = ("output_share", "alone_sqnr_db")
@@ -35,12 +45,15 @@ def run_file_line(run_file: Path | None) -> Line:
 
 
 def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> list[Block]:
-    """A comparison: facts, the `top` worst layers, the reasons, notes, the verdict; `detailed`
-    shows what the errors of these layers consist of."""
+    """A comparison: what its leading layers cost together, facts, the `top` worst layers, the
+    reasons, notes, the verdict. `detailed` adds facts about how it was compared, and what the
+    errors of these layers consist of."""
     shown = result.layers[:top]
+    opening = sentence(result)
     blocks: list[Block] = [
+        *([Line(opening, "strong"), Line()] if opening else []),
         Line(_title(result), "title"),
-        Facts(tuple(_facts(result))),
+        Facts(tuple(_facts(result, detailed))),
         Line(),
         Line(_layers_title(result, len(shown)), "title"),
         table_of(
@@ -59,7 +72,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
         ),
         Line(),
     ]
-    reasons = [*_engine_reasons(result), *_reasons(shown)]
+    reasons = [*_engine_reasons(result), *_reasons(shown, detailed)]
     if reasons:
         blocks += [Line("Why", "title"), *reasons, Line()]
     if detailed:
@@ -76,19 +89,12 @@ def _title(result: CompareResult) -> str:
     engine = result.engine
     how = f"on {engine.library}" if engine and engine.executed else "simulated on ONNX Runtime"
     return (
-        f"{printable(result.model.name)}: {_precision(result)} {how} against FP32, "
+        f"{printable(result.model.name)}: {precisions(result)} {how} against FP32, "
         f"{counted(result.samples, 'sample')}"
     )
 
 
-def _precision(result: CompareResult) -> str:
-    """The precisions that layers run in, the plan's own first."""
-    used = {str(layer.precision) for layer in result.layers}
-    others = sorted(used - {result.precision, "fp32"})
-    return " + ".join(p.upper() for p in [result.precision, *others])
-
-
-def _facts(result: CompareResult) -> Iterator[tuple[str, str]]:
+def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
     if result.metric:
         metric = result.metric
         change = metric.candidate - metric.reference
@@ -96,25 +102,36 @@ def _facts(result: CompareResult) -> Iterator[tuple[str, str]]:
         yield printable(metric.name), text
     for output in result.outputs[:_MOST_OUTPUTS]:
         yield f"output {printable(output.name)}", _metrics_text(output.metrics)
-    if result.first_divergence:
-        first = result.first_divergence
-        where = printable(first.layer or first.tensor)
-        yield f"first under {first.threshold_db:g} dB", f"{where} ({in_decibels(first.sqnr_db)})"
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
     if broken:
         text = f"{counted(len(broken), 'tensor')}, first in {printable(broken[0].name)}"
         yield "NaN or Inf", text
+    yield from (fact for fact, as_usual in _how(result) if detailed or not as_usual)
+
+
+def _how(result: CompareResult) -> Iterator[tuple[tuple[str, str], bool]]:
+    """Facts about how it was compared, each with whether it is as usual."""
+    if (first := result.first_divergence) is not None:
+        where = printable(first.layer or first.tensor)
+        name = f"first under {first.threshold_db:g} dB"
+        yield (name, f"{where} ({in_decibels(first.sqnr_db)})"), result.summary is not None
     if result.fp16_kernels is not None:
-        yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
+        usual = result.fp16_kernels is Fp16Kernels.TENSORRT
+        yield ("FP16 layers", FP16_KERNELS[result.fp16_kernels]), usual
     if (covered := result.fp16_coverage) is not None:
         share = f"{covered.predicted} of {counted(covered.layers, 'layer')} in FP16"
-        yield "predicted", f"the error of {share}: how TensorRT's kernels round them is known"
-    if result.correspondence is not None:
-        yield "matched", _matched(result.correspondence)
+        text = f"the error of {share}: how TensorRT's kernels round them is known"
+        yield ("predicted", text), covered.predicted == covered.layers
+    if (matched := result.correspondence) is not None:
+        yield (
+            ("matched", _matched(matched)),
+            not matched.unmatched and all(m.proven for m in matched.matches),
+        )
     text = f"{counted(len(result.tensors), 'tensor')} of {counted(len(result.layers), 'layer')}"
     skipped = sum(1 for s in result.skipped if s.reason != "not floating point")
-    yield "compared", text + (f"; {skipped} skipped (the JSON says why)" if skipped else "")
+    text += f"; {skipped} skipped (the JSON says why)" if skipped else ""
+    yield ("compared", text), not skipped
 
 
 def _matched(found: Correspondence) -> str:
@@ -215,17 +232,22 @@ def _style(layer: LayerResult) -> Style:
     return "worst" if wrong else ""
 
 
-def _reasons(layers: Sequence[LayerResult]) -> Iterator[Line]:
-    """The main cause of each of the worst layers; the same remedy for the same cause only once."""
+def _reasons(layers: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
+    """The main cause of each of the worst layers; the same remedy only once, and the evidence of
+    the same cause where it is `detailed`."""
     said: set[str] = set()
     own = [
         (layer, [c for c in layer.causes if c.label not in ENGINE_LABELS])
         for layer in layers
         if not layer.harmless
     ]
-    for layer, causes in [entry for entry in own if entry[1]][:_MOST_REASONS]:
-        cause = causes[0]
-        yield Line(printable(layer.name), indent=2)
+    main = [(layer, causes[0]) for layer, causes in own if causes][:_MOST_REASONS]
+    for layer, cause in main:
+        alike = [x for x, c in main if (c.label, c.remedy) == (cause.label, cause.remedy)]
+        if layer is not alike[0] and not detailed:
+            continue
+        names = [layer.name] if detailed else [x.name for x in alike]
+        yield Line(first_names(names, None), indent=2)
         yield Line(f"{cause}: {printable(cause.evidence)}.", indent=4)
         if cause.remedy not in said:
             yield Line(cause.remedy, "fine", 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -29,14 +29,29 @@ def shorten_names(names: Sequence[str], width: int, endings: Sequence[str] = ())
     """
     ending_of = dict(zip(names, endings, strict=True)) if endings else {}
     shown = {name: _usual(name, ending_of.get(name, ""), width) for name in names}
-    alike: dict[str, list[str]] = {}
-    for name, short in shown.items():
-        alike.setdefault(short, []).append(name)
-    for group in alike.values():
-        if len(group) > 1:
-            others = {short for name, short in shown.items() if name not in group}
-            shown.update(zip(group, _apart(group, width, others), strict=True))
+    for group in _alike(shown):  # by their endings only, perhaps
+        shown.update({name: tail(name, width) for name in group})
+    for group in _alike(shown):
+        shown |= _apart(group, width, _others(shown, group)) or {}
+    rest = [name for group in _alike(shown) for name in group]
+    if rest:
+        others = _others(shown, rest)
+        shown |= _apart(rest, width, others) or _numbered(rest, width, others)
     return [shown[name] for name in names]
+
+
+def _alike(shown: Mapping[str, str]) -> list[list[str]]:
+    """The groups of names that are shown alike."""
+    groups: dict[str, list[str]] = {}
+    for name, short in shown.items():
+        groups.setdefault(short, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _others(shown: Mapping[str, str], group: Sequence[str]) -> set[str]:
+    """What the names that are not in `group` are shown as."""
+    chosen = set(group)
+    return {short for name, short in shown.items() if name not in chosen}
 
 
 def _usual(name: str, ending: str, width: int) -> str:
@@ -46,8 +61,9 @@ def _usual(name: str, ending: str, width: int) -> str:
     return tail(name, width)
 
 
-def _apart(group: Sequence[str], width: int, others: set[str]) -> list[str]:
-    """The names of `group`, which are too long and end alike, each different and none in `others`.
+def _apart(group: Sequence[str], width: int, others: set[str]) -> dict[str, str] | None:
+    """The names of `group`, which are too long and end alike, each different and none in `others`;
+    None where they differ in places too far apart to be shown at once.
 
     Of their common beginning little or nothing stays; then as much as tells them apart, and as much
     of the end as there is room for.
@@ -58,10 +74,22 @@ def _apart(group: Sequence[str], width: int, others: set[str]) -> list[str]:
             ending = width - 2 - head
             found = [f"…{_ends(text, head, ending)}" for text in rest]
             if len({*found, *others}) == len(found) + len(others):
-                return found
-    # They differ in places too far apart to be shown at once.
-    numbers = [f"…#{k}" for k in range(1, len(group) + 1)]
-    return [shorten(n, width - len(k)) + k for n, k in zip(group, numbers, strict=True)]
+                return dict(zip(group, found, strict=True))
+    return None
+
+
+def _numbered(group: Sequence[str], width: int, others: set[str]) -> dict[str, str]:
+    """The names of `group`, each with a number, and none in `others`."""
+    found: dict[str, str] = {}
+    number = 0
+    for name in group:
+        short = None
+        while short is None or short in others:
+            number += 1
+            mark = f"…#{number}"
+            short = shorten(name, width - len(mark)) + mark
+        found[name] = short
+    return found
 
 
 def _starts(group: Sequence[str]) -> Iterator[int]:

@@ -232,9 +232,16 @@ def rank_key(effect: Effect, noise: float) -> tuple[float, float]:
     if effect.gain == math.inf:
         return (0.0, 0.0)
     alone, share = effect.alone or 0.0, effect.output_share
-    if math.isinf(alone) or (alone >= noise > 0 and (share is None or share < _MASKED)):
+    if is_masked(effect, noise):
         return (1.0, -alone)
     return (2.0, -alone if share is None else -share)
+
+
+def is_masked(effect: Effect, noise: float) -> bool:
+    """Whether the layer does as much harm alone as all together, and yet pinning it gives little:
+    another does the same harm."""
+    alone, share = effect.alone or 0.0, effect.output_share
+    return math.isinf(alone) or (alone >= noise > 0 and (share is None or share < _MASKED))
 
 
 def certain_ranks(ranked: Sequence[Effect], noise: float) -> int:

@@ -13,7 +13,8 @@ from qdebug.measure.effect import Effect, EffectSummary
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import METRIC_NAMES, Metrics, sqnr_db
 from qdebug.measure.parts import ErrorParts
-from qdebug.results import Hidden, Inline, ModelRef, Result, from_json, in_json
+from qdebug.measure.summary import Summary
+from qdebug.results import Hidden, Inline, ModelRef, Result, display, from_json, in_json
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
@@ -116,6 +117,12 @@ class LayerResult:
         )
 
     @property
+    def overflows(self) -> bool:
+        """It makes NaN or Inf of what the reference gives it, which is no harmless mask."""
+        local = self.local_sqnr_db
+        return local is not None and math.isnan(local) and not self.harmless
+
+    @property
     @in_json
     def harmless(self) -> bool:
         """It overflows, and the layers that read it show nothing of that: a mask of -Inf."""
@@ -213,6 +220,8 @@ class CompareResult(Result):
         skipped: tensors that have no error, and why.
         correspondence: how the tensors were matched; null where one model was made from the other.
         effect: how the layers' effects at the outputs were measured; null where they were not.
+        summary: what the leading layers cost together, in the simulation; null where that was not
+            measured.
         engine: what is known of the engine; null where none was built.
         run_file: the file that was written; None for none.
     """
@@ -233,6 +242,7 @@ class CompareResult(Result):
     tensors: tuple[TensorResult, ...]
     first_divergence: Divergence | None
     effect: EffectSummary | None = None
+    summary: Summary | None = None
     skipped: tuple[Skipped, ...]
     correspondence: Correspondence | None = None
     notes: tuple[str, ...] = ()
@@ -266,8 +276,11 @@ class CompareResult(Result):
         return Fp16Coverage(len(known), sum(known)) if known else None
 
     def headline(self) -> str:
-        """The model, how many layers, the worst one, and whether the gate held."""
+        """The model, how many layers, what its report opens with (where that was not measured,
+        the worst layer), and whether the gate held."""
         worst = f", worst {self.layers[0]}" if self.layers else ""
+        if self.summary is not None:
+            worst = f": {display('summary').sentence(self).removesuffix('.')}"
         judged = f", {'passed' if self.passed else 'FAILED'}" if self.conditions else ""
         return (
             f"{self.model.name} in {self.precision} on {self.backend}: {len(self.layers)} layers"

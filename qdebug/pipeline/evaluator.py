@@ -7,6 +7,7 @@ totals (outputs for a metric, activations for a run file) is taken by sinks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -156,17 +157,25 @@ class OutputKeeper:
     """A sink that keeps some tensors of one run, the final outputs mostly, for a metric.
 
     Attributes:
+        room: for so many bytes; where that is exceeded, nothing is kept.
         by_batch: what was kept of each batch, in order.
     """
 
     run: str
     outputs: Sequence[str]
+    room: float = math.inf
     by_batch: dict[Batch, Tensors] = field(default_factory=dict)
 
     def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         """See Sink."""
         found = executed.of(self.run)
-        self.by_batch[executed.batch] = {t: found[t] for t in self.outputs if t in found}
+        kept = {t: found[t] for t in self.outputs if t in found}
+        if executed.batch not in self.by_batch:
+            self.room -= sum(array.nbytes for array in kept.values())
+        if self.room >= 0:
+            self.by_batch[executed.batch] = kept
+        else:
+            self.by_batch.clear()
 
     def joined(self, batches: Sequence[Batch] | None = None) -> dict[str, Array]:
         """The tensors of all batches, or of some of them, [samples, …].

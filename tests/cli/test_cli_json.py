@@ -66,6 +66,7 @@ def test_keys_and_types(desk: Any) -> None:
             "first_divergence": (dict, type(None)),
             "skipped": list,
             "effect": dict,
+            "summary": dict,
             "correspondence": type(None),
             "notes": list,
             "timings_s": dict,

@@ -216,6 +216,51 @@ def test_different_names_stay_different(
         assert short == name or cell_len(name) > width
 
 
+PARTS = (
+    *(
+        "model",
+        "encoder",
+        "layer.0",
+        "layer.1",
+        "layer.10",
+        "layer.11",
+        "attention",
+        "self",
+        "query",
+    ),
+    *("key", "MatMul", "MatMul_1", "Add", "…", "#1", "…#1", "层"),
+)
+PATHS = st.lists(st.sampled_from(PARTS), min_size=1, max_size=9).map("/".join)
+OPERATORS = st.sampled_from(["MatMul", "Add", "Conv", ""])
+
+
+@given(
+    st.lists(st.tuples(PATHS, OPERATORS), min_size=2, max_size=30, unique_by=lambda row: row[0]),
+    st.integers(12, 50),
+)
+def test_exported_names_with_operators_stay_different(
+    rows: list[tuple[str, str]], width: int
+) -> None:
+    shown = shorten_names([name for name, _ in rows], width, [op for _, op in rows])
+    assert len(set(shown)) == len(rows)
+    for (name, _), short in zip(rows, shown, strict=True):
+        assert cell_len(short) <= width
+        assert short == name or cell_len(name) > width
+
+
+@pytest.mark.parametrize("width", [12, 22, 32, 43])
+def test_the_projections_of_a_deep_encoder_stay_different(width: int) -> None:
+    rows = [
+        (f"/model/encoder/layer.{i}/attention/self/{part}/{op}", op)
+        for i in range(24)
+        for part in ("query", "key", "value")
+        for op in ("MatMul", "Add")
+    ]
+    shown = shorten_names([name for name, _ in rows], width, [op for _, op in rows])
+    assert len(set(shown)) == len(rows)
+    assert not (width > 20 and any("#" in short for short in shown))
+
+
 def test_names_keep_what_tells_them_apart() -> None:
     def shown(width: int, *names: str) -> list[str]:
         return shorten_names(names, width, ["Add"] * len(names))

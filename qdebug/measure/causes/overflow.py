@@ -12,6 +12,7 @@ from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.types import Precision
 
+FP16_OVERFLOW = "fp16-overflow"
 HALF_MAX = 65504.0
 """The largest number of FP16."""
 _NO_VALUES = ("Shape", "Size")
@@ -87,15 +88,15 @@ def pinned_together(
     Args:
         largest: magnitudes in FP32, by tensor.
     """
-    group = _group(pair, name, largest)
+    group = overflow_group(pair, name, largest)
     if len(group) < 2:
         return tuple(causes)
     names = ", ".join(f"'{x}'" for x in group)
     remedy = f"Keep {names} in FP32 together, or scale what they read down."
-    return tuple(replace(c, remedy=remedy) if c.label == "fp16-overflow" else c for c in causes)
+    return tuple(replace(c, remedy=remedy) if c.label == FP16_OVERFLOW else c for c in causes)
 
 
-def _group(pair: ModelPair, name: str, largest: Mapping[str, float]) -> list[str]:
+def overflow_group(pair: ModelPair, name: str, largest: Mapping[str, float]) -> list[str]:
     """The FP16 layers joined to `name` by tensors that FP16 cannot hold, in execution order."""
     graph, found, waiting = pair.reference, {name}, [name]
     while waiting:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.measure.causes.calibration import WIDE, RangeFit
-from qdebug.measure.causes.overflow import HALF_MAX
+from qdebug.measure.causes.overflow import FP16_OVERFLOW, HALF_MAX
 from qdebug.measure.result import Cause
 from qdebug.plan.quantize import MASK
 from qdebug.wording import option
 
+ACCUMULATION = "accumulation"
 LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
 _HALF_TINY = 2.0**-14
@@ -144,7 +145,7 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
         # Where it does not (a Sigmoid or a Clip reads Inf as a large value), `sums` was measured.
         causes.append(
             Cause(
-                "fp16-overflow",
+                FP16_OVERFLOW,
                 1.0 - sums,
                 f"values reach {largest:.3g}, FP16's maximum is {HALF_MAX:.0f}",
                 "Keep the layer in FP32, or scale what it reads down.",
@@ -181,7 +182,7 @@ def harmless_cause(largest: float, readers_db: float) -> Cause:
         readers_db: the lowest SQNR among the layers that read it.
     """
     return Cause(
-        "fp16-overflow",
+        FP16_OVERFLOW,
         1.0,
         f"values reach {largest:.3g}, FP16's maximum is {HALF_MAX:.0f}; harmless: every layer "
         f"that reads them is finite, at {readers_db:.1f} dB or better",
@@ -210,7 +211,7 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
             "Pin the layers that feed it: it amplifies a small error.",
         )
     return Cause(
-        "accumulation",
+        ACCUMULATION,
         share,
         f"{100 * share:.3g}% of the error at its output comes in with what it reads",
         "Look at the layers before it; pinning this one changes little.",

@@ -47,6 +47,7 @@ from qdebug.pipeline.compare.run_file import (
     reuse_notes,
     stored_rows,
 )
+from qdebug.pipeline.compare.summary import with_summary
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import measure_effects
 from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
@@ -66,6 +67,9 @@ from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
+
+_OUTPUTS_SHARE = 1 / 8
+"""Of the memory budget, for the FP32 outputs: kept, FP32 need not run once more."""
 
 
 def compare(
@@ -102,25 +106,20 @@ def compare(
         key = reference_key(pair, samples) if writer or stored else ""
         rows = stored_rows(stored, key)
         evidence = _evidence(writer, keep, pair)
-        both = {*pair.tensors, *pair.candidate.outputs}
-        outputs = [t for t in pair.reference.outputs if t in both]
-        kept = [OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE)]
+        kept = _keepers(settings, gate, pair)
         flips = FlipSink(pair)
-        sinks: list[Sink] = [
-            flips,
-            *([evidence] if evidence else []),
-            *(kept if gate.metric else []),
-        ]
+        sinks: list[Sink] = [flips, *([evidence] if evidence else []), *kept]
         errors, not_float = _run(settings, context, pair, samples, rows, sinks)
         task, failure = None, None
         if gate.metric is not None:
             try:
-                task = task_result(gate.metric, samples, *kept)
+                task = task_result(gate.metric, samples, kept[0], kept[1])
             except MetricError as error:  # to be raised when everything else is safe on disk
                 failure = error
         result = _result(settings, pair, samples, errors, not_float, task)
         result = _with_effects(context, pair, samples, result, gate, settings)
         result = _explained(context, pair, samples, result, flips)
+        result = _summarized(context, pair, samples, result, gate, kept[0])
         if engine is not None:
             result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
         result = replace(
@@ -142,6 +141,15 @@ def compare(
     if failure is not None:
         _raise_after_writing(failure, run_file)
     return replace(result, run_file=run_file)
+
+
+def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> list[OutputKeeper]:
+    """What keeps the outputs of both runs for the metric; without one FP32's, where they fit."""
+    both = {*pair.tensors, *pair.candidate.outputs}
+    outputs = [t for t in pair.reference.outputs if t in both]
+    if gate.metric is not None:
+        return [OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE)]
+    return [OutputKeeper(REFERENCE, outputs, settings.memory_budget * _OUTPUTS_SHARE)]
 
 
 def _saved_plan(settings: CompareSettings, pair: ModelPair) -> str:
@@ -300,7 +308,10 @@ def _with_effects(
         layers=layers,
         effect=found.summary if found else None,
         conditions=conditions,
-        notes=(*result.notes, *((*found.notes, *effect_notes(found.summary)) if found else ())),
+        notes=(
+            *result.notes,
+            *((*found.notes, *effect_notes(found.summary, layers)) if found else ()),
+        ),
     )
 
 
@@ -311,6 +322,20 @@ def _explained(
     batches = list(samples.batches())
     layers = diagnosed(context, pair, samples, batches, result.layers, result.tensors)
     return with_flips(replace(result, layers=layers), pair, flips.found)
+
+
+def _summarized(
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    result: CompareResult,
+    gate: Gate,
+    reference: OutputKeeper,
+) -> CompareResult:
+    """`result` with what its leading layers cost together."""
+    # A metric that raised on all samples is not asked again.
+    metric = gate.metric if result.metric else None
+    return with_summary(context, pair, reference, result, samples, metric)
 
 
 def _precision(pair: ModelPair) -> str:

@@ -54,18 +54,24 @@ def ranked_by_effect(
     layers: Sequence[LayerResult], effects: Mapping[str, Effect], noise: float
 ) -> tuple[LayerResult, ...]:
     """`layers` with their effects, the costliest at the outputs first; those without an effect
-    follow in the order they had. `noise` is that of the outputs."""
+    follow in the order they had. `noise` is that of the outputs.
+
+    An overflow is handed from layer to layer, so that pinning any one of them gains nothing. Those
+    that alone cost more than any layer without an overflow gains stand before these.
+    """
+    known = [replace(x, effect=effects.get(x.name)) for x in layers]
+    gains = [x.effect.gain or 0.0 for x in known if x.effect and not x.overflows]
+    most = max(gains, default=0.0)
 
     def key(layer: LayerResult) -> tuple[int, tuple[float, float], int]:
         effect = layer.effect
-        return (
-            (1, (0.0, 0.0), layer.rank)
-            if effect is None
-            else (0, rank_key(effect, noise), layer.rank)
-        )
+        if effect is None:
+            return (1, (0.0, 0.0), layer.rank)
+        alone = effect.alone or 0.0
+        handed_on = layer.overflows and alone > most and effect.gain != math.inf
+        return (0, (1.0, -alone) if handed_on else rank_key(effect, noise), layer.rank)
 
-    found = sorted((replace(x, effect=effects.get(x.name)) for x in layers), key=key)
-    return tuple(replace(layer, rank=i) for i, layer in enumerate(found, start=1))
+    return tuple(replace(x, rank=i) for i, x in enumerate(sorted(known, key=key), start=1))
 
 
 def with_predictions(
@@ -104,8 +110,8 @@ def first_divergence(
     return None
 
 
-def effect_notes(summary: EffectSummary) -> tuple[str, ...]:
-    """What the reader must know of the effects."""
+def effect_notes(summary: EffectSummary, layers: Sequence[LayerResult]) -> tuple[str, ...]:
+    """What the reader must know of the effects of `layers`, the costliest first."""
     if not summary.noise:
         return ()
     exact = option("effect", "exact")
@@ -115,7 +121,8 @@ def effect_notes(summary: EffectSummary) -> tuple[str, ...]:
             f"{summary.of_layers - summary.layers} of {summary.of_layers} layers were measured "
             f"alone only; {exact} leaves out every one that the simulation can."
         )
-    if not summary.certain_ranks and summary.of_layers > 1:
+    by_share = not (layers and layers[0].overflows)
+    if by_share and not summary.certain_ranks and summary.of_layers > 1:
         notes.append(
             f"Which layer costs most is not certain on {summary.samples} samples: the first two "
             f"differ by less than the standard error. {exact} measures on all samples."

@@ -92,4 +92,4 @@ def test_results_say_of_how_many_layers() -> None:
 
 
 def _facts_of(found: qdebug.CompareResult) -> tuple[tuple[str, str], ...]:
-    return next(block.rows for block in view(found) if isinstance(block, Facts))
+    return next(block.rows for block in view(found, detailed=True) if isinstance(block, Facts))

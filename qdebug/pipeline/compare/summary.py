@@ -1,0 +1,207 @@
+"""Measure what the layers that cost most cost together: one further run keeps them in FP32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from qdebug.errors import BackendError, MetricError, ModelError
+from qdebug.measure.causes.overflow import overflow_group
+from qdebug.measure.causes.quantization import ACCUMULATION
+from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison
+from qdebug.measure.effect import is_masked
+from qdebug.measure.metrics import sqnr_db
+from qdebug.measure.result import CompareResult, LayerResult
+from qdebug.measure.summary import (
+    RELEVANT_DB,
+    RestoredMetric,
+    Summary,
+    common_cause,
+    joint_share,
+    leading,
+)
+from qdebug.measure.task import TaskMetric
+from qdebug.model.samples import Samples
+from qdebug.model.samples.subset import SampleSubset, whole
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.evaluator import (
+    MetricEvaluator,
+    OutputKeeper,
+    Run,
+    evaluate,
+    run_of,
+)
+from qdebug.pipeline.leave_out import Opened, candidates_of
+from qdebug.plan.pair import ModelPair
+from qdebug.run.sizing import probe
+
+
+def with_summary(
+    context: Context,
+    pair: ModelPair,
+    reference: OutputKeeper,
+    result: CompareResult,
+    samples: Samples,
+    metric: TaskMetric | None = None,
+) -> CompareResult:
+    """`result`, which has effects and causes, with what its leading layers cost together.
+
+    Args:
+        reference: the FP32 outputs of all samples; where it has none, FP32 runs again.
+        metric: the end-to-end metric; it needs the FP32 outputs.
+
+    Raises:
+        QdebugError: samples cannot be read.
+    """
+    planned = [x for x in result.layers if x.effect is not None]
+    outputs = tuple(o.name for o in result.outputs if o.name in pair.candidate.outputs)
+    if result.effect is None or not planned or len(outputs) < max(1, len(result.outputs)):
+        return result
+    before = _noise(result)
+    summary = Summary(
+        samples=result.samples,
+        layers=(),
+        of_layers=result.effect.of_layers,
+        output_share=None,
+        cause="",
+        sqnr_db=_in_db(before),
+        restored_sqnr_db=None,
+        metric=_restored_metric(result, None),
+    )
+    if summary.sqnr_db >= RELEVANT_DB and _keeps_metric(result):
+        return replace(result, summary=summary)
+    chosen = _chosen(pair, planned, result, before)
+    found = _Restoration(context, pair, reference, samples, metric, outputs).run(chosen)
+    if found is None:
+        return result
+    after, value = found
+    names = {x.name: x for x in planned}
+    summary = replace(
+        summary,
+        layers=tuple(chosen),
+        output_share=joint_share(before, after),
+        cause=common_cause([_main_cause(names[n]) for n in chosen if n in names]),
+        restored_sqnr_db=_in_db(after),
+        metric=_restored_metric(result, value),
+    )
+    return replace(result, summary=summary)
+
+
+def _noise(result: CompareResult) -> float:
+    """Σerr²/Σref² of the outputs, as `ErrorTotals.noise`."""
+    each = [o.metrics.sqnr_db for o in result.outputs]
+    broken = any(math.isnan(v) for v in each)
+    return math.inf if broken else sum(10 ** (-v / 10) for v in each) / len(each)
+
+
+def _in_db(noise: float) -> float:
+    return math.nan if math.isinf(noise) else sqnr_db(1.0, noise)
+
+
+def _keeps_metric(result: CompareResult) -> bool:
+    return result.metric is None or result.metric.candidate == result.metric.reference
+
+
+def _restored_metric(result: CompareResult, value: float | None) -> RestoredMetric | None:
+    task = result.metric
+    if task is None:
+        return None
+    return RestoredMetric(task.name, task.candidate, value, task.reference)
+
+
+def _chosen(
+    pair: ModelPair, planned: Sequence[LayerResult], result: CompareResult, before: float
+) -> list[str]:
+    """The layers to keep in FP32 together. Broken outputs come of overflows, wherever they are."""
+    largest = {t.name: t.metrics.ref_amax for t in result.tensors}
+    overflowing = [x for x in planned if x.overflows]
+    if math.isinf(before) and overflowing:
+        return _with_groups(pair, overflowing, largest)
+    if math.isinf(before):
+        return [planned[0].name]
+    count = leading([_estimate(x, before) for x in planned])
+    return _with_groups(pair, planned[:count], largest)
+
+
+def _with_groups(
+    pair: ModelPair, layers: Sequence[LayerResult], largest: Mapping[str, float]
+) -> list[str]:
+    """The names of `layers`; behind one that overflows, those that must be pinned with it."""
+    names: dict[str, None] = {}
+    for layer in layers:
+        group = [layer.name]
+        if layer.overflows:
+            group += overflow_group(pair, layer.name, largest)
+        names |= dict.fromkeys(group)
+    return list(names)
+
+
+def _estimate(layer: LayerResult, noise: float) -> float:
+    """The part of the outputs' noise that the layer makes, as far as it was measured by itself."""
+    assert layer.effect is not None
+    if is_masked(layer.effect, noise):
+        return 1.0
+    alone = (layer.effect.alone or 0.0) / noise if layer.overflows and noise else 0.0
+    return max(alone, layer.effect.output_share or 0.0)
+
+
+def _main_cause(layer: LayerResult) -> str:
+    labels = (c.label for c in layer.causes if c.label != ACCUMULATION)
+    return next(labels, "")
+
+
+@dataclass(frozen=True)
+class _Restoration:
+    """The run with some layers in FP32; the fields are those of `with_summary`, and the outputs
+    to compare."""
+
+    context: Context
+    pair: ModelPair
+    reference: OutputKeeper
+    samples: Samples
+    metric: TaskMetric | None
+    outputs: tuple[str, ...]
+
+    def run(self, names: Sequence[str]) -> tuple[float, float | None] | None:
+        """The outputs' noise and the metric; None where the runtime takes no such model."""
+        candidates = candidates_of(self.context, self.pair)
+        if candidates is None:
+            return None
+        with ExitStack() as stack:
+            try:
+                candidate = candidates.open(frozenset(names), None, keep=False)
+                stack.callback(candidate.close)
+                return self._measured(stack, candidate)
+            except (ModelError, BackendError, MetricError):
+                return None
+
+    def _measured(self, stack: ExitStack, candidate: Opened) -> tuple[float, float | None]:
+        kept = OutputKeeper(CANDIDATE, self.reference.outputs)
+        subset, reference = self._known() or self._again(stack)
+        totals = evaluate(
+            subset,
+            {REFERENCE: reference, CANDIDATE: run_of(candidate)},
+            {CANDIDATE: Comparison(tensors=self.outputs)},
+            self.context,
+            sinks=[kept] if self.metric else [],
+        )
+        noise = totals[CANDIDATE].noise()
+        if self.metric is None:
+            return noise, None
+        task = MetricEvaluator.of(self.metric, self.samples, self.reference)
+        return noise, task(kept.joined())
+
+    def _known(self) -> tuple[SampleSubset, Run] | None:
+        """The samples and what FP32 made of them, where that was kept."""
+        known = self.reference.by_batch
+        if not known:
+            return None
+        return SampleSubset(self.samples, tuple(known)), lambda executed: known[executed.batch]
+
+    def _again(self, stack: ExitStack) -> tuple[SampleSubset, Run]:
+        session = self.context.backend.open(self.pair.reference.proto, ())
+        stack.callback(session.close)
+        sized = probe(session, self.samples, self.context.batch_size).samples
+        return whole(sized), run_of(session)

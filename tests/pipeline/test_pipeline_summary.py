@@ -1,0 +1,155 @@
+"""What the leading layers cost together, against runs of plans that keep them in FP32."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from half_networks import Builder
+
+import qdebug
+from qdebug.display.compare import view
+from qdebug.display.summary import REASONS, sentence
+from qdebug.errors import BackendError
+from qdebug.measure.summary import Summary, common_cause, joint_share, leading
+from qdebug.pipeline.compare import summary as measured
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.types import Precision
+
+DATA = Path(__file__).parents[2] / "calib_data"
+MODEL, INPUTS = str(DATA / "digits_cnn.onnx"), str(DATA / "digits_holdout.npz")
+HOW = {"inputs": INPUTS, "calib_data": str(DATA / "digits_calib.npz"), "samples": 48}
+
+
+def compared(model: Any = MODEL, **more: Any) -> qdebug.CompareResult:
+    return qdebug.compare(model, **{**HOW, **more})
+
+
+def summary_of(result: qdebug.CompareResult) -> Summary:
+    assert result.summary is not None
+    return result.summary
+
+
+def pinned(summary: Summary, model: Any = MODEL, **more: Any) -> qdebug.CompareResult:
+    """The same with the layers that the summary names in FP32."""
+    precision = Precision(more.pop("precision", "int8"))
+    plan = PrecisionPlan(precision, layers=dict.fromkeys(summary.layers, Precision.FP32))
+    return compared(model, effect="none", plan=plan, **more)
+
+
+def test_what_is_restored_is_what_a_run_with_these_layers_in_fp32_has() -> None:
+    result = compared(weights="per-tensor", metric="top1")
+    found = summary_of(result)
+    assert found.layers == tuple(x.name for x in result.layers[: len(found.layers)])
+    assert (found.samples, found.of_layers, found.cause) == (48, 14, "weight-range")
+    again = pinned(found, weights="per-tensor", metric="top1")
+    assert found.sqnr_db == pytest.approx(result.outputs[0].metrics.sqnr_db)
+    assert found.restored_sqnr_db == pytest.approx(again.outputs[0].metrics.sqnr_db, abs=0.01)
+    rest = 10 ** ((result.outputs[0].metrics.sqnr_db - again.outputs[0].metrics.sqnr_db) / 10)
+    assert found.output_share == pytest.approx(1 - rest, abs=1e-3)
+    assert result.metric and again.metric and found.metric
+    assert found.metric.planned == result.metric.candidate
+    assert found.metric.restored == again.metric.candidate
+    assert found.metric.reference == result.metric.reference
+    text = sentence(result)
+    assert all(name in text for name in found.layers) and f"{found.metric.restored:.4f}" in text
+    assert view(result)[0].text == text  # type: ignore[union-attr]
+    assert text.removesuffix(".") in result.headline()
+    assert found.layers[0] in result._repr_html_().partition("</div>")[0]
+    assert qdebug.CompareResult.from_dict(result.to_dict()).summary == found
+
+
+def test_outputs_that_are_not_kept_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = summary_of(compared())
+    monkeypatch.setattr("qdebug.pipeline.compare.command._OUTPUTS_SHARE", 0.0)
+    again = summary_of(compared())
+    assert again.layers == kept.layers
+    assert again.restored_sqnr_db == pytest.approx(kept.restored_sqnr_db)
+
+
+def test_an_error_that_no_few_layers_make_is_not_pinned_on_them() -> None:
+    data = {**HOW, "inputs": INPUTS}
+    result = qdebug.compare(str(DATA / "digits_encoder.onnx"), **data)
+    found = summary_of(result)
+    assert len(found.layers) == 5 and found.of_layers == 26
+    assert found.output_share is not None and found.output_share < 0.5
+    again = pinned(found, str(DATA / "digits_encoder.onnx"))
+    assert found.restored_sqnr_db == pytest.approx(again.outputs[0].metrics.sqnr_db, abs=0.01)
+
+
+def test_nothing_is_restored_where_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "candidates_of", None)  # not called
+    result = compared(str(DATA / "digits_encoder.onnx"), precision="fp16", metric="top1")
+    found = summary_of(result)
+    assert (found.layers, found.output_share, found.restored_sqnr_db) == ((), None, None)
+    assert found.sqnr_db >= 60 and found.metric is not None and found.metric.restored is None
+    assert "61." in sentence(result)
+
+
+def test_without_effects_or_layers_there_is_no_summary() -> None:
+    plain = compared(effect="none")
+    assert plain.summary is None and sentence(plain) == ""
+    assert view(plain)[0].style == "title"  # type: ignore[union-attr]
+    assert compared(plan=PrecisionPlan(Precision.FP32)).summary is None
+
+
+def test_a_run_that_fails_costs_only_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise BackendError("out of memory", code="QD-BACKEND-RUN")
+
+    monkeypatch.setattr(measured, "candidates_of", lambda *_: SimpleNamespace(open=failing))
+    result = compared()
+    assert result.summary is None and result.effect is not None
+
+
+def squares(largest: float) -> Any:
+    """x → √(Σ(c x)²) of a wide row, behind a linear layer; the squares leave FP16 where the values
+    do not."""
+    build = Builder(3)
+    x = build.linear("x", 8, 16)
+    wide = build.add("Mul", x, build.constant(largest))
+    root = build.add("Sqrt", build.add("ReduceSum", build.add("Mul", wide, wide), keepdims=1))
+    return build.model({"x": ["n", 8]}, [build.add("Div", wide, root)])
+
+
+@pytest.mark.parametrize(("largest", "layers"), [(2000.0, 3), (1e6, 5)])
+def test_an_overflow_is_cured_by_the_layers_that_hand_it_on(largest: float, layers: int) -> None:
+    """No single one gains anything; the outputs are 0, or NaN where the values overflow too."""
+    values = np.random.default_rng(0).normal(size=(32, 8)).astype(np.float32)
+    result = qdebug.compare(squares(largest), inputs={"x": values}, precision="fp16")
+    found = summary_of(result)
+    assert len(found.layers) == layers and found.cause == "fp16-overflow"
+    assert {x.name for x in result.layers if x.rank <= layers} == set(found.layers)
+    if largest > 1e5:
+        assert math.isnan(found.sqnr_db) and found.output_share is None
+        assert "NaN" in sentence(result)
+    else:
+        assert found.sqnr_db == pytest.approx(0) and found.output_share == pytest.approx(1)
+    assert found.restored_sqnr_db is not None and found.restored_sqnr_db > 60
+
+
+def test_as_few_layers_lead_as_make_most_of_the_error() -> None:
+    assert leading([0.9, 0.05]) == 1
+    assert leading([0.5, 0.25, 0.1, 0.1]) == 3
+    assert leading([0.1] * 20) == 5
+    assert leading([-0.1, 0.0]) == 2
+    assert leading([]) == 0
+
+
+def test_shares_and_causes_that_are_none() -> None:
+    assert joint_share(2.0, 0.5) == 0.75
+    assert joint_share(1.0, 2.0) == -1.0
+    assert joint_share(math.inf, 0.5) is None and joint_share(1.0, math.inf) is None
+    assert joint_share(0.0, 0.0) is None
+    assert common_cause(["a", "b", "a"]) == "a"
+    assert common_cause(["a", "b"]) == "" and common_cause([]) == ""
+
+
+def test_every_cause_of_the_simulation_has_a_clause() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "causes.md").read_text()
+    labels = {line.strip("#` ") for line in page.splitlines() if line.startswith("### `")}
+    assert labels - {"not-as-planned", "kernel", "reference-mismatch"} == set(REASONS)
