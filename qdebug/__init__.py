@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "qdebug.api": (
-        "compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "report", "export",
+        "compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "report", "view", "export",
         "doctor", "load_run", "open_samples",
     ),
     "qdebug.config.compare": ("CompareSettings",),
@@ -29,6 +29,7 @@ _PUBLIC = {
     "qdebug.config.ranges": ("RangesSettings",),
     "qdebug.config.inspect": ("InspectSettings",),
     "qdebug.config.report": ("ReportSettings",),
+    "qdebug.config.view": ("ViewSettings",),
     "qdebug.config.export": ("ExportSettings",),
     "qdebug.errors": (
         "QdebugError", "UsageError", "ModelError", "SampleError", "PlanError", "StoreError",
@@ -38,6 +39,7 @@ _PUBLIC = {
     "qdebug.measure.calibration": ("CalibrateResult",),
     "qdebug.measure.ranges": ("RangesResult",),
     "qdebug.measure.report": ("ReportResult",),
+    "qdebug.pipeline.report.view": ("View",),
     "qdebug.measure.inspection": ("InspectResult",),
     "qdebug.measure.sweep": ("SweepResult",),
     "qdebug.search.outcome": ("BisectResult",),

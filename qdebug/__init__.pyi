@@ -28,6 +28,7 @@ from qdebug.config.inspect import InspectSettings as InspectSettings
 from qdebug.config.ranges import RangesSettings as RangesSettings
 from qdebug.config.report import ReportSettings as ReportSettings
 from qdebug.config.sweep import SweepSettings as SweepSettings
+from qdebug.config.view import ViewSettings as ViewSettings
 from qdebug.errors import BackendError as BackendError
 from qdebug.errors import MetricError as MetricError
 from qdebug.errors import ModelError as ModelError
@@ -47,6 +48,7 @@ from qdebug.measure.result import LayerResult as LayerResult
 from qdebug.measure.result import TensorResult as TensorResult
 from qdebug.measure.sweep import SweepResult as SweepResult
 from qdebug.model.samples import Samples as Samples
+from qdebug.pipeline.report.view import View as View
 from qdebug.plan.export import ExportResult as ExportResult
 from qdebug.plan.plan import PrecisionPlan as PrecisionPlan
 from qdebug.plan.plan import TensorRange as TensorRange
@@ -63,8 +65,9 @@ __all__ = [
     "InspectResult", "InspectSettings", "LayerResult", "MetricError", "ModelError", "PlanError",
     "Precision", "PrecisionPlan", "Progress", "QdebugError", "RangesResult", "RangesSettings",
     "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
-    "SweepSettings", "TensorRange", "TensorResult", "UsageError", "bisect", "calibrate", "compare",
-    "doctor", "export", "inspect", "load_run", "open_samples", "ranges", "report", "sweep"
+    "SweepSettings", "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect",
+    "calibrate", "compare", "doctor", "export", "inspect", "load_run", "open_samples", "ranges",
+    "report", "sweep", "view"
 ]
 # fmt: on
 
@@ -384,6 +387,34 @@ def report(
 
 @overload
 def report(runs: ReportSettings) -> ReportResult: ...
+@overload
+def view(
+    files: Sequence[
+        str
+        | os.PathLike[str]
+        | Run
+        | CompareResult
+        | CalibrateResult
+        | RangesResult
+        | BisectResult
+        | SweepResult
+        | InspectResult
+    ],
+    *,
+    model: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    port: int = 0,
+    browser: bool = True,
+) -> View:
+    """Show a result in a browser, with every activation that a run file keeps.
+
+    The keywords: see `ViewSettings`.
+
+    Raises:
+        QdebugError: a file that cannot be read or holds nothing to show, a port that is in use.
+    """
+
+@overload
+def view(files: ViewSettings) -> View: ...
 @overload
 def export(
     plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run,

@@ -19,6 +19,7 @@ from qdebug.config.option import settings_of
 from qdebug.config.ranges import RangesSettings
 from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
+from qdebug.config.view import ViewSettings
 from qdebug.errors import UsageError
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from qdebug.measure.result import CompareResult
     from qdebug.measure.sweep import SweepResult
     from qdebug.model.samples import Samples
+    from qdebug.pipeline.report.view import View
     from qdebug.plan.export import ExportResult
     from qdebug.run.doctor import DoctorResult
     from qdebug.search.outcome import BisectResult
@@ -197,6 +199,25 @@ def report(runs: Any = None, **settings: Any) -> ReportResult:
     from qdebug.pipeline.report.command import report as run
 
     return run(_settings(ReportSettings, runs, settings))
+
+
+def view(files: Any = None, **settings: Any) -> View:
+    """Show a result in a browser, with every activation that a run file keeps.
+
+    Args:
+        files: what `report` takes, and what `inspect` reads: one, or a list of several to be
+            compared; or `ViewSettings`.
+        settings: the fields of `ViewSettings`.
+
+    Returns:
+        The page's server, which has an address (`url`), and serves until `close()`.
+
+    Raises:
+        QdebugError: a file that cannot be read or holds nothing to show, a port that is in use.
+    """
+    from qdebug.pipeline.report.view import view as run
+
+    return run(_settings(ViewSettings, files, settings))
 
 
 def export(plan: Any = None, **settings: Any) -> ExportResult:

@@ -2,25 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
 from qdebug import api
 from qdebug.cli.common import emit, progress_bars
+from qdebug.cli.view import announce
 from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
 from qdebug.display.compare import run_file_line, view
+from qdebug.errors import UsageError
+from qdebug.pipeline.report.live import LivePage
+from qdebug.pipeline.report.view import View
+from qdebug.types import Progress, ProgressCallback
+from qdebug.wording import option
 
 
 def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
     """Compare, and show the worst layers; 1 where the gate failed."""
-    with progress_bars(shown) as progress:
-        result = api.compare(settings, progress=progress)
     detailed = bool(shown.verbose)
-    emit(
-        shown.json_to,
-        result,
-        lambda: [
-            *view(result, top=shown.top, detailed=detailed),
-            run_file_line(result.run_file),
-        ],
-        [settings.save_plan, settings.save_engine, settings.save_log],
-    )
+    with _shown_live(settings, shown) as live:
+        with progress_bars(shown) as progress:
+            result = api.compare(settings, progress=_both(progress, live))
+        emit(
+            shown.json_to,
+            result,
+            lambda: [
+                *view(result, top=shown.top, detailed=detailed),
+                run_file_line(result.run_file),
+            ],
+            [settings.save_plan, settings.save_engine, settings.save_log],
+        )
+        if live is not None:
+            with suppress(KeyboardInterrupt):
+                View.wait()
     return 0 if result.passed else 1
+
+
+@contextmanager
+def _shown_live(settings: CompareSettings, shown: ShownWithLayers) -> Iterator[LivePage | None]:
+    """The page of a run that is about to be written, served as long as the block runs; None where
+    nobody asked for it.
+
+    Raises:
+        UsageError: no run file is to be written.
+    """
+    if not shown.view:
+        yield None
+        return
+    if not settings.output:
+        raise UsageError(
+            f"{option('view')} shows a run file, but none is written",
+            f"Add {option('output', 'run.h5')}.",
+            code="QD-USAGE-REQUIRED",
+        )
+    page = LivePage([settings.output], None, awaited=True)
+    with View(page, port=0, browser=True) as served:
+        announce(served, browser=True)
+        yield page
+
+
+def _both(bars: ProgressCallback, live: LivePage | None) -> ProgressCallback:
+    if live is None:
+        return bars
+
+    def show(progress: Progress) -> None:
+        bars(progress)
+        live.show_progress(progress)
+
+    return show

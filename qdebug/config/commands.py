@@ -16,6 +16,7 @@ from qdebug.config.option import OUTPUT, Option, Positive
 from qdebug.config.ranges import RangesSettings
 from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
+from qdebug.config.view import ViewSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,13 @@ class ShownWithLayers(ShownWithProgress):
             count=True,
         ),
     ] = 0
+    view: Annotated[
+        bool,
+        Option(
+            "Show the run in a browser, from the start until Ctrl-C; needs a run file to write.",
+            OUTPUT,
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +191,14 @@ _ALL = (
         "Write a page that shows a result: one HTML file that needs nothing else.",
         "run.h5 -o report.html",
         more="Several results are compared in one page.",
+    ),
+    Command(
+        "view",
+        ViewSettings,
+        Shown,
+        "Show a result in a browser, with every activation that a run file keeps.",
+        "run.h5",
+        more="A run that is still being written is shown when it is whole. Ctrl-C ends.",
     ),
     Command(
         "export",

@@ -230,6 +230,7 @@ class PageData:
 
     Attributes:
         served: it is shown by `qdebug view`, which gives details when they are asked for.
+        version: of the files that are served; another one means that they were replaced.
     """
 
     title: str
@@ -237,3 +238,4 @@ class PageData:
     created: str
     runs: tuple[RunData, ...]
     served: bool = False
+    version: str = ""

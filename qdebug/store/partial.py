@@ -18,6 +18,27 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BUSY = {errno.EAGAIN, errno.EACCES}
 
 
+def partial_path(target: str | Path) -> Path:
+    """Where a run is written until it is whole."""
+    final = Path(os.path.realpath(target))
+    return final.with_name(f".{final.name}.partial")
+
+
+def being_written(target: str | Path) -> bool:
+    """Whether a run is being written to `target` right now: what a killed one left is not."""
+    try:
+        fd = os.open(partial_path(target), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _BUSY
+    finally:
+        os.close(fd)
+    return False
+
+
 class PartialFile:
     """Owns `.NAME.partial` beside the target, from construction to publish() or discard().
 
@@ -36,7 +57,7 @@ class PartialFile:
         # Through a link, replace the file it leads to, not the link.
         self._final = Path(os.path.realpath(target))
         self._check_target(overwrite)
-        self.path = self._final.with_name(f".{self._final.name}.partial")
+        self.path = partial_path(self._final)
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:

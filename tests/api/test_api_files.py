@@ -70,6 +70,7 @@ def keywords(command: str, setting: str, given: dict[str, list[Any]], folder: Pa
         "bisect": {**both, "target": "output.sqnr_db>=60"},
         "sweep": {**both, "backend": "onnxruntime"},
         "inspect": {"file": given["quantized"][0], "model": model},
+        "view": {"files": given["run"][0], "browser": False},
         "report": {"runs": given["run"][0], "output": folder / "page.html", "force": True},
         "export": {"plan": plan, "model": model, "output": folder / "exported", "force": True},
     }[command]

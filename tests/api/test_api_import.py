@@ -13,7 +13,7 @@ import qdebug
 HEAVY = ("onnxruntime", "onnx", "numpy", "pydantic", "h5py", "rich", "cyclopts", "yaml")
 
 COMMANDS = (
-    *("compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "report", "export"),
+    *("compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "report", "view", "export"),
     "doctor",
 )
 

@@ -1,6 +1,7 @@
 /** Tables of many rows, sorted by the user. */
 
 import {
+  FilterModule,
   FormatModule,
   InteractionModule,
   ResizeColumnsModule,
@@ -15,6 +16,7 @@ import "./style/table.css";
 import "./style/grid.css";
 
 Tabulator.registerModule([
+  FilterModule,
   FormatModule,
   InteractionModule,
   ResizeColumnsModule,
@@ -34,6 +36,7 @@ const ROWS_IN_FULL = 14;
  * @property {(value: any) => number} [key] what is sorted by, of values that are no numbers
  * @property {number} [width] at least, in pixels; then it is not sorted by
  * @property {string} [explain] what the column is, where its title is short
+ * @property {boolean} [hidden] at first
  */
 
 /**
@@ -41,16 +44,18 @@ const ROWS_IN_FULL = 14;
  * @param {Column[]} columns the first holds the name of the row
  * @param {object[]} rows
  * @param {object} [options] `choose` is called with a row that is selected; `sort` is the field
- *   sorted by at first, `descending` its direction; `isSelected` says which row is marked
+ *   sorted by at first, `descending` its direction; `isSelected` says which row is marked, and
+ *   `isHovered` which is looked at; `hover` is called with the row under the pointer, or null
  * @returns {HTMLElement} it holds the table; `mark()` marks the selected row anew, `show(row)`
- *   scrolls there
+ *   scrolls there, `ready` is a promise of the Tabulator
  */
-export function grid(label, columns, rows, { choose, sort, descending, isSelected = () => false } = {}) {
+export function grid(label, columns, rows, { choose, hover, sort, descending, isSelected = never, isHovered = never } = {}) {
   const inner = h("div", {});
   const host = h("div", { class: "grid", role: "region", "aria-label": label }, inner);
   const marked = (row) => {
     const is = isSelected(row.getData());
     row.getElement().classList.toggle("selected", is);
+    row.getElement().classList.toggle("hovered", isHovered(row.getData()));
     row.getElement().setAttribute("aria-selected", String(is));
   };
   const make = () => new Tabulator(inner, {
@@ -67,11 +72,28 @@ export function grid(label, columns, rows, { choose, sort, descending, isSelecte
   const ready = whenShown(host).then(() => new Promise((done) => {
     const table = make();
     if (choose) table.on("rowClick", (_, row) => choose(row.getData()));
-    table.on("tableBuilt", () => done(table));
+    if (hover) {
+      table.on("rowMouseEnter", (_, row) => hover(row.getData()));
+      table.on("rowMouseLeave", () => hover(null));
+    }
+    table.on("tableBuilt", () => {
+      nameParts(inner);
+      done(table);
+    });
   }));
-  host.mark = () => ready.then((table) => table.getRows().forEach(marked));
+  host.ready = ready;
+  host.mark = () => ready.then((table) => table.getRows("visible").forEach(marked));
   host.show = (index) => ready.then((table) => table.scrollToRow(index, "center", false)).catch(() => {});
   return host;
+}
+
+const never = () => false;
+
+/** Tabulator's box that scrolls takes the focus, so it needs a role that a grid may hold. */
+function nameParts(inner) {
+  inner.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
+  inner.querySelector(".tabulator-table").setAttribute("role", "presentation");
+  inner.removeAttribute("aria-owns");
 }
 
 /** Columns get the width that their words take, which is known once they are in the page. */
@@ -88,12 +110,13 @@ function whenShown(host) {
 
 const INDEX = "_index";
 
-function column({ field, title, kind = "number", word, key, width, explain }, choose) {
+function column({ field, title, kind = "number", word, key, width, explain, hidden }, choose) {
   const isText = kind === "text";
   const align = isText ? "left" : "right";
   return {
     field,
     title: field,
+    visible: !hidden,
     minWidth: width ?? 40,
     headerSort: !width,
     titleFormatter: () => width ? h("span", {}, printable(title)) : h("button", { type: "button", class: "sorter", title: explain }, printable(title)),

@@ -25,8 +25,8 @@ const SECTIONS = [
   ["pair", "Differences of the runs", pair, (data) => data.runs.length > 1 && compared(data), "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],
   ["graph", "Graph", graph, (data) => data.runs.some((r) => r.network), ""],
-  ["card", "Layer", card, (data) => compared(data) || data.runs.some((r) => r.network), "tall"],
-  ["layers", "Layers", table, compared, "wide"],
+  ["card", "Layer", card, (data) => compared(data) || data.runs.some((r) => r.network), "beside"],
+  ["layers", "Layers", table, compared, ""],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
   ["inspect", "Engine", inspect, of("inspect"), "wide"],
 ];

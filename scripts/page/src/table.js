@@ -1,52 +1,39 @@
 /** The table of layers: sorted, filtered, its columns chosen, copied as CSV. */
 
-import {
-  FilterModule,
-  FormatModule,
-  InteractionModule,
-  ResizeColumnsModule,
-  ResizeTableModule,
-  SortModule,
-  Tabulator,
-} from "tabulator-tables";
-import "tabulator-tables/dist/css/tabulator_simple.min.css";
-import { h, nameOf, printable } from "./dom.js";
+import { h } from "./dom.js";
 import { aloneDb } from "./figures.js";
 import { decibel, number, numberIn, share } from "./format.js";
+import { grid } from "./grid.js";
 import { copyText } from "./top.js";
-import "./style/table.css";
 
-Tabulator.registerModule([
-  FilterModule,
-  FormatModule,
-  InteractionModule,
-  ResizeColumnsModule,
-  ResizeTableModule,
-  SortModule,
-]);
-
-/** Every column: its key, head, value of a layer, words, and whether it is shown at first. */
+/** Every column: its key, head, value of a layer, words (none for a text), whether it is hidden. */
 const COLUMNS = [
-  ["rank", "#", (l) => l.rank, String, true],
-  ["layer", "layer", (l) => l.name, String, true],
-  ["op", "op", (l) => l.op_type, String, true],
-  ["precision", "precision", (l) => l.precision, String, true],
-  ["share", "share of the outputs' error", (l) => numberIn(l.effect, "output_share"), share, true],
-  ["alone", "outputs, alone (dB)", aloneDb, decibel, true],
-  ["local", "local (dB)", (l) => numberIn(l, "local_sqnr_db"), decibel, true],
-  ["cumulative", "cumulative (dB)", (l) => numberIn(l, "sqnr_db"), decibel, true],
-  ["clipped", "inputs clipped", (l) => numberIn(l, "input_clipped_fraction"), share, true],
-  ["causes", "causes", (l) => l.causes.map(cause).join(", "), String, true],
-  ["metric_gain", "metric gained", (l) => numberIn(l.effect, "metric_gain"), number, false],
-  ["cosine", "cosine", (l) => numberIn(l, "cosine"), (v) => number(v, 5), false],
-  ["max_abs_err", "largest error", (l) => numberIn(l, "max_abs_err"), number, false],
-  ["rmse", "RMSE", (l) => numberIn(l, "rmse"), number, false],
-  ["ref_amax", "largest magnitude", (l) => numberIn(l, "ref_amax"), number, false],
-  ["worst_sample", "worst sample", (l) => l.worst_sample, number, false],
-  ["tensor", "tensor", (l) => l.tensor, String, false],
-].map(([field, title, of, word, shown]) => ({ field, title, of, word, shown }));
+  ["layer", "layer", (l) => l.name, null],
+  ["rank", "#", (l) => l.rank, String],
+  ["op", "op", (l) => l.op_type, null],
+  ["precision", "prec.", (l) => l.precision, null],
+  ["share", "share", (l) => numberIn(l.effect, "output_share"), share],
+  ["alone", "alone dB", aloneDb, decibel],
+  ["local", "local dB", (l) => numberIn(l, "local_sqnr_db"), decibel],
+  ["cumulative", "cum. dB", (l) => numberIn(l, "sqnr_db"), decibel],
+  ["clipped", "clip", (l) => numberIn(l, "input_clipped_fraction"), share],
+  ["causes", "causes", (l) => l.causes.map(cause).join(", "), null],
+  ["metric_gain", "metric gained", (l) => numberIn(l.effect, "metric_gain"), number, true],
+  ["cosine", "cosine", (l) => numberIn(l, "cosine"), (v) => number(v, 5), true],
+  ["max_abs_err", "largest error", (l) => numberIn(l, "max_abs_err"), number, true],
+  ["rmse", "RMSE", (l) => numberIn(l, "rmse"), number, true],
+  ["ref_amax", "largest magnitude", (l) => numberIn(l, "ref_amax"), number, true],
+  ["worst_sample", "worst sample", (l) => l.worst_sample, number, true],
+  ["tensor", "tensor", (l) => l.tensor, null, true],
+].map(([field, title, of, word, hidden = false]) => ({ field, title, of, word, hidden }));
 
-const TEXT = new Set(["layer", "op", "precision", "causes", "tensor"]);
+const EXPLAINED = {
+  share: "The part of the outputs' error that goes when only this layer stays in FP32",
+  alone: "SQNR of the outputs when only this layer is quantized",
+  local: "SQNR of the layer's output when it reads the reference's activations",
+  cumulative: "SQNR of the layer's output in the quantized network",
+  clipped: "The largest share of an input's values that is clipped",
+};
 
 /** A cause in a few characters. */
 export function cause({ label, share: part }) {
@@ -56,42 +43,46 @@ export function cause({ label, share: part }) {
 /** @param {HTMLElement} host */
 export function mount(host, { data, store }) {
   host.classList.add("layers");
-  const layers = () => data.runs[store.get().run].result.layers;
-  const known = COLUMNS.filter((c) => data.runs.some((r) => (r.result.layers ?? []).some((l) => has(c.of(l)))));
-  const grid = h("div", { class: "grid" });
+  const known = COLUMNS.filter((c) => data.runs.some((r) => (r.result?.layers ?? []).some((l) => has(c.of(l)))));
   const search = h("input", { type: "search", placeholder: "Filter by name, op, precision, cause", "aria-label": "Filter layers" });
   const count = h("span", { class: "muted", role: "status" });
   const copy = h("button", { type: "button" }, "Copy as CSV");
+  const place = h("div", {});
+  let table = null;
   host.append(
-    h("div", { class: "bar screen" }, h("h2", {}, "Layers"), count, search, columnChoice(known, () => table), copy),
-    grid,
+    h("div", { class: "bar screen" }, h("h2", {}, "Layers"), count, search, columnChoice(known, () => table.ready), copy),
+    place,
   );
-  const table = new Tabulator(grid, {
-    data: rows(layers(), known),
-    columns: known.map((c) => column(c, store)),
-    layout: "fitDataStretch",
-    height: 560,
-    initialSort: [{ column: "rank", dir: "asc" }],
-    placeholder: "No layer matches",
-    rowFormatter: (row) => marked(row, store.get()),
-  });
-  table.on("dataFiltered", (_, kept) => (count.textContent = `${kept.length} of ${layers().length}`));
-  table.on("rowMouseEnter", (_, row) => store.set({ hovered: row.getData().index }));
-  table.on("rowMouseLeave", () => store.set({ hovered: null }));
-  table.on("rowClick", (_, row) => store.set({ selected: row.getData().index }));
-  search.addEventListener("input", () => {
+  const fill = () => {
+    const layers = data.runs[store.get().run].result?.layers ?? [];
+    table = grid("Table of layers", known.map(declared), rows(layers, known), {
+      choose: ({ index }) => store.set({ selected: index }),
+      hover: (row) => store.set({ hovered: row?.index ?? null }),
+      isSelected: ({ index }) => index === store.get().selected,
+      isHovered: ({ index }) => index === store.get().hovered,
+      sort: "rank",
+    });
+    place.replaceChildren(table);
+    count.textContent = `${layers.length} of ${layers.length}`;
+    table.ready.then((made) => made.on("dataFiltered", (_, kept) => (count.textContent = `${kept.length} of ${layers.length}`)));
+  };
+  fill();
+  search.addEventListener("input", async () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    table.setFilter((row) => words.every((word) => row.text.includes(word)));
+    (await table.ready).setFilter((row) => words.every((word) => row.text.includes(word)));
   });
-  copy.addEventListener("click", () => copyText(csv(table, known), copy));
-  const ready = new Promise((done) => table.on("tableBuilt", done));
-  const remark = () => ready.then(() => table.getRows("visible").forEach((row) => marked(row, store.get())));
-  store.on(["hovered", "selected"], remark);
-  store.on(["selected"], ({ selected }) => ready.then(() => reveal(table, selected)));
-  store.on(["run"], () => ready.then(() => table.setData(rows(layers(), known))));
+  copy.addEventListener("click", async () => copyText(csv(await table.ready, known), copy));
+  store.on(["hovered", "selected"], () => table.mark());
+  store.on(["selected"], ({ selected }) => selected !== null && table.show(selected));
+  store.on(["run"], fill);
 }
 
 const has = (value) => value !== null && value !== undefined && value !== "";
+
+function declared({ field, title, word, hidden }) {
+  const kind = word ? "number" : "text";
+  return { field, title, hidden, kind, explain: EXPLAINED[field], ...(word && { word: (v) => word(v) }) };
+}
 
 function rows(layers, columns) {
   return layers.map((layer, index) => ({
@@ -101,49 +92,10 @@ function rows(layers, columns) {
   }));
 }
 
-function column({ field, title, word, shown }, store) {
-  const text = TEXT.has(field);
-  return {
-    field,
-    title,
-    visible: shown,
-    sorter: text ? "string" : byNumber,
-    hozAlign: text ? "left" : "right",
-    headerHozAlign: text ? "left" : "right",
-    maxInitialWidth: field === "layer" ? 420 : 300,
-    ...(text ? {} : { width: field === "rank" ? 58 : 116 }),
-    formatter: (cell) => {
-      const value = cell.getValue();
-      if (field !== "layer") return nameOf(text ? (value ?? "") : word(value));
-      const open = () => store.set({ selected: cell.getData().index });
-      return h("button", { type: "button", class: "link name", onclick: open, title: printable(value) }, printable(value));
-    },
-  };
-}
-
-/** What is not a number comes last when ascending: nothing measured, then NaN as the worst. */
-function byNumber(a, b) {
-  const key = (v) => (v === null ? Number.POSITIVE_INFINITY : Number.isNaN(v) ? Number.NEGATIVE_INFINITY : v);
-  const [x, y] = [key(a), key(b)];
-  return x === y ? 0 : x < y ? -1 : 1;
-}
-
-function marked(row, { hovered, selected }) {
-  const { index } = row.getData();
-  row.getElement().classList.toggle("hovered", index === hovered);
-  row.getElement().classList.toggle("selected", index === selected);
-}
-
-function reveal(table, selected) {
-  if (selected === null) return;
-  const row = table.getRows("active").find((r) => r.getData().index === selected);
-  if (row) table.scrollToRow(row, "center", false).catch(() => {});
-}
-
-function columnChoice(columns, table) {
-  const boxes = columns.map(({ field, title, shown }) => {
-    const box = h("input", { type: "checkbox", checked: shown });
-    box.addEventListener("change", () => table()[box.checked ? "showColumn" : "hideColumn"](field));
+function columnChoice(columns, ready) {
+  const boxes = columns.map(({ field, title, hidden }) => {
+    const box = h("input", { type: "checkbox", checked: !hidden });
+    box.addEventListener("change", async () => (await ready())[box.checked ? "showColumn" : "hideColumn"](field));
     return h("label", {}, box, " ", title);
   });
   return h("details", { class: "columns" }, h("summary", {}, "Columns"), h("div", {}, ...boxes));

@@ -1,0 +1,44 @@
+"""Settings of `qdebug view`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from qdebug.config.option import SHOW, WHAT, ModelLike, Option, ResultLike
+
+PORT = Option(
+    "The port of this machine's own address to serve at; 0 takes any that is free.",
+    SHOW,
+    metavar="N",
+)
+OPEN_BROWSER = Option("Open the page in a browser.", SHOW, off="Only print the address.")
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """The settings of `qdebug view`."""
+
+    files: Annotated[
+        tuple[ResultLike, ...],
+        Option(
+            "A run file of compare, written already or still being written, or the JSON that "
+            "--json of a command wrote; several are compared. Or an ONNX model, an engine, layer "
+            "information or a build log, as inspect reads them.",
+            metavar="FILE",
+            positional=True,
+            reads=True,
+        ),
+    ]
+    model: Annotated[
+        ModelLike | None,
+        Option(
+            "The network, where a file does not hold it.",
+            WHAT,
+            metavar="FILE.onnx",
+            unset="the one that the result names, if it is still the same",
+            reads=True,
+        ),
+    ] = None
+    port: Annotated[int, PORT] = 0
+    browser: Annotated[bool, OPEN_BROWSER] = True

@@ -1,0 +1,211 @@
+"""Serves one page on this machine's own address, to whoever has the token in the URL.
+
+A page on another site can make a browser ask this server: it does not know the token, and where it
+gets its own name to lead here (DNS rebinding), the Host header gives it away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from qdebug import __version__
+from qdebug.errors import QdebugError, UsageError
+from qdebug.page.data import TensorDetails
+from qdebug.results import to_json
+from qdebug.wording import option
+
+ADDRESS = "127.0.0.1"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the page asks for again and again.
+
+    Attributes:
+        version: another one means that the page shows something old.
+        progress: what is being done; "" where nothing is.
+    """
+
+    version: str
+    progress: str = ""
+
+
+class ReplacedError(Exception):
+    """The file is not the one that the page was made from."""
+
+
+class Source(Protocol):
+    """What is served. Its methods are called from several threads."""
+
+    def html(self) -> str:
+        """The page as it is now."""
+
+    def status(self) -> Status:
+        """The version of what the page would show now."""
+
+    def detail(
+        self, run: int, tensor: str, sample: int | None, channel: int | None, version: str
+    ) -> TensorDetails | None:
+        """Details of a tensor; None where there are none.
+
+        Raises:
+            ReplacedError: `version` is an old one.
+            QdebugError: the file is damaged.
+        """
+
+
+class PageServer:
+    """Serves a source from construction to `close`.
+
+    Attributes:
+        url: the address of the page, with its token.
+    """
+
+    def __init__(self, source: Source, port: int) -> None:
+        """`port` 0 takes any that is free.
+
+        Raises:
+            UsageError: the port is in use, or not to be had.
+        """
+        token = secrets.token_urlsafe(24)
+        handler = type("_Handler", (_Handler,), {"source": source, "token": token})
+        try:
+            self._server = ThreadingHTTPServer((ADDRESS, port), handler)
+        except OSError as error:
+            raise UsageError(
+                f"{option('port', str(port))}: {error.strerror}",
+                f"Give another port, or {option('port', '0')} for any that is free.",
+                code="QD-USAGE-PORT",
+            ) from error
+        self._server.daemon_threads = True
+        self.url = f"http://{ADDRESS}:{self._server.server_port}/{token}/"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving; may be called again."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def serving(source: Source, port: int) -> Iterator[PageServer]:
+    """A server for as long as the block runs.
+
+    Raises:
+        UsageError: the port is in use, or not to be had.
+    """
+    server = PageServer(source, port)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. Three addresses exist: the page, `detail` and `status`, all below the token."""
+
+    source: Source
+    token: str
+    server_version = f"qdebug/{__version__}"
+    sys_version = ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer, or say in a few words why not."""
+        if not self._is_for_us():
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", "This address serves another host.")
+            return
+        url = urlsplit(self.path)
+        token, _, name = url.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            self._send(
+                HTTPStatus.FORBIDDEN,
+                "text/plain",
+                "The token in the address is not the one that qdebug view printed.",
+            )
+            return
+        try:
+            self._answer(name, parse_qs(url.query))
+        except ReplacedError:
+            self._send(HTTPStatus.CONFLICT, "text/plain", "The run file was replaced meanwhile.")
+        except QdebugError as error:
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error))
+
+    def _answer(self, name: str, query: dict[str, list[str]]) -> None:
+        if name == "":
+            self._send(HTTPStatus.OK, "text/html", self.source.html())
+        elif name == "status":
+            self._send_json(to_json(self.source.status()))
+        elif name == "detail":
+            self._detail(query)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", "There is no such page.")
+
+    def _detail(self, query: dict[str, list[str]]) -> None:
+        try:
+            run, sample, channel = (_number(query, key) for key in ("run", "sample", "channel"))
+            tensor, version = query["tensor"][0], query.get("version", [""])[0]
+        except (KeyError, ValueError):
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", "The request is not understood.")
+            return
+        found = self.source.detail(run or 0, tensor, sample, channel, version)
+        if found is None:
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", "There are no details of this tensor.")
+        else:
+            self._send_json(to_json(found))
+
+    def _is_for_us(self) -> bool:
+        host = self.headers.get("Host", "")
+        port = self.connection.getsockname()[1]
+        return host in (f"{ADDRESS}:{port}", f"localhost:{port}")
+
+    def _send_json(self, data: Any) -> None:
+        self._send(HTTPStatus.OK, "application/json", json.dumps(data, allow_nan=False))
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        with contextlib.suppress(ConnectionError):  # the reader went away
+            self.send_response(status)
+            for name, value in _HEADERS.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: addresses hold the token."""
+
+
+def _number(query: dict[str, list[str]], key: str) -> int | None:
+    """A number that is not negative; None where it is not given.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if key not in query:
+        return None
+    found = int(query[key][0])
+    if found < 0:
+        raise ValueError(key)
+    return found
