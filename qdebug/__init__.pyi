@@ -123,6 +123,7 @@ def compare(
     keep: str = "worst:2",
     keep_dtype: Literal["float32", "float16"] = "float32",
     save_plan: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CompareResult:
@@ -165,6 +166,7 @@ def calibrate(
     metric: str | Callable[..., float] | None = None,
     output: str | os.PathLike[str] | None = None,
     trt_cache: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CalibrateResult:
@@ -265,6 +267,7 @@ def bisect(
     provider: str | None = None,
     capture: Literal["outputs", "debug", "unfused"] | None = None,
     output: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> BisectResult:
@@ -292,6 +295,7 @@ def inspect(
     diff: str | os.PathLike[str] | onnx.ModelProto | None = None,
     expect: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     fail_on: Sequence[str] = (),
+    html: str | os.PathLike[str] | None = None,
 ) -> InspectResult:
     """What an engine really is: precision, fusion, formats and tactics of its layers.
 
@@ -344,6 +348,7 @@ def sweep(
     provider: str | None = None,
     save_engines: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> SweepResult:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qdebug.model.samples import Samples
     from qdebug.pipeline.report.view import View
     from qdebug.plan.export import ExportResult
+    from qdebug.results import Result
     from qdebug.run.doctor import DoctorResult
     from qdebug.search.outcome import BisectResult
 
@@ -57,8 +58,11 @@ def compare(
             raised (the run file holds everything else).
     """
     from qdebug.pipeline.compare.command import compare as run
+    from qdebug.pipeline.report.attached import compare_with_page
 
     checked = _settings(CompareSettings, model, settings)
+    if checked.html:
+        return compare_with_page(checked, checked.html, progress or ignore_progress)
     return run(checked, progress or ignore_progress)
 
 
@@ -85,6 +89,7 @@ def calibrate(
         write_text(checked.output, result.scales_yaml(), option("output"))
     if checked.trt_cache:
         write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"))
+    _write_page(checked, checked.html, checked.model, result)
     return result
 
 
@@ -140,6 +145,7 @@ def bisect(
     result = run(checked, progress or ignore_progress)
     if checked.output and result.found:
         write_text(checked.output, result.plan_yaml(), option("output"))
+    _write_page(checked, checked.html, checked.model, result)
     return result
 
 
@@ -157,7 +163,10 @@ def inspect(file: Any = None, **settings: Any) -> InspectResult:
     """
     from qdebug.pipeline.inspect import inspect as run
 
-    return run(_settings(InspectSettings, file, settings))
+    checked = _settings(InspectSettings, file, settings)
+    result = run(checked)
+    _write_page(checked, checked.html, checked.model, result)
+    return result
 
 
 def sweep(
@@ -182,6 +191,7 @@ def sweep(
     result = run(checked, progress or ignore_progress)
     if checked.output:
         write_text(checked.output, sweep_to_csv(result), option("output"))
+    _write_page(checked, checked.html, checked.model, result)
     return result
 
 
@@ -292,6 +302,14 @@ def open_samples(
     given = as_settings(CompareSettings, {"inputs": data, "model": model})
     inputs = prepare_model(read_model(given["model"])).graph.inputs
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
+
+
+def _write_page(settings: Any, html: str | None, model: str | None, result: Result) -> None:
+    """Write the page that is asked for, of what a command found."""
+    if html:
+        from qdebug.pipeline.report.attached import write_result_page
+
+        write_result_page(settings, html, model, result)
 
 
 def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> SettingsT:

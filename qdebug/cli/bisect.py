@@ -17,5 +17,6 @@ def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
     written = [settings.output] if result.found else []
     if result.engine:
         written += [settings.save_engine, settings.save_log]
+    written.append(settings.html)
     emit(shown.json_to, result, lambda: view(result), written)
     return 0 if result.passed else 1

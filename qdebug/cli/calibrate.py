@@ -13,5 +13,10 @@ def run(settings: CalibrateSettings, shown: ShownWithProgress) -> int:
     """Calibrate, and write the best ranges."""
     with progress_bars(shown) as progress:
         result = api.calibrate(settings, progress=progress)
-    emit(shown.json_to, result, lambda: view(result), [settings.output, settings.trt_cache])
+    emit(
+        shown.json_to,
+        result,
+        lambda: view(result),
+        [settings.output, settings.trt_cache, settings.html],
+    )
     return 0

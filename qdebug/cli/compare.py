@@ -31,7 +31,7 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
                 *view(result, top=shown.top, detailed=detailed),
                 run_file_line(result.run_file),
             ],
-            [settings.save_plan, settings.save_engine, settings.save_log],
+            [settings.save_plan, settings.save_engine, settings.save_log, settings.html],
         )
         if live is not None:
             with suppress(KeyboardInterrupt):

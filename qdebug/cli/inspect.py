@@ -13,5 +13,10 @@ def run(settings: InspectSettings, shown: ShownInspection) -> int:
     """Show what an engine is; 1 where it is not as expected."""
     result = api.inspect(settings)
     detailed = bool(shown.verbose)
-    emit(shown.json_to, result, lambda: view(result, top=shown.top, detailed=detailed))
+    emit(
+        shown.json_to,
+        result,
+        lambda: view(result, top=shown.top, detailed=detailed),
+        [settings.html],
+    )
     return 0 if result.passed else 1

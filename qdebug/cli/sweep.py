@@ -17,6 +17,7 @@ def run(settings: SweepSettings, shown: ShownWithProgress) -> int:
     written = [settings.output]
     if settings.save_engines and result.built:
         written.append(f"{settings.save_engines}: N.engine and N.log are those of row #N.")
+    written.append(settings.html)
     emit(shown.json_to, result, lambda: view(result, detailed=bool(shown.verbose)), written)
     if not result.built:
         return BackendError.exit_code

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt
 
-from qdebug.config.candidate import FORCE, CandidateSettings
+from qdebug.config.candidate import FORCE, HTML, CandidateSettings
 from qdebug.config.option import (
     GATE,
     SEARCH,
@@ -169,4 +169,5 @@ class BisectSettings(CandidateSettings):
             writes="new",
         ),
     ] = None
+    html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False

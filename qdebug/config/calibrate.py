@@ -12,6 +12,7 @@ from qdebug.config.candidate import (
     DATA,
     FORCE,
     FP16_KERNELS,
+    HTML,
     METRIC,
     SAMPLES,
     FallbackName,
@@ -119,4 +120,5 @@ class CalibrateSettings:
             writes="new",
         ),
     ] = None
+    html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False

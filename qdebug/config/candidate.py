@@ -54,6 +54,12 @@ ALLOW_UNQUANTIZED = Option(
     GATE,
 )
 FORCE = Option("Replace existing files.", WRITE)
+HTML = Option(
+    "Write a page that shows the result: one file that needs nothing else.",
+    WRITE,
+    metavar="FILE.html",
+    writes="any",
+)
 MODEL_OR_PLAN = Option(
     "The ONNX model; by default the one that the plan names.",
     metavar="MODEL",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from qdebug.config.candidate import ALLOW_UNQUANTIZED, FORCE, CandidateSettings
+from qdebug.config.candidate import ALLOW_UNQUANTIZED, FORCE, HTML, CandidateSettings
 from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, Positive
 from qdebug.config.values import parse_bytes
 from qdebug.measure.metrics import gate_usage
@@ -90,4 +90,5 @@ class CompareSettings(CandidateSettings):
             writes="new",
         ),
     ] = None
+    html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False

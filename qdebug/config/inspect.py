@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from qdebug.config.candidate import HTML
 from qdebug.config.option import GATE, MORE, ModelLike, Option, PlanLike
 
 
@@ -68,3 +69,4 @@ class InspectSettings:
             metavar="CONDITION",
         ),
     ] = ()
+    html: Annotated[str | None, HTML] = None

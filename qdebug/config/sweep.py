@@ -14,6 +14,7 @@ from qdebug.config.candidate import (
     CALIBRATION,
     FORCE,
     FP16_KERNELS,
+    HTML,
     INPUTS,
     METHOD,
     METRIC,
@@ -192,4 +193,5 @@ class SweepSettings:
         str | None,
         Option("Write all figures as CSV.", WRITE, metavar="FILE.csv", short="-o", writes="new"),
     ] = None
+    html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False

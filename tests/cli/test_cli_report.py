@@ -195,3 +195,42 @@ def test_results_in_memory(desk: Any) -> None:
         written.file == Path("page.html") and written.size_bytes == Path("page.html").stat().st_size
     )
     assert [run["headline"] for run in page("page.html")["runs"]] == [result.headline()] * 2
+
+
+def network_of(run: Any) -> list[str]:
+    return [node["name"] for node in run["network"]["nodes"]]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in COMMANDS if kind != "ranges"])
+def test_a_page_beside_the_result(desk: Any, kind: str) -> None:
+    done = desk.run(*COMMANDS[kind], "--html", "page.html", "--json", "found.json")
+    assert done.code in (0, 1), done.err
+    assert "Wrote page.html" in done.out
+    (run,) = page("page.html")["runs"]
+    assert run["kind"] == kind and run["label"] == "net.onnx" and len(network_of(run)) == 8
+    assert run["result"] == json.loads(Path("found.json").read_text())
+    words = shlex.split(run["reproduction"]["command"])
+    assert words[:2] == ["qdebug", kind] and "--html" not in words
+    if kind != "inspect":
+        assert run["reproduction"]["hashes"]["model"] == run["result"]["model"]["sha256"]
+
+
+def test_a_page_of_a_comparison_has_activations_without_a_run_file(desk: Any) -> None:
+    before = desk.files()
+    done = desk.compare("--html", "page.html")
+    assert done.code == 0 and "No run file" in done.out
+    assert set(desk.files()) - set(before) == {"page.html"}
+    assert detail("page.html", 0, "r1")["samples"] == 2
+    words = shlex.split(page("page.html")["runs"][0]["reproduction"]["command"])
+    assert "-o" not in words and "--output" not in words
+
+
+def test_a_page_of_objects_in_memory(desk: Any, cnn: Any, pictures: Any) -> None:
+    qdebug.compare(cnn(), inputs={"x": pictures(3)}, html="page.html")
+    (run,) = page("page.html")["runs"]
+    assert len(network_of(run)) == 8 and run["reproduction"]["command"] == ""
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(desk: Any) -> None:
+    says = ["QD-STORE-OUTPUT-PATH", "--html", "nowhere"]
+    desk.refused(*COMMANDS["compare"], "--html", "nowhere/page.html", says=says)

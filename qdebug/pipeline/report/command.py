@@ -32,11 +32,16 @@ def report(settings: ReportSettings) -> ReportResult:
     output = _output(settings)
     with ExitStack() as stack:
         sources = [_opened(stack, run, settings.model) for run in settings.runs]
-        return write_page(sources, output)
+        return write_page(sources, output, "output")
 
 
-def write_page(sources: Sequence[Source], output: str) -> ReportResult:
+def write_page(sources: Sequence[Source], output: str, setting: str) -> ReportResult:
     """Write a page of results, the details of the worst layers' tensors in it.
+
+    Args:
+        sources: the results.
+        output: the file, given by `setting`.
+        setting: for messages.
 
     Raises:
         StoreError: a run file is damaged, or the page cannot be written.
@@ -49,7 +54,7 @@ def write_page(sources: Sequence[Source], output: str) -> ReportResult:
     page = PageData(f"{title} – qdebug", __version__, now.isoformat(timespec="seconds"), runs)
     text = page_html(page, [c.blocks for c in chunks], assets())
     data = text.encode("utf-8", "replace")
-    write_bytes(output, data, option("output"))
+    write_bytes(output, data, option(setting))
     shown = tuple(
         ReportedRun(run.label, run.headline, len(c.where))
         for run, c in zip(runs, chunks, strict=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from qdebug import __version__
 from qdebug.config.commands import COMMANDS
 from qdebug.config.option import Setting, settings_of
 from qdebug.page.data import Reproduction
+from qdebug.store.manifest import package_versions
 
 _IN_MEMORY = "given in memory"
 
@@ -22,8 +25,25 @@ def reproduction_of_run(manifest: Mapping[str, Any]) -> Reproduction:
         **(manifest.get("versions") or {}),
     }
     hashes = {"model": model.get("sha256"), "samples": samples.get("digest")}
+    return _reproduction("compare", manifest.get("settings") or {}, versions, hashes)
+
+
+def reproduction_of_call(
+    command: str, settings: Mapping[str, Any], hashes: Mapping[str, object]
+) -> Reproduction:
+    """Of a command that ran just now."""
+    versions = {"qdebug": __version__, "python": sys.version.split()[0], **package_versions()}
+    return _reproduction(command, settings, versions, hashes)
+
+
+def _reproduction(
+    command: str,
+    settings: Mapping[str, Any],
+    versions: Mapping[str, object],
+    hashes: Mapping[str, object],
+) -> Reproduction:
     return Reproduction(
-        command_line("compare", manifest.get("settings") or {}),
+        command_line(command, settings),
         {name: str(version) for name, version in versions.items() if version},
         {role: str(digest) for role, digest in hashes.items() if digest},
     )

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.engine_info.layers import EngineInfo
+from qdebug.engine_info.onnx_file import describe_nodes
 from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageError, given_by
 from qdebug.inmemory import InMemory
+from qdebug.measure.inspection import InspectResult
 from qdebug.measure.recorded import Run
 from qdebug.model.layers import find_layers
 from qdebug.model.load import ModelFile, read_model
@@ -56,12 +59,13 @@ def is_run(source: str) -> bool:
     )
 
 
-def of_run(reader: RunReader, model: str | None) -> Source:
+def of_run(reader: RunReader, model: str | None, label: str = "") -> Source:
     """What an open run file says.
 
     Args:
         reader: of the file.
         model: the network, for a file that does not hold it.
+        label: what the page calls the run; "" takes the file's name.
 
     Raises:
         StoreError: the file is damaged.
@@ -76,7 +80,7 @@ def of_run(reader: RunReader, model: str | None) -> Source:
     missing += _absent(reader, result)
     order = tuple(name for name in _order(result, described) if name in kept.names)
     data = RunData(
-        label=reader.path.name,
+        label=label or reader.path.name,
         kind="compare",
         headline=headline,
         result=result,
@@ -223,16 +227,33 @@ def of_json(path: str, model: str | None) -> Source:
 def of_result(found: Result, model: str | None, label: str = "") -> Source:
     """A result in memory.
 
+    Args:
+        found: the result.
+        model: the network; None takes the one that the result names.
+        label: what the page calls the result; "" takes the name of the model.
+
     Raises:
         ModelError: `model` cannot be read.
     """
     result = found.to_dict()
-    return _of_result(label or _named_model(result), result, found.headline(), model)
+    info = found.info if isinstance(found, InspectResult) else None
+    return _of_result(label or _named_model(result), result, found.headline(), model, info)
 
 
-def _of_result(label: str, result: Mapping[str, Any], headline: str, model: str | None) -> Source:
+def _of_result(
+    label: str,
+    result: Mapping[str, Any],
+    headline: str,
+    model: str | None,
+    info: EngineInfo | None = None,
+) -> Source:
+    """`info`: of an inspected engine, whose file may name the nodes of its model."""
     missing: list[Missing] = []
-    described = _of_model(model, _model_of(result), missing)
+    if info and info.nodes and model is None:
+        io = [tensor.name for tensor in info.io]
+        described: Description | None = describe_nodes(info.nodes, io)
+    else:
+        described = _of_model(model, _model_of(result), missing)
     kind = _kind(result)
     if kind == "compare":
         missing.append(

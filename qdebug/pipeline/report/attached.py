@@ -1,0 +1,67 @@
+"""The page that a command writes beside its result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from qdebug.config.commands import command_of
+from qdebug.config.compare import CompareSettings
+from qdebug.config.option import settings_of
+from qdebug.inmemory import path_in
+from qdebug.measure.result import CompareResult
+from qdebug.pipeline.compare.command import compare
+from qdebug.pipeline.report.command import write_page
+from qdebug.pipeline.report.reproduction import reproduction_of_call
+from qdebug.pipeline.report.sources import of_result, of_run
+from qdebug.results import Result
+from qdebug.store.reader import RunReader
+from qdebug.types import ProgressCallback
+
+
+def compare_with_page(
+    settings: CompareSettings, html: str, progress: ProgressCallback
+) -> CompareResult:
+    """Compare, and write a page of it. What it shows of activations comes from the run file; where
+    none is asked for, from a temporary one.
+
+    Raises:
+        QdebugError: as of `compare`, or the page cannot be written.
+    """
+    if settings.output:
+        result = compare(settings, progress)
+        _write_run_page(settings.output, html, Path(settings.output).name)
+        return result
+    with TemporaryDirectory(prefix="qdebug-") as folder:
+        file = str(Path(folder, "run.h5"))
+        result = compare(replace(settings, output=file), progress)
+        _write_run_page(file, html, result.model.name)
+    return replace(result, run_file=None)
+
+
+def _write_run_page(run: str, html: str, label: str) -> None:
+    with RunReader(run) as reader:
+        write_page([of_run(reader, None, label)], html, "html")
+
+
+def write_result_page(settings: Any, html: str, model: str | None, result: Result) -> None:
+    """Write a page of what a command found.
+
+    Args:
+        settings: of the command.
+        html: the page.
+        model: that the command ran; None where it ran none.
+        result: what it found.
+
+    Raises:
+        StoreError: the page cannot be written.
+    """
+    command = command_of(type(settings)).name
+    given = {s.name: getattr(settings, s.name) for s in settings_of(type(settings))}
+    source = of_result(result, model, Path(path_in(model or "")).name)
+    digest = (source.data.result or {}).get("model", {}).get("sha256")
+    reproduction = reproduction_of_call(command, given, {"model": digest})
+    data = replace(source.data, reproduction=reproduction)
+    write_page([replace(source, data=data)], html, "html")
