@@ -7,29 +7,42 @@ import { scatterChart } from "./charts/scatter.js";
 import { h, nameOf, printable } from "./dom.js";
 import { counted } from "./format.js";
 import "./style/charts.css";
+import "./style/activations.css";
 
-/**
- * @param {object} layer
- * @param {{data: object, store: object, source: object}} page
- * @param {object} ways how the user wants charts drawn; kept while layers change
- * @returns {HTMLElement[]}
- */
-export function activations(layer, { data, store, source }, ways) {
-  const run = data.runs[store.get().run];
-  const names = tensorsOf(layer, run, store.get().selected, data.served);
-  const body = h("div", { "aria-live": "off" });
-  const select = h("select", { "aria-label": "Tensor" }, ...names.map(([name, words]) => h("option", { value: name }, printable(words))));
-  const shown = { tensor: names[0]?.[0] ?? null };
-  const view = { data, store, source, ways, run, body, shown };
-  select.addEventListener("change", () => {
-    shown.tensor = select.value;
+/** @param {HTMLElement} host */
+export function mount(host, page) {
+  host.classList.add("activations");
+  const { store, data } = page;
+  const whose = h("p", { class: "mono muted" });
+  const place = h("div", {});
+  const body = h("div", { class: "quarters" });
+  const view = { ...page, body, ways: {}, tensor: null };
+  host.append(h("div", { class: "bar" }, h("h2", {}, "Activations"), place), whose, body);
+  const fill = () => {
+    const { run, selected } = store.get();
+    const layer = data.runs[run].result?.layers?.[selected];
+    whose.replaceChildren(layer ? nameOf(layer.name) : "Select a layer in the plot, the graph or the table.");
+    const names = layer ? tensorsOf(layer, data.runs[run], selected, data.served) : [];
+    view.tensor = names[0]?.[0] ?? null;
+    place.replaceChildren(...choice(names, view));
     store.set({ sample: null, channel: null });
     load(view);
+  };
+  store.on(["run", "selected"], fill);
+  store.on(["sample", "channel"], () => load(view));
+  fill();
+}
+
+/** Which of a layer's tensors is shown. */
+function choice(names, view) {
+  if (names.length < 2) return [];
+  const select = h("select", { class: "small" }, ...names.map(([name, words]) => h("option", { value: name }, printable(words))));
+  select.addEventListener("change", () => {
+    view.tensor = select.value;
+    view.store.set({ sample: null, channel: null });
+    load(view);
   });
-  const off = store.on(["sample", "channel"], () => (body.isConnected ? load(view) : off()));
-  const choice = names.length > 1 ? h("div", { class: "choices screen" }, h("label", { class: "whole" }, "Tensor", select)) : null;
-  load(view);
-  return [h("h3", {}, "Activations"), choice, body].filter(Boolean);
+  return [h("label", { class: "screen tensor-choice" }, "Tensor ", select)];
 }
 
 /** The tensors of a layer that details may be at hand of, its output first: [name, words]. */
@@ -51,14 +64,14 @@ function tensorsOf(layer, run, selected, served) {
 }
 
 async function load(view) {
-  const { store, source, body, shown } = view;
+  const { store, source, body, data, tensor } = view;
   const { run, sample, channel } = store.get();
   const asked = (view.asked = {});
   body.classList.add("busy");
   let parts;
   try {
-    parts = shown.tensor === null ? [] : await source.detail(run, shown.tensor, { sample, channel });
-    parts = parts ? detailed(parts, view) : lacking(view.run);
+    const details = tensor === null ? null : await source.detail(run, tensor, { sample, channel });
+    parts = details ? detailed(details, data.runs[run], view) : tensor === null ? [] : lacking(data.runs[run]);
   } catch (error) {
     parts = [h("p", { class: "lacking", role: "alert" }, "The activations could not be read: ", nameOf(error.message))];
   }
@@ -76,25 +89,30 @@ function lacking(run) {
   return known.map((m) => h("p", { class: "lacking" }, `No ${m.what}: `, nameOf(m.reason), " ", h("strong", {}, nameOf(m.remedy))));
 }
 
-function detailed(details, view) {
-  const { ways, data, store } = view;
-  const choose = data.served ? (channel) => store.set({ channel }) : null;
+function detailed(details, run, view) {
+  const { histogram, channels, scatter, picture } = details;
+  const { ways, store, data } = view;
+  const planes = picture ? planesOf(picture) : 0;
+  const choose = data.served && channels?.count === planes ? (channel) => store.set({ channel }) : null;
   const parts = [];
-  if (details.histogram) {
-    const of = details.histogram.samples === "calibration" ? "FP32, of the calibration samples" : counted(details.samples, "kept sample");
-    parts.push(h("h4", {}, "Values", h("small", {}, ` ${of}`)), histogramChart(details.histogram, (ways.histogram ??= {})));
-  }
-  if (details.channels) parts.push(h("h4", {}, "Channels"), channelCharts(details.channels, (ways.channels ??= {}), choose));
-  if (details.scatter?.reference.length) {
-    parts.push(h("h4", {}, "Reference against candidate"), scatterChart(details.scatter, details.histogram?.bounds ?? null));
-  }
-  if (details.picture) parts.push(h("h4", {}, pictureTitle(details, view)), ...pictured(details, view));
-  if (!details.picture || !details.scatter) parts.push(...lacking(view.run));
+  if (histogram) parts.push(part("Values", [histogramChart(histogram, (ways.histogram ??= {}))], countedIn(histogram, details)));
+  if (channels) parts.push(part("Channels", [channelCharts(channels, (ways.channels ??= {}), choose)]));
+  if (scatter?.reference.length) parts.push(part("Reference against candidate", [scatterChart(scatter, histogram?.bounds ?? null)]));
+  if (picture) parts.push(part(pictureTitle(details, view), pictured(details, planes, view)));
+  if (!picture || !scatter) parts.push(...lacking(run));
   return parts;
 }
 
+function part(title, children, more = "") {
+  return h("div", {}, h("h3", {}, title, more ? h("small", {}, ` ${more}`) : null), ...children);
+}
+
+function countedIn(histogram, { samples }) {
+  return histogram.samples === "calibration" ? "in FP32, of the calibration samples" : `of ${counted(samples, "kept sample")}`;
+}
+
 function pictureTitle({ picture, kept }, { store }) {
-  const worst = store.get().sample === null ? (kept.length > 1 ? ", the worst of those kept" : "") : "";
+  const worst = store.get().sample === null && kept.length > 1 ? ", the worst of those kept" : "";
   const channel = picture.channel === null ? "" : `, channel ${picture.channel}`;
   return `Sample ${picture.sample}${worst}${channel}`;
 }
@@ -106,9 +124,9 @@ const SHOWN = [
   ["error", "error"],
 ];
 
-function pictured(details, view) {
+function pictured(details, planes, view) {
   const { picture } = details;
-  const { ways } = view;
+  const { ways, data } = view;
   const place = h("div", {});
   const fill = () => place.replaceChildren(pictures(picture, ways.picture || null));
   const shown = h("select", { class: "small" }, ...SHOWN.map(([v, t]) => h("option", { value: v, selected: v === ways.picture }, t)));
@@ -117,20 +135,30 @@ function pictured(details, view) {
     fill();
   });
   fill();
-  const size = `${picture.shape.join("×")}, shown as ${picture.height} × ${picture.width}`;
-  const choices = h("div", { class: "choices screen" }, ...(view.data.served ? parts(details, view) : []), h("label", {}, "Show", shown));
-  return [choices, place, h("p", { class: "muted" }, `One sample's tensor is ${size}; the error has a scale of its own.`)];
+  const asked = data.served ? choices(details, planes, view) : [];
+  const size = `${picture.shape.join("×")}, shown as ${picture.height}×${picture.width}`;
+  return [
+    h("div", { class: "choices screen" }, ...asked, h("label", {}, "Show", shown)),
+    place,
+    h("p", { class: "muted small-print" }, `The tensor is ${size}. The error has a scale of its own.`),
+  ];
+}
+
+/** Of how many planes one is pictured at a time: [planes, rows, columns] of one sample. */
+function planesOf({ shape }) {
+  if (shape.length === 4 && shape[0] === 1) return shape[1];
+  return shape.length === 3 && shape[0] !== 1 ? shape[0] : 0;
 }
 
 /** Choice of the sample and of the channel, where there is someone to ask for them. */
-function parts({ kept, picture, channels }, { store }) {
+function choices({ kept, picture }, planes, { store }) {
   const sample = h("select", { class: "small" }, ...kept.map((k) => h("option", { value: k, selected: k === picture.sample }, k)));
   sample.addEventListener("change", () => store.set({ sample: Number(sample.value) }));
-  if (!channels) return [h("label", {}, "Sample", sample)];
+  if (!planes) return [h("label", {}, "Sample", sample)];
   const value = picture.channel ?? "";
-  const channel = h("input", { class: "small", type: "number", min: 0, max: channels.count - 1, step: 1, value, placeholder: "default" });
+  const channel = h("input", { class: "small", type: "number", min: 0, max: planes - 1, step: 1, value });
   channel.addEventListener("change", () => {
     if (channel.reportValidity()) store.set({ channel: channel.value === "" ? null : Number(channel.value) });
   });
-  return [h("label", {}, "Sample", sample), h("label", {}, `Channel (0 to ${channels.count - 1})`, channel)];
+  return [h("label", {}, "Sample", sample), h("label", {}, `Channel (0 to ${planes - 1})`, channel)];
 }

@@ -169,5 +169,5 @@ function checks(result) {
     number(numberIn(c, "reference_metric")),
     c.failure ? c.failure : c.passed ? "passed" : "failed",
   ]);
-  return [h("h3", {}, "The answer, run once more"), plainTable("Checks of the answer", ["on", "samples", figure, "nothing pinned", "FP32", ""], rows)];
+  return [h("h3", {}, "The answer, run once more"), plainTable("Checks of the answer", ["on", "samples", figure, "nothing pinned", "FP32", "result"], rows)];
 }

@@ -1,7 +1,6 @@
 /** Everything that is known of one layer. */
 
 import { h, nameOf } from "./dom.js";
-import { activations } from "./activations.js";
 import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
 import "./style/card.css";
@@ -13,13 +12,13 @@ const NAMED = 5;
 export function mount(host, page) {
   const { store, data } = page;
   host.classList.add("layer-card");
+  host.tabIndex = 0; // it scrolls where it stands beside the graph
   const body = h("div", {});
   host.append(h("h2", {}, "Layer"), body);
-  const ways = {};
   const fill = () => {
     const { run, selected } = store.get();
     const layer = data.runs[run].result?.layers?.[selected];
-    body.replaceChildren(...(layer ? card(layer, page, ways) : nothingSelected(data.runs[run], store)));
+    body.replaceChildren(...(layer ? card(layer, page) : nothingSelected(data.runs[run], store)));
   };
   store.on(["run", "selected"], fill);
   fill();
@@ -37,14 +36,13 @@ function nothingSelected(run, store) {
   return [hint, h("p", {}, "The worst:"), h("ol", { class: "worst-list" }, ...worst.map(entry))];
 }
 
-function card(layer, page, ways) {
+function card(layer, page) {
   const run = page.data.runs[page.store.get().run];
   return [
     ...head(layer, run),
     ...causes(layer),
     ...gains(layer, run.result),
     ...errorParts(layer),
-    ...activations(layer, page, ways),
     ...engine(layer, run, page.store.get().selected),
   ];
 }

@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { FileSource, ServerSource, follow } from "./source.js";
 import { Store } from "./store.js";
 import "./style/base.css";
+import * as activations from "./activations.js";
 import * as bisect from "./bisect.js";
 import * as calibration from "./calibration.js";
 import * as card from "./card.js";
@@ -27,6 +28,7 @@ const SECTIONS = [
   ["graph", "Graph", graph, (data) => data.runs.some((r) => r.network), ""],
   ["card", "Layer", card, (data) => compared(data) || data.runs.some((r) => r.network), "beside"],
   ["layers", "Layers", table, compared, ""],
+  ["activations", "Activations", activations, compared, "wide"],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
   ["inspect", "Engine", inspect, of("inspect"), "wide"],
 ];

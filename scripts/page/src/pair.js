@@ -194,5 +194,5 @@ function totals(before, after, { a, b }) {
     const other = after.outputs.find((o) => o.name === output.name);
     if (other) rows.push([`output ${output.name}, SQNR`, decibels(numberIn(output, "sqnr_db")), decibels(numberIn(other, "sqnr_db"))]);
   }
-  return rows.length ? plainTable("Both runs", ["", letter(a), letter(b)], rows) : h("div", {});
+  return rows.length ? plainTable("Both runs", ["figure", letter(a), letter(b)], rows) : h("div", {});
 }

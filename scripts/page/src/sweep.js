@@ -64,7 +64,7 @@ function swept(result) {
   const state = { chosen: null };
   const plot = h("div", {});
   const rows = result.combinations.map((row) => tableRow(row, figures, varied, result.best));
-  const table = grid("Combinations", columns(figures, varied), rows, {
+  const table = grid("Table of the combinations", columns(figures, varied), rows, {
     choose: ({ number: n }) => choose(n),
     isSelected: ({ number: n }) => n === state.chosen,
     sort: "number",

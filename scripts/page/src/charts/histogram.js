@@ -3,8 +3,8 @@ import { number, share } from "../format.js";
 import { axes, chart, hint, linear, logarithmic, s, text } from "./svg.js";
 
 const HEIGHT = 230;
-/** The axis goes on to the bounds of the scale as long as the values keep this part of it. */
-const LEAST_PART = 1 / 4;
+/** The axis goes on to a bound of the scale that is no farther out, as a part of the values' width. */
+const FARTHEST = 0.35;
 /** Steps are drawn where they are at least so many pixels wide. */
 const STEP_PIXELS = 5;
 
@@ -53,7 +53,7 @@ export function factList(facts) {
 /** The axis: the values, and the bounds of the scale where they are not far out. */
 function span({ low, high, bounds }) {
   const width = high - low || Math.abs(high) || 1;
-  const near = (bound) => bound !== undefined && Math.abs(bound) < Math.max(Math.abs(low), Math.abs(high)) / LEAST_PART;
+  const near = (bound) => low - bound < FARTHEST * width && bound - high < FARTHEST * width;
   const all = [low, high, ...(bounds ?? []).filter(near)];
   const [a, b] = [Math.min(...all), Math.max(...all)];
   return [a - 0.02 * width, b + 0.02 * width];
@@ -76,7 +76,7 @@ function draw(histogram, width, isLinear) {
     counts.forEach((count, k) => (path += `V${top(count)}H${edge(k + 1)}`));
     return `${path}V${area.bottom}${closed ? "Z" : ""}`;
   };
-  const parts = [hatching(), ...axes(area, x, y, { xLabel: "value", yLabel: "values" })];
+  const parts = [hatching(), ...axes(area, x, y, { xLabel: "value", yLabel: "count" })];
   if (reference) parts.push(s("path", { class: "reference-area", d: outline(reference, true) }));
   parts.push(...steps(histogram, x, area));
   parts.push(...limits(histogram, x, area));
@@ -122,7 +122,7 @@ function limits({ low, high, bounds }, x, area) {
       parts.push(text(at, area.top - 8, number(bound, 3), at - area.left < 60 ? "start" : anchor === "end" ? "end" : "middle", { class: "amax-word" }));
     } else {
       const words = k === 0 ? `← ${number(bound, 3)}` : `${number(bound, 3)} →`;
-      parts.push(text(k === 0 ? area.left + 40 : area.right, area.top - 8, words, anchor, { class: "amax-word" }));
+      parts.push(text(k === 0 ? area.left + 4 : area.right, area.top - 8, words, anchor, { class: "amax-word" }));
     }
   });
   return parts;

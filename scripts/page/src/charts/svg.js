@@ -91,7 +91,8 @@ export function logarithmic([low, high], [from, to], base = 10) {
   const log = (v) => Math.log(v) / Math.log(base);
   const [a, b] = [log(low), Math.max(log(high), log(low) + 0.1)];
   const ticks = [];
-  const skip = Math.max(1, Math.ceil((b - a) / (Math.abs(to - from) / 44)));
+  const apart = from > to ? 24 : 44;
+  const skip = Math.max(1, Math.ceil((b - a) / (Math.abs(to - from) / apart)));
   for (let k = Math.ceil(a - 1e-9); k <= b + 1e-9; k += skip) ticks.push(base ** k);
   return {
     at: (v) => from + ((log(v) - a) / (b - a)) * (to - from),
