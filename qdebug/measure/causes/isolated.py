@@ -155,7 +155,8 @@ class IsolatedLayer:
             nonzero = sum(v.nonzero for v in values)
             tiny = sum(v.tiny for v in values) / nonzero if nonzero else 0.0
             largest = max((v.largest for v in values), default=0.0)
-            return half_causes(largest, tiny, *self._sums())
+            broken = math.isnan(self.energies.get(WHOLE, 0.0))
+            return half_causes(largest, tiny, *self._sums(), broken=broken)
         whole = self.energies.get(WHOLE, 0.0)
         bare = self.energies.get(NO_PAIRS, 0.0)
         parts = []

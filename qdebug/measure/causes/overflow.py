@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qdebug.measure.result import Cause, LayerResult
+from qdebug.measure.result import HARMLESS_DB, Cause, LayerResult
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.types import Precision
@@ -80,15 +80,15 @@ def _error_db(result: LayerResult) -> float:
 
 
 def pinned_together(
-    pair: ModelPair, name: str, causes: Sequence[Cause], largest: Mapping[str, float]
+    pair: ModelPair,
+    name: str,
+    causes: Sequence[Cause],
+    largest: Mapping[str, float],
+    layers: Sequence[LayerResult],
 ) -> tuple[Cause, ...]:
     """`causes` of the layer `name`, with the layers that an overflow of it asks to be pinned: one
-    alone would hand the value on to another that cannot hold it either.
-
-    Args:
-        largest: magnitudes in FP32, by tensor.
-    """
-    group = overflow_group(pair, name, largest)
+    alone would hand the value on to another that cannot hold it either. See `overflow_group`."""
+    group = overflow_group(pair, name, largest, layers)
     if len(group) < 2:
         return tuple(causes)
     names = ", ".join(f"'{x}'" for x in group)
@@ -96,8 +96,17 @@ def pinned_together(
     return tuple(replace(c, remedy=remedy) if c.label == FP16_OVERFLOW else c for c in causes)
 
 
-def overflow_group(pair: ModelPair, name: str, largest: Mapping[str, float]) -> list[str]:
-    """The FP16 layers joined to `name` by tensors that FP16 cannot hold, in execution order."""
+def overflow_group(
+    pair: ModelPair, name: str, largest: Mapping[str, float], layers: Sequence[LayerResult]
+) -> list[str]:
+    """The FP16 layers joined to `name` by tensors that FP16 cannot hold, in execution order; those
+    that do well with Inf in place of the value (an Exp of −Inf, a Tanh) are not among them.
+
+    Args:
+        largest: magnitudes in FP32, by tensor.
+        layers: with their own errors.
+    """
+    tolerant = {x.name for x in layers if x.harmless or (x.local_sqnr_db or 0.0) >= HARMLESS_DB}
     graph, found, waiting = pair.reference, {name}, [name]
     while waiting:
         layer = pair.layers.by_name[waiting.pop()]
@@ -106,8 +115,9 @@ def overflow_group(pair: ModelPair, name: str, largest: Mapping[str, float]) -> 
                 continue
             ends = [graph.producers.get(tensor), *graph.consumers.get(tensor, ())]
             for other in (pair.layers.of_node.get(n.name) for n in ends if n is not None):
-                half = other is not None and pair.precisions[other.name] is Precision.FP16
-                if other is not None and half and other.name not in found:
+                if other is None or other.name in found or other.name in tolerant:
+                    continue
+                if pair.precisions[other.name] is Precision.FP16:
                     found.add(other.name)
                     waiting.append(other.name)
     return [layer.name for layer in pair.layers if layer.name in found]

@@ -127,7 +127,9 @@ def int8_causes(
     return tuple(sorted(kept, key=lambda c: -(c.share or 0)))
 
 
-def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tuple[Cause, ...]:
+def half_causes(
+    largest: float, tiny: float, sums: float, sums_db: float, *, broken: bool = False
+) -> tuple[Cause, ...]:
     """The causes of an FP16 layer's local error, the largest share first.
 
     Args:
@@ -137,6 +139,7 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
         sums: fraction of its error energy that its kernel adds, mostly by summing products in
             FP16, 0 to 1.
         sums_db: SQNR at its output with exact sums, in dB.
+        broken: the layer gives NaN or Inf where the reference does not.
     """
     causes = []
     overflows = largest > HALF_MAX
@@ -162,7 +165,17 @@ def half_causes(largest: float, tiny: float, sums: float, sums_db: float) -> tup
                 "Keep the layer in FP32, or scale what it reads up.",
             )
         )
-    if sums >= LEAST_SHARE:
+    if broken and sums >= 1 and not overflows:
+        causes.append(
+            Cause(
+                FP16_OVERFLOW,
+                sums,
+                f"values reach {largest:.3g}, but what its kernel adds up inside exceeds FP16's "
+                f"maximum, {HALF_MAX:.0f}; with exact sums it would be {sums_db:.1f} dB",
+                "Keep the layer in FP32: TensorRT then sums in FP32 too.",
+            )
+        )
+    elif sums >= LEAST_SHARE:
         causes.append(
             Cause(
                 "fp16-sums",

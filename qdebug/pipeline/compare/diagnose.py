@@ -59,7 +59,7 @@ def diagnosed(
     largest = {r.tensor: r.metrics.ref_amax for r in layers}
     largest |= {t.name: t.metrics.ref_amax for t in tensors}
     own = _own_causes(context, pair, samples, chosen, wanted, largest) if wanted else {}
-    own = {name: pinned_together(pair, name, found, largest) for name, found in own.items()}
+    own = {name: pinned_together(pair, name, found, largest, layers) for name, found in own.items()}
     noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
     return tuple(
         replace(r, causes=(*own.get(r.name, ()), *_inherited(pair, r, noise))) for r in layers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -115,25 +115,25 @@ def _chosen(
     pair: ModelPair, planned: Sequence[LayerResult], result: CompareResult, before: float
 ) -> list[str]:
     """The layers to keep in FP32 together. Broken outputs come of overflows, wherever they are."""
-    largest = {t.name: t.metrics.ref_amax for t in result.tensors}
     overflowing = [x for x in planned if x.overflows]
     if math.isinf(before) and overflowing:
-        return _with_groups(pair, overflowing, largest)
+        return _with_groups(pair, overflowing, result)
     if math.isinf(before):
         return [planned[0].name]
     count = leading([_estimate(x, before) for x in planned])
-    return _with_groups(pair, planned[:count], largest)
+    return _with_groups(pair, planned[:count], result)
 
 
 def _with_groups(
-    pair: ModelPair, layers: Sequence[LayerResult], largest: Mapping[str, float]
+    pair: ModelPair, layers: Sequence[LayerResult], result: CompareResult
 ) -> list[str]:
     """The names of `layers`; behind one that overflows, those that must be pinned with it."""
+    largest = {t.name: t.metrics.ref_amax for t in result.tensors}
     names: dict[str, None] = {}
     for layer in layers:
         group = [layer.name]
         if layer.overflows:
-            group += overflow_group(pair, layer.name, largest)
+            group += overflow_group(pair, layer.name, largest, result.layers)
         names |= dict.fromkeys(group)
     return list(names)
 
