@@ -96,6 +96,17 @@ def test_models_of_onnx_runtime(tmp_path: Path, way: str) -> None:
     assert _agree(found, expected) == 19
 
 
+def test_dynamic_ranges_clip_nothing(tmp_path: Path) -> None:
+    quantized = quantized_by_onnx_runtime("dynamic", CNN, tmp_path)
+    result = qdebug.compare(
+        str(quantized), inputs={"input": IMAGES}, reference=str(CNN), effect="none"
+    )
+    found = [x.error_parts for x in result.layers if x.precision is Precision.INT8]
+    assert len(found) == 14
+    for shares in found:
+        assert shares.clipping is None and shares.unexplained == 0 < shares.rounding
+
+
 def _network(nodes: Any, shape: Any, constants: Any, outputs: Any = ("y",)) -> Any:
     """A model that reads `input`."""
     kind = TensorProto.FLOAT

@@ -232,7 +232,7 @@ def _run(
         one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
         sizing = probe(one.reference, samples, settings.batch_size)
         subset = whole(sizing.samples)
-        held = context.parallel.workers + 1
+        held = context.parallel.workers + 2  # one more for what decomposes the errors
         groups = capture_groups(tensors, sizing.bytes_per_batch, held, settings.memory_budget)
         if len(groups) == 1:
             return one.run(subset, context, **how), list(one.not_float)
