@@ -9,7 +9,7 @@ from qdebug.engine_info.layers import EngineLayer, Role
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.page.data import Kernel, Network, Node
 from qdebug.page.scopes import scopes_of
-from qdebug.plan.description import Description
+from qdebug.plan.description import DescribedNode, Description
 
 Json = Mapping[str, Any]
 
@@ -24,7 +24,12 @@ def network_of(description: Description, result: Json | None) -> Network:
     nodes = description.nodes
     makers = {tensor: k for k, node in enumerate(nodes) for tensor in node.outputs}
     reads = [tuple(dict.fromkeys(makers[t] for t in node.inputs if t in makers)) for node in nodes]
-    scopes = scopes_of([n.name for n in nodes], [n.op for n in nodes], reads)
+    scopes = scopes_of(
+        [node.name for node in nodes],
+        [next(iter(node.outputs), "") for node in nodes],
+        [_kind(node) for node in nodes],
+        reads,
+    )
     shapes = {tensor.name: _shape(tensor.shape) for tensor in description.tensors}
     told = _Told(result or {})
     return Network(
@@ -51,6 +56,14 @@ def network_of(description: Description, result: Json | None) -> Network:
             for name in description.inputs
         ),
     )
+
+
+def _kind(node: DescribedNode) -> str:
+    """What makes a node like another: of a convolution also the kernel, and whether it is
+    depthwise."""
+    if node.op != "Conv" or node.weight is None:
+        return node.op
+    return f"{node.op} {node.weight[2:]} {node.weight[1] == 1}"
 
 
 def kernels_of(description: Description, result: Json) -> tuple[Kernel, ...]:

@@ -4,39 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
 _SEPARATORS = ("/", "::", ".")
 _FEWEST_REPEATS = 3
-_SHORTEST_PERIOD = 2
+_SHORTEST_PERIOD = 3
+"""Blocks of two, a convolution and its activation, would show nothing."""
 
 Scope = tuple[str, ...]
 Ints = npt.NDArray[np.int64]
 
 
 def scopes_of(
-    names: Sequence[str], ops: Sequence[str], reads: Sequence[Sequence[int]]
+    names: Sequence[str],
+    tensors: Sequence[str],
+    kinds: Sequence[str],
+    reads: Sequence[Sequence[int]],
 ) -> list[Scope]:
     """The blocks that each node is in, outermost first.
 
     Args:
         names: of the nodes, in execution order.
-        ops: their types.
+        tensors: the first that each one computes.
+        kinds: what repeats: their types, for example.
         reads: the nodes that each one reads, as positions.
     """
-    return named_scopes(names) or repeated_scopes(ops, reads)
+    return named_scopes(names, tensors) or repeated_scopes(kinds, reads)
 
 
-def named_scopes(names: Sequence[str]) -> list[Scope] | None:
+def named_scopes(names: Sequence[str], tensors: Sequence[str]) -> list[Scope] | None:
     """The scopes that names spell, such as ("blocks", "conv1") for "/blocks/conv1/Conv"; None
-    where fewer than half of them spell any."""
+    where fewer than half of the nodes have one.
+
+    A node whose name spells none, because an optimizer made it, is in the scope of its tensor; or
+    else in what the nodes before and after it are both in.
+    """
     for separator in _SEPARATORS:
-        parts = [[part for part in name.split(separator) if part] for name in names]
-        if 2 * sum(len(part) > 1 for part in parts) > len(names):
-            return [tuple(part[:-1]) for part in parts]
+        found = [
+            _spelled(name, separator) or _spelled(tensor, separator)
+            for name, tensor in zip(names, tensors, strict=True)
+        ]
+        if 2 * sum(map(bool, found)) > len(names):
+            return _filled(found)
     return None
+
+
+def _spelled(name: str, separator: str) -> Scope:
+    return tuple(part for part in name.split(separator) if part)[:-1]
+
+
+def _filled(scopes: Sequence[Scope]) -> list[Scope]:
+    """`scopes`, where one that is missing is what those beside it have in common."""
+    after: list[Scope] = [()] * len(scopes)
+    following: Scope = ()
+    for k in reversed(range(len(scopes))):
+        following = after[k] = scopes[k] or following
+    found: list[Scope] = []
+    before: Scope = ()
+    for own, behind in zip(scopes, after, strict=True):
+        before = own or before
+        common = zip(before, behind, strict=False)
+        found.append(own or tuple(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], common)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -57,20 +89,20 @@ class Repeats:
         return self.start + self.period * self.count
 
 
-def repeated_scopes(ops: Sequence[str], reads: Sequence[Sequence[int]]) -> list[Scope]:
-    """The scopes of nodes whose names tell nothing: blocks of operators that occur at least three
-    times in a row. Of several such stretches each is a stage.
+def repeated_scopes(kinds: Sequence[str], reads: Sequence[Sequence[int]]) -> list[Scope]:
+    """The scopes of nodes whose names tell nothing: blocks of at least three nodes that occur at
+    least three times in a row. Of several such stretches each is a stage.
 
     Args:
-        ops: types of the nodes, in execution order.
+        kinds: of the nodes, in execution order.
         reads: the nodes that each one reads, as positions.
     """
-    _, codes = np.unique(np.asarray(ops, dtype=str), return_inverse=True)
+    _, codes = np.unique(np.asarray(kinds, dtype=str), return_inverse=True)
     found = sorted(
-        _repeats(np.asarray(codes, np.int64), _crossing(len(ops), reads), 0, len(ops)),
+        _repeats(np.asarray(codes, np.int64), _crossing(len(kinds), reads), 0, len(kinds)),
         key=lambda repeats: repeats.start,
     )
-    scopes: list[Scope] = [()] * len(ops)
+    scopes: list[Scope] = [()] * len(kinds)
     for number, repeats in enumerate(found, start=1):
         outer = () if len(found) == 1 else (f"stage {number} of {len(found)}",)
         for node in range(repeats.start, repeats.stop):

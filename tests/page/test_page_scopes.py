@@ -26,30 +26,42 @@ def chain(count: int) -> list[tuple[int, ...]]:
     ],
 )
 def test_names_spell_scopes(name: str, scope: tuple[str, ...]) -> None:
-    assert named_scopes([name, name, "Flat_1"]) == [scope, scope, ()]
+    found = named_scopes([name, name, "Flat_1"], ["", "", "t"])
+    assert found == [scope, scope, ()]
 
 
 def test_flat_names_spell_none() -> None:
-    assert named_scopes(["Conv_1", "Relu_2", "a/b"]) is None
+    assert named_scopes(["Conv_1", "Relu_2", "a/b"], ["1", "2", "3"]) is None
+
+
+def test_nodes_that_an_optimizer_made_are_where_they_belong() -> None:
+    names = ["/m/a/Conv", "/m/a/Add", "Gemm_1", "Reshape_2", "/m/b/Relu", "/m/b/Mul"]
+    tensors = ["", "", "/m/b/fc/MatMul_output_0", "made_up", "", ""]
+    assert named_scopes(names, tensors) == [
+        ("m", "a"), ("m", "a"), ("m", "b", "fc"), ("m", "b"), ("m", "b"), ("m", "b"),
+    ]  # fmt: skip
+    assert named_scopes(names, [""] * 6)[2:4] == [("m",), ("m",)]  # type: ignore[index]
 
 
 def test_repeated_blocks() -> None:
     ops = ["Stem", "Pool", *["Conv", "Relu", "Add"] * 4, "Gemm"]
-    scopes = scopes_of([f"n_{k}" for k in range(len(ops))], ops, chain(len(ops)))
+    names = [f"n_{k}" for k in range(len(ops))]
+    scopes = scopes_of(names, names, ops, chain(len(ops)))
     assert scopes[:2] == [(), ()] and scopes[-1] == ()
     assert scopes[2:5] == [("block 1 of 4",)] * 3
     assert scopes[11:14] == [("block 4 of 4",)] * 3
 
 
 def test_two_repeats_are_no_block() -> None:
-    assert repeated_scopes(["Conv", "Relu"] * 2, chain(4)) == [()] * 4
+    assert repeated_scopes(["Conv", "Relu", "Add"] * 2, chain(6)) == [()] * 6
+    assert repeated_scopes(["Conv", "Relu"] * 5, chain(10)) == [()] * 10
 
 
 def test_several_stretches_are_stages() -> None:
-    ops = [*["Conv", "Relu"] * 3, "Pool", *["MatMul", "Add", "Softmax"] * 5]
+    ops = [*["Conv", "Relu", "Conv"] * 3, "Pool", *["MatMul", "Add", "Softmax"] * 5]
     scopes = repeated_scopes(ops, chain(len(ops)))
     assert scopes[0] == ("stage 1 of 2", "block 1 of 3")
-    assert scopes[6] == ()
+    assert scopes[9] == ()
     assert scopes[-1] == ("stage 2 of 2", "block 5 of 5")
 
 
