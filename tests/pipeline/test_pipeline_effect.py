@@ -52,6 +52,34 @@ def test_exact_effects_are_those_of_brute_force(tmp_path: Path) -> None:
         assert layer.effect.alone == pytest.approx(alone, rel=0.02)
 
 
+@pytest.mark.parametrize("rest", ["fp16", "int8 with fp16", "int8 and fp16"])
+def test_effects_in_fp16_and_in_mixed_precisions_are_those_of_brute_force(
+    rest: str, tmp_path: Path
+) -> None:
+    """Everything in FP16; INT8 with all else in FP16; every other layer in FP16 instead of INT8."""
+    file = str(tmp_path / "plan.yaml")
+    how: dict[str, object] = {"plan": PrecisionPlan(Precision.FP16)}
+    if rest != "fp16":
+        plan = PrecisionPlan(Precision.INT8)
+        if rest == "int8 with fp16":
+            plan = replace(plan, fallback_precision=Precision.FP16)
+        else:
+            planned = [x.name for x in compared(effect="none").layers if x.precision == "int8"]
+            plan = replace(plan, layers=dict.fromkeys(planned[::2], Precision.FP16))
+        how = {"plan": plan, "calib_data": HOW["calib_data"]}
+    result = qdebug.compare(MODEL, inputs=INPUTS, samples=16, effect="exact", save_plan=file, **how)
+    whole, used = noise(result), read_plan(file)
+    assert result.effect is not None
+    assert result.effect.of_layers == (14 if rest == "int8 and fp16" else 19)
+    assert result.effect.noise == pytest.approx(whole, rel=1e-3)
+    for layer in (result.layers[0], result.layers[2]):
+        assert layer.effect is not None
+        pins = {**used.layers, layer.name: Precision.FP32}
+        high = replace(used, layers=pins)
+        left = noise(qdebug.compare(MODEL, inputs=INPUTS, samples=16, plan=high, effect="none"))
+        assert layer.effect.gain == pytest.approx(whole - left, abs=0.01 * whole)
+
+
 def test_layers_stand_in_the_order_of_their_shares() -> None:
     result = compared()
     shares = [layer.output_share for layer in result.layers[:14]]
