@@ -110,20 +110,53 @@ def _splits(array: Array, samples: int) -> bool:
     return bool(array.ndim) and array.size > 0 and array.shape[0] % samples == 0
 
 
-def noise_by_sample(energies: Array) -> Array:
-    """The part of each sample in the outputs' noise, from `output_energies` of all samples; their
-    sum is `ErrorTotals.noise`.
+def noise_by_sample(energies: Array, chances: Array | float = 1.0) -> Array:
+    """The part of each sample in the outputs' noise, from `output_energies`; of all samples their
+    sum is `ErrorTotals.noise`, of drawn ones an estimate of it.
 
     Args:
         energies: float64 [outputs, 2, samples].
+        chances: that the sample was drawn (Horvitz & Thompson, JASA 47 (1952) 663), [samples].
 
     Returns:
         float64 [samples].
     """
-    errors, signals = energies[:, 0], energies[:, 1].sum(axis=1, keepdims=True)
+    errors, signals = energies[:, 0] / chances, energies[:, 1] / chances
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = np.where(errors == 0, 0.0, errors / signals)
+        parts = np.where(errors == 0, 0.0, errors / signals.sum(axis=1, keepdims=True))
     return np.asarray(parts.mean(axis=0))
+
+
+def chances_of(noise: Array, count: float) -> Array:
+    """The chances to draw units so that `count` are on average: half by their part in the noise,
+    half all alike. So what makes most of the noise is not missed, and none has a great weight.
+
+    Args:
+        noise: of each unit, finite, float64 [units].
+
+    Returns:
+        float64 [units], above 0 and at most 1.
+    """
+    size = len(noise)
+    total = float(noise.sum())
+    weights = np.full(size, 1 / size)
+    if total > 0:
+        weights = weights / 2 + noise / total / 2
+    chances = np.minimum(1.0, count * weights)
+    while True:
+        free = chances < 1
+        left = count - float((~free).sum())
+        scaled = left * weights[free] / weights[free].sum() if free.any() else weights[free]
+        chances[free] = np.minimum(1.0, scaled)
+        if not (scaled > 1).any():
+            return chances
+
+
+def drawn(chances: Array) -> list[int]:
+    """Units drawn with these chances, in order and spread over all: systematic sampling (Madow,
+    Annals of Mathematical Statistics 20 (1949) 333), the same every time."""
+    passed = np.floor(np.cumsum(chances) + 0.5 + 1e-9)
+    return [int(k) for k in np.flatnonzero(np.diff(passed, prepend=0.0) >= 1)]
 
 
 @dataclass(frozen=True)
@@ -135,14 +168,14 @@ class EffectRuns:
         pinned: only this layer in FP32.
         alone: only this layer as planned, perhaps on fewer samples; `whole_alone`: everything as
             planned on these.
-        unseen: the part of all samples on which no layer was left out.
+        unseen: the chance that a sample of `whole` was not drawn, or one for all.
     """
 
     whole: Array
     pinned: Mapping[str, Array]
     alone: Mapping[str, Array]
     whole_alone: Array
-    unseen: float
+    unseen: Array | float
 
 
 def effects_of(runs: EffectRuns) -> dict[str, Effect]:
@@ -196,13 +229,20 @@ def _shares(
     return {n: _posterior(alone.get(n), measured.get(n), spread) for n in names}
 
 
-def _mean_share(differences: Array, total: float, unseen: float) -> tuple[float, float]:
-    """A gain as a share of `total`, and the variance of that."""
+def _mean_share(differences: Array, total: float, unseen: Array | float) -> tuple[float, float]:
+    """A gain as a share of `total`, and the variance of that (Hájek, Annals of Mathematical
+    Statistics 35 (1964) 1491; where all chances are equal, that of the mean)."""
     count = len(differences)
     share = float(differences.sum()) / total
+    weights = np.broadcast_to(np.asarray(unseen, np.float64), differences.shape)
+    weight = float(weights.sum())
+    if weight <= 0:
+        return share, 0.0
     if count < 2:
-        return share, math.inf if unseen else 0.0
-    return share, float(differences.var(ddof=1)) * count * unseen / total**2
+        return share, math.inf
+    mean = float((weights * differences).sum()) / weight
+    squares = float((weights * (differences - mean) ** 2).sum())
+    return share, squares * count / (count - 1) / total**2
 
 
 def _posterior(

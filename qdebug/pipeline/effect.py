@@ -21,6 +21,8 @@ from qdebug.measure.effect import (
     EffectRuns,
     EffectSummary,
     certain_ranks,
+    chances_of,
+    drawn,
     effects_of,
     noise_by_sample,
     output_energies,
@@ -117,10 +119,15 @@ def measure_effects(
     *,
     metric: TaskMetric | None = None,
     memory_budget: int = 2 << 30,
+    known_noise: Array | None = None,
 ) -> Effects | None:
     """What every layer that does not run in FP32 costs at the outputs of the simulation.
 
     None where that cannot be said: no such layer, or no floating-point output.
+
+    Args:
+        known_noise: of the outputs with everything as planned, where it is known, float64
+            [samples]: where not all samples can be used, those with much noise are preferred.
 
     Raises:
         QdebugError: the model does not run in FP32, or not as planned.
@@ -137,22 +144,27 @@ def measure_effects(
         slowdown = _EMULATED if _emulates_fp16(context, pair) else 1.0
         amounts = _amounts(pair, subset, len(names), mode, slowdown)
 
-        def on(count: int, metric: TaskMetric | None = None) -> _Runs:
-            few = _spread(subset, count)
+        def on(chosen: _Drawn, metric: TaskMetric | None = None) -> _Runs:
+            few = chosen.subset
             reference = KeptReference(context, pair.reference, session, few, metric, stage="")
-            return _Runs(context, candidates, reference, outputs, int(memory_budget * _CACHE_SHARE))
+            cache_bytes = int(memory_budget * _CACHE_SHARE)
+            return _Runs(context, candidates, reference, outputs, cache_bytes, chosen.chances)
 
-        few = on(amounts.alone)
-        many = few
-        if metric is not None or amounts.left_out != amounts.alone:
-            many = on(amounts.left_out, metric)
-        runs = _noise_of(few, many, amounts.leaders, 1 - many.count / subset.count)
+        all_of_them = amounts.left_out >= subset.count
+        few = many = on(_drawn(subset, amounts.alone, known_noise))
+        if amounts.left_out != amounts.alone or (metric is not None and all_of_them):
+            chosen = _drawn(subset, amounts.left_out, known_noise)
+            many = on(chosen, metric if all_of_them else None)
+        judged = many
+        if metric is not None and not all_of_them:  # it is judged on samples that are like all
+            judged = on(_Drawn(_spread(subset, amounts.left_out)), metric)
+        runs = _noise_of(few, many, amounts.leaders)
         effects = effects_of(runs)
         noise = float(runs.whole.sum())
         ranked = sorted(effects, key=lambda n: rank_key(effects[n], noise))
         if metric is not None:
             front = [n for n in ranked if n in runs.pinned][:_FRONT]
-            effects |= _with_metric(many, {n: effects[n] for n in front})
+            effects |= _with_metric(judged, {n: effects[n] for n in front})
     summary = EffectSummary(
         noise=noise,
         samples=many.count,
@@ -164,9 +176,37 @@ def measure_effects(
     return Effects(effects, summary, candidates.notes)
 
 
-def _noise_of(few: _Runs, many: _Runs, leaders: int, unseen: float) -> EffectRuns:
-    """Each layer alone on `few` samples; so many leaders left out on `many`, which leave
-    the part `unseen` of all samples."""
+class NoiseSink:
+    """A sink that keeps the noise of the outputs by sample. See `pipeline.evaluator.Sink`."""
+
+    def __init__(self, pair: ModelPair) -> None:
+        graph, both = pair.reference, {*pair.candidate.outputs}
+        self._outputs = [t for t in graph.outputs if t in both and graph.is_float(t)]
+        self._energies: dict[int, Array] = {}
+        self._split = bool(self._outputs)
+
+    def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
+        """Take a batch; outputs that are not there, or not split by samples, say nothing."""
+        reference, candidate = executed.of(REFERENCE), executed.of(CANDIDATE)
+        if not self._split or any(t not in reference for t in self._outputs):
+            self._split = False
+            return
+        count = executed.batch.count
+        found = output_energies(reference, candidate, self._outputs, count)
+        self._energies[executed.batch.start] = found
+        self._split = found.shape[2] == count
+
+    @property
+    def noise(self) -> Array | None:
+        """Float64 [samples]; None where it cannot be told by sample."""
+        if not self._split or not self._energies:
+            return None
+        parts = [self._energies[start] for start in sorted(self._energies)]
+        return noise_by_sample(np.concatenate(parts, axis=2))
+
+
+def _noise_of(few: _Runs, many: _Runs, leaders: int) -> EffectRuns:
+    """Each layer alone on `few` samples; so many leaders left out on `many`."""
     alone, names = _alone_of(few), few.names
     leading = sorted(names, key=lambda n: -float(alone[n].sum()) if n in alone else 0.0)[:leaders]
     pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
@@ -175,7 +215,7 @@ def _noise_of(few: _Runs, many: _Runs, leaders: int, unseen: float) -> EffectRun
     if whole_alone is None:
         few.noise([], beside=High())
         whole_alone = few.known[High()]
-    return EffectRuns(whole, pinned, alone, whole_alone, unseen)
+    return EffectRuns(whole, pinned, alone, whole_alone, many.unseen)
 
 
 def _alone_of(runs: _Runs) -> dict[str, Array]:
@@ -245,6 +285,7 @@ class _Runs:
         count: how many samples.
         names, everything: see Candidates.
         known: the noise by sample of what others started from.
+        unseen: the chance of each sample not to be drawn.
     """
 
     def __init__(
@@ -254,13 +295,17 @@ class _Runs:
         reference: KeptReference,
         outputs: Sequence[str],
         cache_bytes: int,
+        chances: Mapping[int, float] | float = 1.0,
     ) -> None:
+        """`chances`: that a batch was drawn, by its index, or one for all."""
         self._context, self._candidates = context, candidates
         self._reference, self._outputs = reference, outputs
         self._prefixes = candidates.prefixes(cache_bytes)
         self.names, self.everything = candidates.names, candidates.everything
         self.count = reference.subset.count
         self.known: dict[High, Array] = {}
+        self._chances = chances
+        self.unseen: Array | float = 0.0
 
     def noise(self, sets: Sequence[High], beside: High | None = None) -> list[Array | None]:
         """The noise by sample, float64 [samples], with each set of layers in FP32; None where the
@@ -294,6 +339,7 @@ class _Runs:
 
     def _noise(self, high: High, workers: int, *, keep: bool) -> Array:
         energies: list[Array] = []
+        chances: list[Array] = []
 
         def add(executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
             energies.append(
@@ -304,9 +350,15 @@ class _Runs:
                     executed.batch.count,
                 )
             )
+            chance = self._chances
+            if not isinstance(chance, float):
+                chance = chance[executed.batch.index]
+            chances.append(np.full(energies[-1].shape[2], chance))
 
         self._run(high, workers, [add], keep=keep)
-        return noise_by_sample(np.concatenate(energies, axis=2))
+        together = np.concatenate(chances)
+        self.unseen = 1 - together
+        return noise_by_sample(np.concatenate(energies, axis=2), together)
 
     def _run(self, high: High, workers: int, sinks: Sequence[Sink], *, keep: bool) -> None:
         session = self._candidates.open(high, self._prefixes, keep=keep)
@@ -332,6 +384,34 @@ def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSu
     if not is_whole(subset):
         return subset
     return whole(probe(session, subset.samples, context.batch_size).samples)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Samples to measure on, and the chance that a batch of them was drawn, by its index, or one
+    for all."""
+
+    subset: SampleSubset
+    chances: Mapping[int, float] | float = 1.0
+
+
+def _drawn(subset: SampleSubset, count: int, noise: Array | None) -> _Drawn:
+    """About so many of the samples, preferably with much `noise`, where that is known."""
+    if count >= subset.count:
+        return _Drawn(subset)
+    if noise is None or not is_whole(subset) or not np.isfinite(noise).all():
+        spread = _spread(subset, count)
+        return _Drawn(spread, spread.count / subset.count)
+    samples = subset.samples
+    if samples.batch_is_free:
+        subset = whole(samples.with_batch_size(1))
+    starts = [b.start for b in subset.batches]
+    by_batch = np.add.reduceat(noise, starts)
+    wanted = max(1.0, count * len(starts) / subset.count)
+    chances = chances_of(by_batch, wanted)
+    chosen = tuple(subset.batches[k] for k in drawn(chances))
+    by_index = {b.index: float(chances[b.index]) for b in chosen}
+    return _Drawn(SampleSubset(subset.samples, chosen), by_index)
 
 
 def _spread(subset: SampleSubset, count: int) -> SampleSubset:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ExecutedBatch, compare_batch
@@ -14,6 +14,8 @@ from qdebug.measure.effect import (
     Effect,
     EffectRuns,
     certain_ranks,
+    chances_of,
+    drawn,
     effects_of,
     noise_by_sample,
     output_energies,
@@ -159,3 +161,48 @@ def test_outputs_that_do_not_fit() -> None:
         == [math.inf] * 5
     )
     assert output_energies(x, x, ["y"], 3).shape == (1, 2, 1)  # rows that are no samples
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.floats(0, 1e6), min_size=2, max_size=60).map(np.asarray),
+    st.floats(0.05, 1.0),
+)
+def test_noisy_samples_are_drawn_and_all_may_be(noise: np.ndarray, part: float) -> None:
+    count = max(1.0, part * len(noise))
+    chances = chances_of(noise, count)
+    assert chances.sum() == pytest.approx(count)
+    assert (chances > 0).all() and (chances <= 1).all()
+    least = 0.5 * count / len(noise)
+    assert (chances >= min(1.0, least) * (1 - 1e-9)).all()
+    order = np.argsort(noise)
+    assert (np.diff(chances[order]) >= -1e-9).all()
+    found = drawn(chances)
+    assert abs(len(found) - count) < 1.5 and found == sorted(set(found))
+    assert {*np.flatnonzero(chances >= 1)} <= {*found}
+
+
+def test_what_few_samples_hold_is_not_missed() -> None:
+    """One sample of a hundred makes most of the noise, in which one layer has its share."""
+    rng = np.random.default_rng(5)
+    whole = rng.exponential(size=100)
+    whole[37] = 400.0
+    gain = 0.1 * whole * rng.uniform(0.5, 1.5, size=100)
+    gain[37] = 300.0
+    chances = chances_of(whole, 16)
+    found = drawn(chances)
+    energies = np.stack([whole, np.full(100, 2.0)])[None]
+    rest = np.stack([whole - gain, np.full(100, 2.0)])[None]
+    chance = chances[found]
+    runs = EffectRuns(
+        whole=noise_by_sample(energies[:, :, found], chance),
+        pinned={"a": noise_by_sample(rest[:, :, found], chance)},
+        alone={},
+        whole_alone=noise_by_sample(energies[:, :, found], chance),
+        unseen=1 - chance,
+    )
+    effect = effects_of(runs)["a"]
+    assert effect.output_share is not None and effect.output_share_std is not None
+    truth = gain.sum() / whole.sum()
+    assert effect.output_share == pytest.approx(truth, abs=0.03)
+    assert 0 < effect.output_share_std < 0.05

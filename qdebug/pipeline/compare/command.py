@@ -49,7 +49,7 @@ from qdebug.pipeline.compare.run_file import (
 )
 from qdebug.pipeline.compare.summary import with_summary
 from qdebug.pipeline.context import Context, simulation_context
-from qdebug.pipeline.effect import measure_effects
+from qdebug.pipeline.effect import NoiseSink, measure_effects
 from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
@@ -65,7 +65,7 @@ from qdebug.run.sizing import capture_groups, parallelism, probe
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
-from qdebug.types import Fp16Kernels, Precision, ProgressCallback, ignore_progress
+from qdebug.types import Array, Fp16Kernels, Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 _OUTPUTS_SHARE = 1 / 8
@@ -108,7 +108,8 @@ def compare(
         evidence = _evidence(writer, keep, pair)
         kept = _keepers(settings, gate, pair)
         flips = FlipSink(pair)
-        sinks: list[Sink] = [flips, *([evidence] if evidence else []), *kept]
+        noise = NoiseSink(pair)
+        sinks: list[Sink] = [flips, noise, *([evidence] if evidence else []), *kept]
         errors, not_float = _run(settings, context, pair, samples, rows, sinks)
         task, failure = None, None
         if gate.metric is not None:
@@ -117,7 +118,7 @@ def compare(
             except MetricError as error:  # to be raised when everything else is safe on disk
                 failure = error
         result = _result(settings, pair, samples, errors, not_float, task)
-        result = _with_effects(context, pair, samples, result, gate, settings)
+        result = _with_effects(context, pair, samples, result, gate, settings, noise.noise)
         result = _explained(context, pair, samples, result, flips)
         result = _summarized(context, pair, samples, result, gate, kept[0])
         if engine is not None:
@@ -286,6 +287,7 @@ def _with_effects(
     result: CompareResult,
     gate: Gate,
     settings: CompareSettings,
+    noise: Array | None,
 ) -> CompareResult:
     """`result` ranked by what each layer costs at the outputs, and the conditions on that."""
     mode = EffectMode(settings.effect)
@@ -293,7 +295,13 @@ def _with_effects(
     # A metric that raised on all samples is not asked again.
     metric = gate.metric if result.metric else None
     found = measure_effects(
-        context, pair, whole(samples), mode, metric=metric, memory_budget=budget
+        context,
+        pair,
+        whole(samples),
+        mode,
+        metric=metric,
+        memory_budget=budget,
+        known_noise=noise,
     )
     layers = (
         ranked_by_effect(result.layers, found.layers, found.summary.noise)
