@@ -4,8 +4,8 @@ import { groupMark, pointChart } from "./charts/points.js";
 import { h, nameOf } from "./dom.js";
 import { counted, decibels, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
+import { tiles } from "./tiles.js";
 import { copyText } from "./top.js";
-import "./style/card.css";
 import "./style/charts.css";
 import "./style/sections.css";
 
@@ -120,18 +120,24 @@ function described(run, point, isAnswer, figure) {
     ["cost", number(numberIn(point, "cost")), part === null ? null : `${share(part)} of pinning all`],
     ["pinned", counted(point.pinned.length, "layer"), `of ${result.candidates}`],
   ];
-  const cell = ([term, value, more]) => h("div", {}, h("dt", {}, nameOf(term)), h("dd", {}, value, more ? h("small", {}, ` ${more}`) : null));
+  return [
+    h("h3", {}, `Point ${point.point}`, isAnswer ? ": the answer" : point.knee ? ": the knee" : ""),
+    tiles(facts),
+    h("h3", {}, "Kept in higher precision"),
+    point.pinned.length ? pins(point, result) : h("p", { class: "muted" }, "Nothing is pinned."),
+    ...howToTake(run, point, isAnswer),
+  ];
+}
+
+function howToTake(run, point, isAnswer) {
   const command = commandOf(run, point, isAnswer);
   const copy = h("button", { type: "button", class: "small" }, "Copy");
   copy.addEventListener("click", () => copyText(command, copy));
   return [
-    h("h3", {}, `Point ${point.point}`, isAnswer ? ": the answer" : point.knee ? ": the knee" : ""),
-    h("dl", { class: "figures" }, ...facts.map(cell)),
-    h("h3", {}, "Kept in higher precision"),
-    point.pinned.length ? pins(point, result) : h("p", { class: "muted" }, "Nothing is pinned."),
     h("div", { class: "bar" }, h("h3", {}, "To take this point"), copy),
+    run.reproduction ? null : h("p", { class: "muted" }, "The search's command again, with:"),
     h("code", { class: "command mono", tabindex: "0" }, command),
-  ];
+  ].filter(Boolean);
 }
 
 function pins(point, result) {
@@ -149,13 +155,9 @@ const REPLACED = new RegExp(`\\s(?:--select-point|--output|-o)[=\\s]\\s*${WORD}`
 
 /** The command of the run with this point; the search's own answer needs none to be named. */
 function commandOf(run, point, isAnswer) {
-  const known = run.reproduction?.command ?? `qdebug bisect ${quoted(run.result.model.path)}`;
+  const known = run.reproduction ? run.reproduction.command.replace(REPLACED, "") : "";
   const select = isAnswer && !run.result.selected_point ? "" : ` --select-point ${point.point}`;
-  return `${known.replace(REPLACED, "")}${select} -o precision-${point.point}.yaml`;
-}
-
-function quoted(word) {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+  return `${known}${select} -o precision-${point.point}.yaml`.trim();
 }
 
 function checks(result) {

@@ -3,6 +3,7 @@
 import { h, nameOf } from "./dom.js";
 import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
+import { tiles } from "./tiles.js";
 import "./style/card.css";
 
 /** How many layers are named where none is selected. */
@@ -12,13 +13,13 @@ const NAMED = 5;
 export function mount(host, page) {
   const { store, data } = page;
   host.classList.add("layer-card");
-  host.tabIndex = 0; // it scrolls where it stands beside the graph
   const body = h("div", {});
-  host.append(h("h2", {}, "Layer"), body);
+  host.append(h("div", { class: "stays", tabindex: "0", role: "group", "aria-label": "The layer selected" }, h("h2", {}, "Layer"), body));
   const fill = () => {
     const { run, selected } = store.get();
     const layer = data.runs[run].result?.layers?.[selected];
-    body.replaceChildren(...(layer ? card(layer, page) : nothingSelected(data.runs[run], store)));
+    const known = CARDS[data.runs[run].kind];
+    body.replaceChildren(...(layer && known ? known(layer, page) : nothingSelected(data.runs[run], store)));
   };
   store.on(["run", "selected"], fill);
   fill();
@@ -26,8 +27,8 @@ export function mount(host, page) {
 
 function nothingSelected(run, store) {
   const layers = run.result?.layers ?? [];
+  if (run.kind !== "compare") return [h("p", { class: "muted" }, layers.length ? "Select a node of the graph." : "The result has no layers.")];
   const hint = h("p", { class: "muted" }, "Select a layer in the plot, the graph or the table.");
-  if (!layers.some((layer) => "rank" in layer)) return [hint];
   const worst = layers.map((layer, k) => [layer, k]).sort(([a], [b]) => a.rank - b.rank).slice(0, NAMED);
   const entry = ([layer, k]) => {
     const open = () => store.set({ selected: k });
@@ -47,22 +48,64 @@ function card(layer, page) {
   ];
 }
 
+/** A layer that a search keeps in higher precision. */
+function pinnedCard(layer, page) {
+  const { result } = page.data.runs[page.store.get().run];
+  const without = layer.if_unpinned;
+  const rows = [
+    ["local error (SQNR)", decibels(numberIn(layer, "local_sqnr_db"))],
+    ["cost", number(numberIn(layer, "cost")), result.cost.unit],
+    ...(without ? [["the target's figure without it", number(numberIn(without, "value")), without.passed ? "meets it" : "does not meet it"]] : []),
+  ];
+  const user = layer.user_pinned ? [chip("pinned by the user")] : [];
+  return [
+    ...title(layer.name, [chip(layer.op_type), chip(`${layer.from.toUpperCase()} → ${layer.to.toUpperCase()}`), ...user]),
+    tiles(rows),
+    ...causes(layer),
+  ];
+}
+
+/** A layer of an engine. */
+function engineCard(layer) {
+  const precision = layer.precision ? [chip(layer.precision.toUpperCase())] : [];
+  const operands = (found) => found.map((t) => [t.name, [t.dtype, t.dims?.map((size) => (size < 0 ? "?" : size)).join("×"), t.format].filter(Boolean).join(", ")]);
+  const parts = [
+    ["Reads", operands(layer.inputs)],
+    ["Writes", operands(layer.outputs)],
+    ["Constants", operands(layer.constants)],
+  ].filter(([, rows]) => rows.length);
+  const rows = [
+    ["time", milliseconds(numberIn(layer, "time_ms"))],
+    ["2:4 sparse", layer.sparse === null ? "–" : layer.sparse ? "yes" : "no"],
+    ["tactic", layer.tactic || "–"],
+  ];
+  return [
+    ...title(layer.name, [chip(layer.type), chip(layer.role), ...precision, ...(layer.origin ? [chip(`added for ${layer.origin}`)] : [])]),
+    tiles(rows),
+    ...parts.flatMap(([words, found]) => [h("h3", {}, words), plainTable(words, ["tensor", "type, shape and format"], found)]),
+    layer.onnx_nodes.length ? h("h3", {}, "Computes the nodes") : null,
+    layer.onnx_nodes.length ? h("ul", { class: "worst-list" }, ...layer.onnx_nodes.map((n) => h("li", {}, nameOf(n)))) : null,
+  ].filter(Boolean);
+}
+
+const CARDS = { compare: card, bisect: pinnedCard, inspect: engineCard };
+
+/** The name of what the card is about, and what it is. */
+function title(name, chips) {
+  return [h("p", { class: "layer-name" }, nameOf(name)), h("div", { class: "chips" }, ...chips)];
+}
+
 function head(layer, run) {
   const built = builtOf(layer, run);
   const other = built && built.toLowerCase() !== layer.precision;
-  return [
-    h("p", { class: "layer-name" }, nameOf(layer.name)),
-    h(
-      "div",
-      { class: "chips" },
-      chip(layer.op_type),
-      chip(`asked for ${layer.precision.toUpperCase()}`),
-      built ? chip(`built in ${built.toUpperCase()}`, other ? "warn" : "") : null,
-      layer.harmless ? chip("overflows harmlessly: a mask") : null,
-      layer.fp16_predicted === false ? chip("FP16 error not predicted for engines", "warn") : null,
-    ),
-    figures(layer, run.result),
+  const chips = [
+    chip(layer.op_type),
+    chip(`asked for ${layer.precision.toUpperCase()}`),
+    built ? chip(`built in ${built.toUpperCase()}`, other ? "warn" : "") : null,
+    layer.harmless ? chip("overflows harmlessly: a mask") : null,
+    layer.fp16_predicted === false ? chip("FP16 error not predicted for engines", "warn") : null,
   ];
+  return [...title(layer.name, chips.filter(Boolean)), figures(layer, run.result)];
 }
 
 function chip(words, kind = "") {
@@ -95,8 +138,7 @@ function figures(layer, result) {
   ];
   if (layer.nan_count) rows.push(["NaN values", number(layer.nan_count)]);
   if (layer.inf_count) rows.push(["infinite values", number(layer.inf_count)]);
-  const cell = ([term, value, more]) => h("div", {}, h("dt", {}, term), h("dd", {}, value, more ? h("small", {}, ` ${more}`) : null));
-  return h("dl", { class: "figures" }, ...rows.map(cell));
+  return tiles(rows);
 }
 
 function causes({ causes: found }) {

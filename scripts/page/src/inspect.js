@@ -4,7 +4,7 @@ import { groupMark } from "./charts/points.js";
 import { h, nameOf } from "./dom.js";
 import { counted, milliseconds, number, numberIn, share } from "./format.js";
 import { grid, plainTable } from "./grid.js";
-import "./style/card.css";
+import { tiles } from "./tiles.js";
 import "./style/charts.css";
 import "./style/sections.css";
 
@@ -17,19 +17,19 @@ export function mount(host, { data, store }) {
   host.append(body);
   const fill = () => {
     const run = data.runs[store.get().run];
-    if (run.kind === "inspect") body.replaceChildren(...inspected(run.result));
+    if (run.kind === "inspect") body.replaceChildren(...inspected(run.result, store));
   };
   store.on(["run"], fill);
   fill();
 }
 
-function inspected(result) {
+function inspected(result, store) {
   return [
     h("h2", {}, "Engine"),
     summary(result),
     ...products(result.products),
     h("h2", {}, "Layers of the engine"),
-    layers(result),
+    layers(result, store),
     ...odd(result),
     ...audit(result.audit),
     ...difference(result.diff),
@@ -51,11 +51,10 @@ const VALUES = [
 ];
 
 function summary(result) {
-  const cell = ([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, nameOf(value)));
   const known = VALUES.map(([key, words, word]) => [words, numberIn(result.values, key), word]).filter(([, v]) => v !== null);
   const facts = known.map(([words, v, word]) => [words, word(v)]);
   facts.unshift(["read from", result.source], ...(result.library ? [["library", result.library]] : []));
-  return h("dl", { class: "figures" }, ...facts.map(cell));
+  return tiles(facts);
 }
 
 /** Matrix products by precision: a bar of their number, of their work and of their time. */
@@ -89,7 +88,7 @@ function stack(words, values) {
   return h("div", {}, h("div", { class: "muted" }, words), h("div", { class: "stack", "aria-hidden": "true" }, ...parts));
 }
 
-function layers(result) {
+function layers(result, store) {
   const rows = result.layers.map((layer, k) => ({
     name: layer.name,
     place: k + 1,
@@ -124,7 +123,14 @@ function layers(result) {
   const has = (v) => v !== null && v !== "" && v !== undefined && v !== "–";
   const used = columns.filter((c) => rows.some((row) => has(row[c.field])));
   const timed = rows.some((row) => row.time !== null);
-  return grid("Layers of the engine", used, rows, { sort: timed ? "time" : "place", descending: timed });
+  const table = grid("Layers of the engine", used, rows, {
+    choose: ({ place }) => store.set({ selected: place - 1 }),
+    isSelected: ({ place }) => place - 1 === store.get().selected,
+    sort: timed ? "time" : "place",
+    descending: timed,
+  });
+  const off = store.on(["selected"], () => (table.isConnected ? table.mark() : off()));
+  return table;
 }
 
 /** The types and formats of what a layer reads and writes. */

@@ -4,7 +4,7 @@ import { groupMark, pointChart } from "./charts/points.js";
 import { h, nameOf } from "./dom.js";
 import { counted, decibel, decibels, number, numberIn, share } from "./format.js";
 import { grid, plainTable } from "./grid.js";
-import "./style/card.css";
+import { tiles } from "./tiles.js";
 import "./style/charts.css";
 import "./style/sections.css";
 
@@ -166,7 +166,6 @@ function summary(before, after, both, rows, { a, b }) {
   ];
   const alone = rows.length - both.length;
   if (alone) facts.push(["in one run only", counted(alone, "layer")]);
-  const cell = ([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value));
   const list = (title, group, sign) => {
     const found = both.filter((row) => verdictOf(row) === group && Number.isFinite(row.cumulativeChange));
     found.sort((x, y) => sign * (y.cumulativeChange - x.cumulativeChange));
@@ -178,7 +177,7 @@ function summary(before, after, both, rows, { a, b }) {
     "div",
     {},
     totals(before, after, { a, b }),
-    h("dl", { class: "figures" }, ...facts.map(cell)),
+    tiles(facts),
     ...list("Most improved", 0, 1),
     ...list("Got worse the most", 1, -1),
   );
