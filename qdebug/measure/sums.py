@@ -178,6 +178,8 @@ def error_energy(reference: Array, other: Array) -> float:
             total = difference_energy(ref, values)
         if math.isfinite(total) and total > 1e-30:
             return total
+        if total == 0 and np.array_equal(ref, values):
+            return 0.0
     clean = _cleaned(ref.reshape(1, -1), values.reshape(1, -1))
     if clean.mismatched[0]:
         return math.nan

@@ -199,7 +199,9 @@ def _energies(
 
 
 def _energy(one: Array, other: Array) -> float:
-    """Σ(one − other)² of any float types; NaN where they are not finite, or of other shapes."""
+    """Σ(one − other)² of any float types; NaN where only one is finite, or of another shape."""
     if one.shape != other.shape:
         return float("nan")
+    if one is other:
+        return 0.0
     return error_energy(one.astype(np.float32, copy=False), other.astype(np.float32, copy=False))
