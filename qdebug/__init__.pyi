@@ -430,7 +430,7 @@ def export(
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> ExportResult:
-    """Write a precision plan or a calibration for another tool.
+    """Write a precision plan, a calibration or the figures of a run for another tool.
 
     The keywords: see `ExportSettings`.
 

@@ -231,27 +231,34 @@ def view(files: Any = None, **settings: Any) -> View:
 
 
 def export(plan: Any = None, **settings: Any) -> ExportResult:
-    """Write a precision plan or a calibration for another tool.
+    """Write a precision plan, a calibration or the figures of a run for another tool.
 
     Args:
         plan: the file of a plan, scales or a TensorRT cache; in memory a `PrecisionPlan` (with
-            `model`), a `BisectResult` or a `CalibrateResult` (each with `output`); or
-            `ExportSettings`.
+            `model`), a `BisectResult` or a `CalibrateResult` (each with `output`); for the targets
+            that are made of a run, a run file or a `Run`; or `ExportSettings`.
         settings: the fields of `ExportSettings`.
 
     Raises:
         QdebugError: an unknown target, a plan that does not fit, an existing output.
     """
     from qdebug.config.objects import as_settings
+    from qdebug.display.exports import RUN_TARGETS
     from qdebug.measure.calibration import CalibrateResult
+    from qdebug.measure.recorded import Run
     from qdebug.pipeline.export import export_plan
+    from qdebug.pipeline.export_run import export_run
     from qdebug.search.outcome import BisectResult
 
+    if isinstance(plan, Run) and settings.get("to") in RUN_TARGETS:
+        plan = plan.path  # otherwise its plan
     if isinstance(plan, BisectResult | CalibrateResult):
         settings.setdefault("model", plan.model.path)
     if isinstance(plan, CalibrateResult):
         plan = as_settings(CompareSettings, {"calibration": plan})["calibration"]
     checked = _settings(ExportSettings, plan, settings)
+    if checked.to in RUN_TARGETS:
+        return export_run(checked.plan, checked.to, output=checked.output, force=checked.force)
     return export_plan(
         checked.plan,
         checked.to,

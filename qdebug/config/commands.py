@@ -204,7 +204,7 @@ _ALL = (
         "export",
         ExportSettings,
         ShownWithConfig,
-        "Write a precision plan or a calibration for another tool.",
+        "Write a precision plan, a calibration or the figures of a run for another tool.",
         "precision.yaml --to onnx -o model.int8.onnx",
     ),
     Command(

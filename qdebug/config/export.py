@@ -7,9 +7,12 @@ from typing import Annotated, Literal
 
 from qdebug.config.candidate import FORCE
 from qdebug.config.option import WHAT, WRITE, ModelLike, Option, PlanLike
+from qdebug.display.exports import RUN_TARGETS
 from qdebug.plan.export import EXPORT_TARGETS
 
-_TARGETS = "; ".join(f"{name} ({target.help})" for name, target in EXPORT_TARGETS.items())
+_HELP = {name: target.help for name, target in EXPORT_TARGETS.items()}
+_HELP |= {name: target.help for name, target in RUN_TARGETS.items()}
+_TARGETS = "; ".join(f"{name} ({text})" for name, text in _HELP.items())
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class ExportSettings:
         PlanLike,
         Option(
             "A precision plan, or a calibration: scales.yaml or a TensorRT cache, which stand for "
-            "INT8 in every layer that has that form.",
+            "INT8 in every layer that has that form. For the last targets a run file.",
             metavar="PLAN",
             positional=True,
             reads=True,
@@ -38,7 +41,12 @@ class ExportSettings:
     ] = None
     to: Annotated[
         str,
-        Option(f"What to write: {_TARGETS}.", WHAT, metavar="TARGET", words=tuple(EXPORT_TARGETS)),
+        Option(
+            f"What to write: {_TARGETS}.",
+            WHAT,
+            metavar="TARGET",
+            words=tuple(_HELP),
+        ),
     ] = "onnx"
     missing: Annotated[
         Literal["refuse", "float"],

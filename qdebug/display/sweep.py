@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import NamedTuple
 
 from qdebug.display.blocks import Block, Column, Line, Style, Table, notes, table_of
 from qdebug.display.names import shorten
+from qdebug.display.tables import csv_text
 from qdebug.display.words import figure, number, printable
 from qdebug.measure.conditions import Checked
 from qdebug.measure.metrics import OUTPUT_METRICS, Metric
@@ -47,12 +46,7 @@ _LONGEST_METRIC = 12
 
 def sweep_to_csv(result: SweepResult) -> str:
     """One line per combination, all figures of engines in columns; empty where there is none."""
-    text = io.StringIO()
-    rows = result.rows()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(result.rows())
 
 
 def view(result: SweepResult, *, detailed: bool = False) -> list[Block]:

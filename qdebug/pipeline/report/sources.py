@@ -75,7 +75,7 @@ def of_run(reader: RunReader, model: str | None, label: str = "") -> Source:
         headline = run.result.headline()
     result, manifest = reader.results, reader.manifest
     missing: list[Missing] = []
-    described = _of_file(reader) or _of_model(model, manifest.get("model"), missing)
+    described = described_in(reader) or _of_model(model, manifest.get("model"), missing)
     kept = KeptTensors(reader, _grids(reader, described), _axes(described), _calibrated(reader))
     missing += _absent(reader, result)
     order = tuple(name for name in _order(result, described) if name in kept.names)
@@ -108,7 +108,7 @@ def _absent(reader: RunReader, result: Mapping[str, Any]) -> Iterator[Missing]:
         )
 
 
-def _of_file(reader: RunReader) -> Description | None:
+def described_in(reader: RunReader) -> Description | None:
     """The network that a run file holds.
 
     Raises:
