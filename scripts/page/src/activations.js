@@ -50,10 +50,12 @@ function tensorsOf(layer, run, selected, served) {
   const nodes = run.network?.nodes ?? [];
   const own = nodes.filter((node) => node.layer === selected);
   const reads = own.flatMap((node) => node.inputs.map((k) => nodes[k])).filter((node) => node.layer !== selected);
+  const readers = (run.network?.readers_of_inputs ?? []).map((places) => places.some((k) => nodes[k].layer === selected));
   const all = [
     [layer.tensor, `output: ${layer.tensor}`],
     ...own.flatMap((node) => node.tensors.map((t) => [t, `within: ${t}`])),
     ...reads.flatMap((node) => node.tensors.map((t) => [t, `input: ${t}`])),
+    ...(run.network?.inputs ?? []).filter((_, k) => readers[k]).map((t) => [t, `input: ${t}`]),
   ];
   const first = new Map();
   for (const [name, words] of all) {
