@@ -84,6 +84,17 @@ class Flips:
     moved: float = 0.0
     _seen: set[int] = field(default_factory=set)
 
+    @property
+    def evidence(self) -> str:
+        """What flips, for people."""
+        decision = self.decision
+        return (
+            f"{decision.op_type} '{decision.node}' chooses otherwise in {self.flipped} of "
+            f"{self.total} decisions, first in sample {self.sample}: there the scores "
+            f"'{decision.scores}' lead by {self.margin:.2g}, and one of them moved by "
+            f"{self.moved:.2g}"
+        )
+
     def add(self, reference: Array, candidate: Array, start: int) -> None:
         """Add the scores of a batch, whose first sample is number `start`; once for each batch.
 
@@ -122,13 +133,9 @@ def _chosen(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_
 
 def flip_cause(flips: Flips) -> Cause:
     """The cause of an error behind a decision that flips."""
-    decision = flips.decision
     return Cause(
         INDEX_FLIP,
         flips.flipped / flips.total,
-        f"{decision.op_type} '{decision.node}' chooses otherwise in {flips.flipped} of "
-        f"{flips.total} decisions, first in sample {flips.sample}: there the scores "
-        f"'{decision.scores}' lead by {flips.margin:.2g}, and one of them moved by "
-        f"{flips.moved:.2g}",
+        flips.evidence,
         "Pin the layers that make the scores, or treat scores that are so close as a tie.",
     )

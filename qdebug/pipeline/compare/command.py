@@ -21,7 +21,7 @@ from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
 from qdebug.outputfiles import write_text
 from qdebug.pipeline.compare.diagnose import diagnosed
-from qdebug.pipeline.compare.flips import FlipSink, with_flips
+from qdebug.pipeline.compare.flips import FlipSink, with_comparisons, with_flips
 from qdebug.pipeline.compare.gate import (
     Gate,
     check_labels,
@@ -107,7 +107,7 @@ def compare(
         rows = stored_rows(stored, key)
         evidence = _evidence(writer, keep, pair)
         kept = _keepers(settings, gate, pair)
-        flips = FlipSink(pair)
+        flips = FlipSink(context, pair)
         noise = NoiseSink(pair)
         sinks: list[Sink] = [flips, noise, *([evidence] if evidence else []), *kept]
         errors, not_float = _run(settings, context, pair, samples, rows, sinks)
@@ -329,7 +329,8 @@ def _explained(
     """`result` with the causes of the errors."""
     batches = list(samples.batches())
     layers = diagnosed(context, pair, samples, batches, result.layers, result.tensors)
-    return with_flips(replace(result, layers=layers), pair, flips.found)
+    result = with_flips(replace(result, layers=layers), pair, flips.found)
+    return with_comparisons(result, pair, flips.comparisons)
 
 
 def _summarized(

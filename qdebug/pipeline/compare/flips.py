@@ -4,25 +4,47 @@ around them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from qdebug.measure.causes.decisions import Decision, Flips, decisions_of, flip_cause
+from qdebug.measure.causes.suppression import (
+    BOXES,
+    KEPT,
+    SCORES,
+    SuppressionFlips,
+    suppressions_of,
+)
+from qdebug.measure.causes.thresholds import MOST, ComparisonFlips, comparisons_of
 from qdebug.measure.compare import CANDIDATE, ErrorTotals, ExecutedBatch
-from qdebug.measure.result import CompareResult, LayerResult
+from qdebug.measure.result import Cause, CompareResult, LayerResult
+from qdebug.pipeline.context import Context
 from qdebug.plan.pair import ModelPair
+from qdebug.types import Array, Tensors
 
 
 class FlipSink:
     """Counts the decisions that reference and candidate make, and those in which they differ."""
 
-    def __init__(self, pair: ModelPair) -> None:
+    def __init__(self, context: Context, pair: ModelPair) -> None:
         """`pair`: what is compared."""
+        self._context = context
+        self._graph = pair.reference
         self._flips = [Flips(d) for d in decisions_of(pair.reference) if d.scores in pair.tensors]
+        self._suppressions = [
+            SuppressionFlips(s.decision, suppression=s) for s in suppressions_of(pair.reference)
+        ]
+        self._comparisons = [ComparisonFlips(c) for c in comparisons_of(pair.reference)]
 
     @property
     def found(self) -> list[Flips]:
         """The decisions that flip."""
-        return [flips for flips in self._flips if flips.flipped]
+        return [flips for flips in (*self._flips, *self._suppressions) if flips.flipped]
+
+    @property
+    def comparisons(self) -> list[ComparisonFlips]:
+        """The comparisons that flip."""
+        return [flips for flips in self._comparisons if flips.flipped]
 
     def __call__(self, executed: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
         """Count those of one batch. See evaluator.Sink."""
@@ -31,6 +53,77 @@ class FlipSink:
             scores = flips.decision.scores
             if scores in reference and scores in candidate:
                 flips.add(reference[scores], candidate[scores], executed.batch.start)
+        for suppressed in self._suppressions:
+            self._suppress(suppressed, executed)
+        for compared in self._comparisons:
+            self._compare(compared, executed)
+
+    def _suppress(self, flips: SuppressionFlips, executed: ExecutedBatch) -> None:
+        suppression = flips.suppression
+        assert suppression is not None
+        runs = []
+        with closing(self._context.backend.open(suppression.model, ())) as session:
+            for run in (executed.reference, executed.of(CANDIDATE)):
+                boxes = self._value(suppression.boxes, run, executed)
+                scores = self._value(suppression.decision.scores, run, executed)
+                if boxes is None or scores is None:
+                    return  # not captured in this pass
+                kept = session.run({BOXES: boxes, SCORES: scores})[KEPT]
+                runs.append((boxes, scores, kept))
+        if runs[0][1].shape == runs[1][1].shape:
+            flips.add_kept(runs[0], runs[1], executed.batch.start)
+
+    def _compare(self, flips: ComparisonFlips, executed: ExecutedBatch) -> None:
+        reference, candidate = executed.reference, executed.of(CANDIDATE)
+        names = flips.comparing.left, flips.comparing.right
+        operands = []
+        for run in (reference, candidate):
+            left, right = (self._value(name, run, executed) for name in names)
+            if left is None or right is None:
+                return  # not captured in this pass
+            operands.append((left, right))
+        known = {
+            t: (reference[t], candidate[t])
+            for t in flips.comparing.readers
+            if t in reference and t in candidate
+        }
+        flips.add(operands[0], operands[1], known, executed.batch.start, executed.batch.count)
+
+    def _value(self, tensor: str, run: Tensors, executed: ExecutedBatch) -> Array | None:
+        found = run.get(tensor, executed.feeds.get(tensor))
+        return self._graph.constant(tensor) if found is None else found
+
+
+def with_comparisons(
+    result: CompareResult, pair: ModelPair, found: Sequence[ComparisonFlips]
+) -> CompareResult:
+    """`result` with the comparisons that flip: a cause of the layers that select by them, where the
+    error lies in what flipped, a further one of the layer that makes the scores, and a note."""
+    before: dict[str, list[Cause]] = {}
+    after: dict[str, list[Cause]] = {}
+    notes = []
+    for flips in found:
+        causes = [(t, c) for t in flips.comparing.readers if (c := flips.cause(t)) is not None]
+        for tensor, cause in causes:
+            main = (cause.share or 0.0) >= MOST
+            for layer in _makers(pair, tensor):
+                (before if main else after).setdefault(layer, []).append(cause)
+        if causes:
+            notes.append(f"{causes[0][1].evidence}.")
+            for tensor in (flips.comparing.left, flips.comparing.right):
+                for layer in _makers(pair, tensor):
+                    after.setdefault(layer, []).append(causes[0][1])
+    layers = tuple(
+        replace(x, causes=(*before.get(x.name, ()), *x.causes, *after.get(x.name, ())))
+        for x in result.layers
+    )
+    return replace(result, layers=layers, notes=(*result.notes, *notes))
+
+
+def _makers(pair: ModelPair, tensor: str) -> list[str]:
+    producer = pair.reference.producers.get(tensor)
+    layer = pair.layers.of_node.get(producer.name) if producer else None
+    return [layer.name] if layer else []
 
 
 def with_flips(result: CompareResult, pair: ModelPair, found: Sequence[Flips]) -> CompareResult:
