@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from qdebug.display.summary import sentence
 from qdebug.display.words import in_decibels
 from qdebug.measure.result import CompareResult
 from qdebug.wording import counted
@@ -31,7 +32,13 @@ def _name(result: Json) -> str:
 
 
 def _compare(result: Json) -> str:
-    return CompareResult.from_dict(result).headline()
+    return sentence_of(CompareResult.from_dict(result))
+
+
+def sentence_of(found: CompareResult) -> str:
+    """What a comparison found: the page says beside it which model it is of, and whether the gate
+    held."""
+    return sentence(found) if found.summary is not None else found.headline()
 
 
 def _calibrate(result: Json) -> str:

@@ -20,7 +20,7 @@ from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.page.data import Kind, Missing, RunData
 from qdebug.page.details import KeptTensors
-from qdebug.page.headline import headline_of
+from qdebug.page.headline import headline_of, sentence_of
 from qdebug.page.network import kernels_of, network_of
 from qdebug.pipeline.compare.lockstep import CHANNEL_AXIS
 from qdebug.pipeline.engine.latency import is_run_file
@@ -72,7 +72,7 @@ def of_run(reader: RunReader, model: str | None, label: str = "") -> Source:
         ModelError: `model` cannot be read.
     """
     with Run(reader.path) as run:
-        headline = run.result.headline()
+        headline = sentence_of(run.result)
     result, manifest = reader.results, reader.manifest
     missing: list[Missing] = []
     described = described_in(reader) or _of_model(model, manifest.get("model"), missing)

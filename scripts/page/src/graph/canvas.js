@@ -14,7 +14,7 @@ export class Canvas {
    * @param {HTMLElement} host
    * @param {object} run
    * @param {object} tree of tree.js
-   * @param {import("../store.js").Store} shared {view, open, focus, figure, paths, hulls}: of all canvases
+   * @param {import("../store.js").Store} shared {view, moved, open, focus, figure, paths, hulls}: of all canvases
    * @param {import("../store.js").Store} store of the page
    * @param {(run: object, item: object) => (Node|string)[]} describe lines about an item
    */
@@ -143,18 +143,12 @@ export class Canvas {
     const k = Math.max(view.k, 0.7);
     const [x, y] = [view.x + view.k * (box.x + box.w / 2), view.y + view.k * (box.y + box.h / 2)];
     if (k === view.k && x > 40 && x < width - 40 && y > 30 && y < height - 30) return;
-    this.shared.set({
-      view: { k, x: width / 2 - k * (box.x + box.w / 2), y: height / 2 - k * (box.y + box.h / 2) },
-    });
+    this.#move({ k, x: width / 2 - k * (box.x + box.w / 2), y: height / 2 - k * (box.y + box.h / 2) });
   }
 
   #resized() {
-    const first = !this.size?.width;
     this.#measure();
-    if (first && !this.shared.get().placed) {
-      this.shared.set({ placed: true });
-      this.fitAtFirst();
-    }
+    if (!this.shared.get().moved) this.fitAtFirst();
     this.#paint();
   }
 
@@ -210,7 +204,7 @@ export class Canvas {
       const apart = (a) => Math.hypot(a[0] - other[0], a[1] - other[1]) || 1;
       this.#zoom(apart(now) / apart(before), (now[0] + other[0]) / 2, (now[1] + other[1]) / 2);
     } else {
-      this.shared.set({ view: { ...view, x: view.x + now[0] - before[0], y: view.y + now[1] - before[1] } });
+      this.#move({ ...view, x: view.x + now[0] - before[0], y: view.y + now[1] - before[1] });
     }
     return Math.hypot(now[0] - before[0], now[1] - before[1]);
   }
@@ -227,7 +221,12 @@ export class Canvas {
     const { view } = this.shared.get();
     const k = Math.min(NEAREST, Math.max(FARTHEST, view.k * factor));
     const ratio = k / view.k;
-    this.shared.set({ view: { k, x: x - ratio * (x - view.x), y: y - ratio * (y - view.y) } });
+    this.#move({ k, x: x - ratio * (x - view.x), y: y - ratio * (y - view.y) });
+  }
+
+  /** Look somewhere else, and stay there when the size of the canvas changes. */
+  #move(view) {
+    this.shared.set({ view, moved: true });
   }
 
   /** The innermost thing at a place of the canvas. */
@@ -299,7 +298,7 @@ export class Canvas {
     if (before && after) {
       const middle = (box) => box.x + box.w / 2;
       const x = view.x + view.k * (middle(before) - middle(after));
-      this.shared.set({ view: { ...view, x, y: view.y + view.k * (before.y - after.y) } });
+      this.#move({ ...view, x, y: view.y + view.k * (before.y - after.y) });
     }
   }
 
@@ -317,7 +316,7 @@ export class Canvas {
     if (event.key in moves) {
       if (event.shiftKey || !this.#follow(event.key)) {
         const [x, y] = moves[event.key];
-        this.shared.set({ view: { ...view, x: view.x + x, y: view.y + y } });
+        this.#move({ ...view, x: view.x + x, y: view.y + y });
       }
     } else if (event.key === "+" || event.key === "=") this.#zoom(1.25);
     else if (event.key === "-") this.#zoom(0.8);
@@ -331,8 +330,12 @@ export class Canvas {
 
   /** Go from the item in focus to its producer, reader or neighbour. Returns whether there is one. */
   #follow(key) {
-    const { focus } = this.shared.get();
+    const { focus, open } = this.shared.get();
     const boxes = this.scene.boxes.filter((b) => !b.open && b.depth > 0);
+    if (focus?.kind === "group" && open.has(focus.key)) {
+      this.#goTo(focus.children[0]);
+      return true;
+    }
     const here = focus && boxes.find((b) => b.item === this.#shown(focus));
     if (!here) {
       if (boxes.length) this.#goTo(boxes.reduce((a, b) => (a.y <= b.y ? a : b)).item);

@@ -19,7 +19,7 @@ export function mount(host, { data, store }) {
   const figures = FIGURES.filter((f) => runs.some((run) => figuresOf(run).includes(f)));
   const shared = new Store({
     view: { k: 1, x: 0, y: 0 },
-    placed: false,
+    moved: false,
     open: openAtFirst(trees[0].root, AT_FIRST),
     focus: null,
     figure: figures.find((f) => f.name === store.get().figure) ?? figures[0] ?? null,

@@ -1,0 +1,318 @@
+"""Pages in a real browser: every control, hostile names, small screens, accessibility."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from browser import axe_violations, browser, missing, opened
+from onnx import TensorProto, helper, numpy_helper
+
+import qdebug
+
+if why := missing():
+    pytest.skip(why, allow_module_level=True)
+
+DATA = Path(__file__).parents[2] / "calib_data"
+ASSETS = Path(__file__).parents[3] / "shared" / "assets"
+HOSTILE = (
+    "<script>document.title='hacked'</script>",
+    "\"onload=\"document.title='hacked'",
+    "line\nbreak",
+    "\u202egpj.exe right to left",
+    "x" * 300,
+    "<img src=x onerror=document.title='hacked'>",
+)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Reports by name, each made once."""
+    folder = tmp_path_factory.mktemp("pages")
+    made: dict[str, Path] = {}
+
+    def page(name: str) -> Path:
+        if name not in made:
+            made[name] = folder / f"{name}.html"
+            MAKERS[name](folder, made[name])
+        return made[name]
+
+    return page
+
+
+def _bundled(name: str, **settings: Any) -> Callable[[Path, Path], None]:
+    def make(folder: Path, page: Path) -> None:
+        run = folder / f"{name}-{len(settings)}.h5"
+        qdebug.compare(
+            DATA / f"{name}.onnx",
+            inputs=DATA / "digits_holdout.npz",
+            calib_data=DATA / "digits_calib.npz",
+            samples=32,
+            metric="top1",
+            output=run,
+            **settings,
+        )
+        qdebug.report(run, output=page)
+
+    return make
+
+
+def _two_runs(folder: Path, page: Path) -> None:
+    runs = []
+    for weights in ("per-tensor", "per-channel"):
+        runs.append(folder / f"{weights}.h5")
+        samples = {"inputs": DATA / "digits_holdout.npz", "samples": 16}
+        qdebug.compare(DATA / "digits_cnn.onnx", weights=weights, output=runs[-1], **samples)
+    qdebug.report(runs, output=page)
+
+
+def _chain(names: list[str]) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Products of small matrices, one after the other, each named by its place."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{k}": rng.normal(size=(4, 4)).astype(np.float32) / 2 for k in range(len(names))}
+    tensors = ["x", *(f"{name}:0" for name in names)]
+    nodes = [
+        helper.make_node("MatMul", [tensors[k], f"w{k}"], [tensors[k + 1]], name)
+        for k, name in enumerate(names)
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", TensorProto.FLOAT, ["N", 4])],
+        [value(tensors[-1], TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(w, name) for name, w in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model, {"x": rng.normal(size=(8, 4)).astype(np.float32)}
+
+
+def _hostile(folder: Path, page: Path) -> None:
+    model, inputs = _chain(list(HOSTILE))
+    run = folder / "hostile.h5"
+    qdebug.compare(model, inputs=inputs, output=run)
+    qdebug.report(run, output=page)
+
+
+def _deep(folder: Path, page: Path) -> None:
+    """Two thousand layers without blocks in their names."""
+    model, _ = _chain([f"MatMul_{k}" for k in range(2000)])
+    result = qdebug.CompareResult.from_dict(_result_of_chain(2000))
+    onnx.save(model, folder / "deep.onnx")
+    qdebug.report(result, model=folder / "deep.onnx", output=page)
+
+
+def _result_of_chain(count: int) -> dict[str, Any]:
+    model, inputs = _chain(["MatMul_0", "MatMul_1"])
+    found = qdebug.compare(model, inputs=inputs).to_dict()
+    first = found["layers"][0]
+    metrics = {k: v for k, v in found["tensors"][0].items() if k != "name"}
+    names = [f"MatMul_{k}" for k in range(count)]
+    found["layers"] = [
+        {**first, "name": n, "tensor": f"{n}:0", "nodes": [n], "rank": k + 1}
+        for k, n in enumerate(names)
+    ]
+    found["tensors"] = [{"name": f"{n}:0", **metrics} for n in names]
+    return found
+
+
+def _asset(name: str, **settings: Any) -> Callable[[Path, Path], None]:
+    def make(folder: Path, page: Path) -> None:
+        source = ASSETS / name
+        if not source.is_dir():
+            pytest.skip(f"needs {source}")
+        run = folder / f"{name}.h5"
+        model, inputs, calib = source / "model.onnx", source / "inputs.npz", source / "calib.npz"
+        given = {"inputs": inputs, "calib_data": calib, "samples": 2, "calib_samples": 2}
+        qdebug.compare(model, effect="none", output=run, keep="worst:1", **given, **settings)
+        qdebug.report(run, output=page)
+
+    return make
+
+
+MAKERS: dict[str, Callable[[Path, Path], None]] = {
+    "cnn": _bundled("digits_cnn", weights="per-tensor", fail_on=["metric>=0.95"]),
+    "encoder": _bundled("digits_encoder"),
+    "fp16": _bundled("digits_encoder", precision="fp16"),
+    "two runs": _two_runs,
+    "hostile": _hostile,
+    "deep": _deep,
+    "face": _asset("ultraface_slim"),
+    "minilm": _asset("minilm_l6"),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_page_opens_without_an_error_or_a_request(
+    chromium: Any, pages: Callable[[str], Path], name: str
+) -> None:
+    with opened(chromium, pages(name)) as watched:
+        watched.page.wait_for_timeout(200)
+        watched.quiet()
+        assert watched.page.locator("#graph canvas").count() == (2 if name == "two runs" else 1)
+        assert watched.page.locator("#layers .tabulator-row").count() > 1
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["cnn", "two runs", "hostile"])
+def test_accessible(chromium: Any, pages: Callable[[str], Path], name: str, dark: bool) -> None:
+    with opened(chromium, pages(name), dark=dark) as watched:
+        watched.page.wait_for_selector("#layers .tabulator-row")
+        assert axe_violations(watched.page) == []
+
+
+@pytest.mark.parametrize("width", [360, 800, 3840])
+def test_no_page_is_wider_than_the_screen(
+    chromium: Any, pages: Callable[[str], Path], width: int
+) -> None:
+    for name in ("cnn", "hostile"):
+        with opened(chromium, pages(name), width=width, height=800) as watched:
+            watched.page.wait_for_selector("#layers .tabulator-row")
+            found = watched.page.evaluate("document.documentElement.scrollWidth")
+            assert found <= width
+            watched.quiet()
+
+
+def test_hostile_names_are_shown_literally(chromium: Any, pages: Callable[[str], Path]) -> None:
+    with opened(chromium, pages("hostile")) as watched:
+        page = watched.page
+        page.wait_for_selector("#layers .tabulator-row")
+        assert page.title().startswith("hostile.h5")
+        shown = page.locator("#layers .tabulator-row .link").all_text_contents()
+        assert HOSTILE[0] in shown and HOSTILE[1] in shown and HOSTILE[5] in shown
+        assert "line\\u000abreak" in shown and "\\u202egpj.exe right to left" in shown
+        assert "x" * 300 in shown
+        for k in range(len(HOSTILE)):
+            page.locator("#layers .tabulator-row .link").nth(k).click()
+            page.wait_for_timeout(50)
+        assert page.locator("img[onerror], #card script, #graph script").count() == 0
+        watched.quiet()
+
+
+def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> None:
+    with opened(chromium, pages("cnn")) as watched:
+        page = watched.page
+        row = page.locator("#layers .tabulator-row .link")
+        row.first.wait_for()
+        name = row.nth(2).text_content()
+        row.nth(2).click()
+        assert name in (page.locator("#card").text_content() or "")
+        assert name in (page.locator("#graph .status").text_content() or "")
+        # The search of the graph, which ends at another layer.
+        finder = page.get_by_label("Find a node")
+        finder.fill("classifier")
+        finder.press("Enter")
+        page.wait_for_function("document.querySelector('#card').textContent.includes('classifier')")
+        assert "/classifier/Gemm" in page.locator("#layers .tabulator-row.selected").inner_text()
+        watched.quiet()
+
+
+def test_the_graph_by_keyboard(chromium: Any, pages: Callable[[str], Path]) -> None:
+    with opened(chromium, pages("cnn")) as watched:
+        page = watched.page
+        canvas = page.locator("#graph canvas")
+        page.get_by_role("button", name="Close all").click()
+        status = page.locator("#graph .status")
+        canvas.focus()
+        said = []
+        for key in ("ArrowDown", "ArrowDown", "Enter", "ArrowDown", "ArrowUp"):
+            canvas.press(key)
+            said.append(status.text_content())
+        assert len(set(said)) >= 3, said
+        before = _view(page)
+        canvas.press("+")
+        assert _view(page)["k"] > before["k"]
+        canvas.press("0")
+        canvas.press("Shift+ArrowLeft")
+        assert _view(page)["x"] != before["x"]
+        watched.quiet()
+
+
+def _view(page: Any) -> dict[str, float]:
+    found: dict[str, float] = page.evaluate(
+        "document.getElementById('graph').view.shared.get().view"
+    )
+    return found
+
+
+def test_controls_of_the_graph(chromium: Any, pages: Callable[[str], Path]) -> None:
+    with opened(chromium, pages("cnn")) as watched:
+        page = watched.page
+        choice = page.get_by_label("Colour by")
+        legends = set()
+        for option in choice.locator("option").all():
+            choice.select_option(option.get_attribute("value"))
+            legends.add(page.locator("#graph .legend").inner_text())
+        assert len(legends) >= 6
+        boxes = "document.getElementById('graph').view.scene.boxes.length"
+        page.get_by_role("button", name="Open all").click()
+        many = page.evaluate(boxes)
+        page.get_by_role("button", name="Close all").click()
+        assert page.evaluate(boxes) < many / 3
+        page.get_by_role("button", name="Fit").click()
+        paths = page.get_by_role("button", name="Paths")
+        paths.click()
+        assert paths.get_attribute("aria-pressed") == "true"
+        # The wheel scrolls the page until the graph has the focus.
+        box = page.locator("#graph canvas").bounding_box()
+        page.mouse.move(box["x"] + 5, box["y"] + 5)
+        before = _view(page)
+        page.mouse.wheel(0, -200)
+        page.wait_for_timeout(100)
+        assert _view(page)["k"] == before["k"]
+        page.locator("#graph canvas").focus()
+        page.mouse.wheel(0, -200)
+        page.wait_for_function(
+            f"document.getElementById('graph').view.shared.get().view.k > {before['k']}"
+        )
+        watched.quiet()
+
+
+def test_the_table(chromium: Any, pages: Callable[[str], Path]) -> None:
+    with opened(chromium, pages("cnn")) as watched:
+        page = watched.page
+        rows = page.locator("#layers .tabulator-row")
+        rows.first.wait_for()
+        everything = rows.count()
+        page.get_by_label("Filter layers").fill("depthwise conv")
+        page.wait_for_function(
+            f"document.querySelectorAll('#layers .tabulator-row').length < {everything}"
+        )
+        assert rows.count() == 6
+        page.get_by_role("button", name="cum. dB").click()
+        page.get_by_role("button", name="Copy as CSV").click()
+        page.wait_for_function("navigator.clipboard.readText().then(t => t.includes('layer'))")
+        text = page.evaluate("navigator.clipboard.readText()")
+        lines = text.strip().split("\n")
+        assert len(lines) == 7 and lines[0].split(",")[0] == "layer"
+        place = lines[0].split(",").index("cumulative")
+        values = [float(line.split(",")[place]) for line in lines[1:]]
+        assert values in (sorted(values), sorted(values, reverse=True))
+        page.get_by_label("Filter layers").fill("")
+        page.locator("#layers summary", has_text="Columns").click()
+        page.get_by_label("RMSE").check()
+        page.wait_for_selector("#layers .tabulator-col[tabulator-field='rmse']", state="visible")
+        watched.quiet()
+
+
+def test_a_new_user_finds_the_culprits(chromium: Any, pages: Callable[[str], Path]) -> None:
+    """The six depthwise layers, their cause and the cure, in what is seen without a click."""
+    with opened(chromium, pages("cnn")) as watched:
+        page = watched.page
+        page.locator("#layers .tabulator-row").first.wait_for()
+        card = page.locator("#card").inner_text()
+        assert "weight-range" in card and "per-channel" in card
+        names = page.locator("#layers .tabulator-row .link").all_text_contents()[:3]
+        assert all("depthwise" in name for name in names)
+        page.wait_for_selector("#activations svg, #activations canvas")
+        watched.quiet()
