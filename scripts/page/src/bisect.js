@@ -61,7 +61,7 @@ function curve(run, store) {
     slider.setAttribute("aria-valuetext", spoken(pareto[k], figure));
     where.textContent = `point ${pareto[k].point} of ${pareto.length}`;
     store.set({ pinned: new Map(pareto[k].pinned.map((name) => [name, pareto[k].to[name]])), plan: pareto[k].point });
-    plot.firstChild?.redraw();
+    plot.firstChild?.mark();
     details.replaceChildren(...described(run, pareto[k], k === answer, figure));
   };
   const draw = () => {

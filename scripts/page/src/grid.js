@@ -52,11 +52,14 @@ const ROWS_IN_FULL = 14;
 export function grid(label, columns, rows, { choose, hover, sort, descending, isSelected = never, isHovered = never } = {}) {
   const inner = h("div", {});
   const host = h("div", { class: "grid", role: "region", "aria-label": label }, inner);
+  const withMarks = new Set(); // rows that are scrolled away keep their marks until they are back
+  const markAll = (table) => new Set([...withMarks, ...table.getRows("visible")]).forEach(marked);
   const marked = (row) => {
-    const is = isSelected(row.getData());
-    row.getElement().classList.toggle("selected", is);
-    row.getElement().classList.toggle("hovered", isHovered(row.getData()));
-    row.getElement().setAttribute("aria-selected", String(is));
+    const [selected, hovered] = [isSelected(row.getData()), isHovered(row.getData())];
+    row.getElement().classList.toggle("selected", selected);
+    row.getElement().classList.toggle("hovered", hovered);
+    row.getElement().setAttribute("aria-selected", String(selected));
+    withMarks[selected || hovered ? "add" : "delete"](row);
   };
   const make = () => new Tabulator(inner, {
     data: rows.map((row, index) => ({ ...row, [INDEX]: index })),
@@ -76,14 +79,15 @@ export function grid(label, columns, rows, { choose, hover, sort, descending, is
       table.on("rowMouseEnter", (_, row) => hover(row.getData()));
       table.on("rowMouseLeave", () => hover(null));
     }
+    table.on("scrollVertical", () => requestAnimationFrame(() => markAll(table)));
     table.on("tableBuilt", () => {
       nameParts(inner);
       done(table);
     });
   }));
   host.ready = ready;
-  host.mark = () => ready.then((table) => table.getRows("visible").forEach(marked));
-  host.show = (index) => ready.then((table) => table.scrollToRow(index, "center", false)).catch(() => {});
+  host.mark = () => ready.then(markAll);
+  host.show = (index) => ready.then((table) => table.scrollToRow(index, "center", false).then(() => markAll(table))).catch(() => {});
   return host;
 }
 

@@ -52,7 +52,7 @@ function differences(data, store, { a, b, figure }) {
   const off = store.on(["selected", "run"], () => {
     if (!table.isConnected) return off();
     table.mark();
-    plot.redraw();
+    plot.mark();
   });
   return [h("div", { class: "two" }, h("div", {}, ...legend(a, b), plot), summary(before, after, both, rows, { a, b })), table];
 }

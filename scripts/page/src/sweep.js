@@ -72,7 +72,7 @@ function swept(result) {
   const choose = (n) => {
     state.chosen = n;
     table.mark();
-    plot.querySelector(".chart")?.redraw();
+    plot.querySelector(".chart")?.mark();
     table.show(rows.findIndex((row) => row.number === n));
   };
   const context = { result, figures, varied, state, plot, choose };

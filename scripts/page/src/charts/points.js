@@ -28,22 +28,33 @@ export const GROUPS = 8;
  * @param {boolean} [options.diagonal] where both axes say the same
  * @param {(data: any) => void} [options.choose]
  * @param {(data: any) => boolean} [options.isSelected]
- * @returns {HTMLElement} `redraw()` draws it anew
+ * @returns {HTMLElement} `mark()` marks the selected points anew
  */
 export function pointChart({ label, points, xLabel, yLabel, height = 300, lines = [], stepped = false, xLog, diagonal = false, choose, isSelected = () => false }) {
   const drawn = points.filter((p) => Number.isFinite(p.x) && Number.isFinite(p.y) && (!xLog || p.x > 0));
   const all = [...drawn, ...lines.flat()];
-  return chart(label, height, (width) => {
+  let rings = null;
+  let place = null;
+  const mark = () => rings?.replaceChildren(...drawn.filter((p) => isSelected(p.data)).map((p) => ring(place(p))));
+  const host = chart(label, height, (width) => {
     const area = { left: 56, right: width - 18, top: 24, bottom: height - 40 };
     const { x, y } = scales(all, area, width, { xLog, diagonal });
     const parts = axes(area, x, y, { xLabel, yLabel });
     if (diagonal) parts.push(s("line", { class: "diagonal", x1: x.at(x.from), y1: y.at(x.from), x2: x.at(x.to), y2: y.at(x.to) }));
     lines.forEach((line, k) => parts.push(s("path", { class: `series g${k % GROUPS}`, d: route(line, x, y, stepped) })));
-    for (const p of drawn) parts.push(...mark(p, x.at(p.x), y.at(p.y), choose, isSelected(p.data)));
-    parts.push(...tags(drawn, x, y, area));
+    place = (p) => [x.at(p.x), y.at(p.y)];
+    rings = s("g");
+    mark();
+    for (const p of drawn) parts.push(shape(p, place(p), choose));
+    parts.push(rings, ...tags(drawn, x, y, area));
     if (!drawn.length && !lines.length) parts.push(text(width / 2, height / 2, "nothing was measured", "middle"));
     return parts;
   });
+  return Object.assign(host, { mark });
+}
+
+function ring([cx, cy]) {
+  return s("circle", { class: "ring", cx, cy, r: 10 });
 }
 
 function scales(all, area, width, { xLog, diagonal }) {
@@ -74,15 +85,12 @@ export function groupMark(group, hollow = false) {
   return s("svg", { class: "mark", viewBox: "-8 -8 16 16", width: 14, height: 14, "aria-hidden": "true" }, path);
 }
 
-function mark(p, x, y, choose, selected) {
+function shape(p, [x, y], choose) {
   const group = p.group ?? 0;
   const place = `translate(${x.toFixed(1)},${y.toFixed(1)})`;
   const kind = `point g${group % GROUPS}${p.hollow ? " hollow" : ""}${choose ? " choosable" : ""}`;
-  const shape = { class: kind, transform: place, d: SHAPES[group % SHAPES.length], onclick: choose ? () => choose(p.data) : undefined };
-  return [
-    selected ? s("circle", { class: "ring", cx: x, cy: y, r: 10 }) : null,
-    s("path", shape, hint(p.words)),
-  ].filter(Boolean);
+  const onclick = choose ? () => choose(p.data) : undefined;
+  return s("path", { class: kind, transform: place, d: SHAPES[group % SHAPES.length], onclick }, hint(p.words));
 }
 
 /** Where a tag may stand beside its point: sideways and down, in pixels; the first that is free. */
