@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument(
         "--as-if-large", action="store_true", help="without the more that tiny networks get"
     )
-    parser.add_argument("--precision", choices=["int8", "fp16"], default="int8")
+    parser.add_argument("--precision", choices=["int8", "fp16", "mixed"], default="int8")
     parser.add_argument("--quantized", action="store_true", help="as ONNX Runtime quantizes them")
     arguments = parser.parse_args()
     if arguments.as_if_large:
@@ -74,10 +74,12 @@ def main() -> None:
             more: dict[str, Any] = {"samples": arguments.samples}
             if arguments.quantized:
                 more |= {"reference": str(net.model), "model": str(quantized(net, Path(folder)))}
-            elif arguments.precision == "int8":
-                more |= {"model": str(net.model), "calib_data": str(net.calib)}
+            elif arguments.precision == "fp16":
+                more |= {"model": str(net.model), "precision": "fp16"}
             else:
-                more |= {"model": str(net.model), "precision": arguments.precision}
+                more |= {"model": str(net.model), "calib_data": str(net.calib)}
+            if arguments.precision == "mixed":
+                more["fallback_precision"] = "fp16"
             print(row(net, more), flush=True)
 
 
