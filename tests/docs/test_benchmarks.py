@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from browser import missing
 from documents import REPOSITORY
 
 BENCH = REPOSITORY / "scripts" / "bench"
@@ -25,6 +26,7 @@ ARGUMENTS = {
     "bench_parts": "--nets digits_cnn --samples 4",
     "bench_prefix_cache": f"{SMALL} --target output.sqnr_db>=20",
     "bench_producers": "--samples 16",
+    "bench_report": "--nets digits_cnn --rounds 1",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
@@ -41,9 +43,11 @@ SHOWS = {
     "bench_parts": ["| `amax-by-8` | clipping |", "fp16: 1 networks, 19 layers"],
     "bench_prefix_cache": ["evaluations", "everywhere"],
     "bench_producers": ["| nncf", "| 32 of 32 | 32 |", "qoperator"],
+    "bench_report": ["Frames/s", "| digits_cnn |"],
     "bench_store": ["float16 write", "chunks up to"],
 }
 NEEDS_BUILDER = ("bench_audit",)
+NEEDS_BROWSER = ("bench_report",)
 NEEDS_GPU = ("bench_engine",)
 
 
@@ -68,6 +72,8 @@ def test_a_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     if name in NEEDS_BUILDER:
         pytest.importorskip("tensorrt_rtx", reason="needs TensorRT for RTX")
+    if name in NEEDS_BROWSER and (why := missing()):
+        pytest.skip(why)
     said = _run(name, *ARGUMENTS[name].split())
     assert "failed" not in said
     for text in SHOWS[name]:

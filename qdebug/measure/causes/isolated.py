@@ -59,6 +59,8 @@ class _Values:
         if not np.isfinite(largest):
             exact = exact[np.isfinite(exact)]
             largest = _largest(exact)
+            if not exact.size:
+                return
         self.count += exact.size
         self.largest = max(self.largest, largest)
         if grid is None:

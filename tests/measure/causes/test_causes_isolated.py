@@ -51,3 +51,14 @@ def test_partial_sums_that_alone_overflow_are_the_whole_cause(
     broken = kernels.layers[0].metrics
     assert broken.inf_count + broken.nan_count == 8
     assert found == {"fp16-overflow": share}
+
+
+def test_a_tensor_without_a_finite_value() -> None:
+    """A network that overflows in FP32 already is compared like any other."""
+    model = product(np.full((4, 4), 3e38, np.float32))
+    model.graph.node.append(helper.make_node("MatMul", ["y", "w2"], ["z"], "second"))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4), np.float32), "w2"))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N", 4]))
+    found = qdebug.compare(model, inputs={"x": np.full((4, 4), 9, np.float32)})
+    assert {x.name for x in found.layers} == {"product", "second"}
