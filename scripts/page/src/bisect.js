@@ -42,8 +42,9 @@ const noiseDb = (point) => {
 
 function curve(run, store) {
   const { result } = run;
-  const { pareto, cost } = result;
-  const answer = answerOf(result);
+  const { cost } = result;
+  const pareto = pointsOf(result);
+  const answer = answerOf(result, pareto);
   const figure = figureOf(result);
   let chosen = Math.max(0, answer ?? pareto.findIndex((p) => p.knee));
   const ways = [
@@ -59,7 +60,7 @@ function curve(run, store) {
     chosen = k;
     slider.value = String(k + 1);
     slider.setAttribute("aria-valuetext", spoken(pareto[k], figure));
-    where.textContent = `point ${pareto[k].point} of ${pareto.length}`;
+    where.textContent = `${nameOfPoint(pareto[k])}, ${k + 1} of ${pareto.length}`;
     store.set({ pinned: new Map(pareto[k].pinned.map((name) => [name, pareto[k].to[name]])), plan: pareto[k].point });
     plot.firstChild?.mark();
     details.replaceChildren(...described(run, pareto[k], k === answer, figure));
@@ -75,7 +76,7 @@ function curve(run, store) {
       words: spoken(p, figure),
       data: k,
     }));
-    const line = points.filter((p) => Number.isFinite(p.x) && Number.isFinite(p.y)).sort((a, b) => a.x - b.x);
+    const line = points.filter((p) => pareto[p.data].point !== null && Number.isFinite(p.x) && Number.isFinite(p.y));
     const label = `${words} against cost in ${cost.unit}: ${pareto.map((p) => spoken(p, figure)).join("; ")}`;
     plot.replaceChildren(pointChart({ label, points, lines: [line], stepped: choice.value === "noise", xLabel: `cost, ${cost.unit}`, yLabel: words, choose: take, isSelected: (k) => k === chosen }));
   };
@@ -91,17 +92,37 @@ function curve(run, store) {
   return h("div", { class: "two" }, chart, details);
 }
 
-/** The point that the search answers with. */
-function answerOf({ pareto, pinned, selected_point: selected }) {
-  if (selected) return pareto.findIndex((p) => p.point === selected.point);
-  const wanted = [...pinned].sort().join("\n");
-  const k = pareto.findIndex((p) => [...p.pinned].sort().join("\n") === wanted);
+const isSame = (a, b) => a.length === b.length && a.every((name) => b.includes(name));
+
+/** The place of the point that the search answers with; null where it has no answer. */
+function answerOf({ pinned, achieved, selected_point: selected }, points) {
+  if (selected) return points.findIndex((p) => p.point === selected.point);
+  const k = achieved === null ? -1 : points.findIndex((p) => isSame(p.pinned, pinned));
   return k < 0 ? null : k;
+}
+
+/**
+ * The points of the curve, and the answer where it lies beside the curve: another set may cost as
+ * much and leave less noise, and yet miss the target.
+ */
+function pointsOf(result) {
+  const { pareto, cost, pinned, history } = result;
+  if (answerOf(result, pareto) !== null || result.achieved === null) return pareto;
+  const found = history.find((tried) => isSame(tried.pinned, pinned));
+  if (!found) return pareto;
+  const answer = { ...found, point: null, cost: cost.plan - cost.base, knee: false };
+  const after = pareto.findIndex((p) => p.cost > answer.cost);
+  return pareto.toSpliced(after < 0 ? pareto.length : after, 0, answer);
+}
+
+/** The answer has no number where it lies beside the curve. */
+function nameOfPoint({ point }) {
+  return point === null ? "the answer" : `point ${point}`;
 }
 
 function spoken(point, figure) {
   const words = [
-    `point ${point.point}: cost ${number(numberIn(point, "cost"))}`,
+    `${nameOfPoint(point)}: cost ${number(numberIn(point, "cost"))}`,
     `${figure} ${number(numberIn(point, "value"))}`,
     `outputs ${decibels(noiseDb(point))}`,
     counted(point.pinned.length, "layer") + " pinned",
@@ -121,7 +142,7 @@ function described(run, point, isAnswer, figure) {
     ["pinned", counted(point.pinned.length, "layer"), `of ${result.candidates}`],
   ];
   return [
-    h("h3", {}, `Point ${point.point}`, isAnswer ? ": the answer" : point.knee ? ": the knee" : ""),
+    h("h3", {}, point.point === null ? "The answer" : `Point ${point.point}${isAnswer ? ": the answer" : point.knee ? ": the knee" : ""}`),
     tiles(facts),
     h("h3", {}, "Kept in higher precision"),
     point.pinned.length ? pins(point, result) : h("p", { class: "muted" }, "Nothing is pinned."),
@@ -157,7 +178,7 @@ const REPLACED = new RegExp(`\\s(?:--select-point|--output|-o)[=\\s]\\s*${WORD}`
 function commandOf(run, point, isAnswer) {
   const known = run.reproduction ? run.reproduction.command.replace(REPLACED, "") : "";
   const select = isAnswer && !run.result.selected_point ? "" : ` --select-point ${point.point}`;
-  return `${known}${select} -o precision-${point.point}.yaml`.trim();
+  return `${known}${select} -o precision${point.point === null ? "" : `-${point.point}`}.yaml`.trim();
 }
 
 function checks(result) {
