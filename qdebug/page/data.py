@@ -109,14 +109,14 @@ class Channels:
 
     Attributes:
         axis: which axis they are along. count: how many there are; the lists may be of the worst.
-        index: the number of each. amax: largest magnitude in the reference.
+        index: the number of each. amax: largest magnitude in the reference; null for NaN and Inf.
         sqnr_db: of the channel; null where it is infinite or not a number.
     """
 
     axis: int
     count: int
     index: tuple[int, ...]
-    amax: tuple[float, ...]
+    amax: tuple[float | None, ...]
     sqnr_db: tuple[float | None, ...]
 
 

@@ -9,6 +9,7 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +69,7 @@ class KeptTensors:
         self._candidates = set(reader.tensors("candidate"))
         self._references = set(reader.tensors("reference"))
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """The tensors that there is something to say of."""
         return frozenset(self._candidates & self._references | set(self._calibrated))
@@ -345,16 +346,30 @@ class _ChannelTotals:
             axis=self._axis,
             count=len(amax),
             index=tuple(chosen.tolist()),
-            amax=_short(amax[chosen]),
-            sqnr_db=tuple(
-                float(f"{x:.4g}") if math.isfinite(x) else None for x in sqnr[chosen].tolist()
-            ),
+            amax=_short_or_null(amax[chosen]),
+            sqnr_db=_short_or_null(sqnr[chosen]),
         )
 
 
+def shortened(values: Floats, digits: int = 5) -> Floats:
+    """The first digits of each finite value, which then also prints with as many."""
+    sizes = np.abs(values, where=np.isfinite(values) & (values != 0), out=np.ones_like(values))
+    shift = digits - 1 - np.floor(np.log10(sizes))
+    scale = 10.0 ** np.abs(shift)  # a power of 10 that float64 holds, where it is below 1e23
+    found: Floats = np.where(
+        shift < 0, np.rint(values / scale) * scale, np.rint(values * scale) / scale
+    )
+    return found
+
+
 def _short(values: Floats) -> tuple[float, ...]:
-    """Five digits of each."""
-    return tuple(float(f"{x:.5g}") for x in values.tolist())
+    return tuple(shortened(values).tolist())
+
+
+def _short_or_null(values: Floats) -> tuple[float | None, ...]:
+    """None for NaN and infinities."""
+    found = shortened(values).tolist()
+    return tuple(x if math.isfinite(x) else None for x in found)
 
 
 def picture(pair: Pair, channel: int | None = None) -> Picture | None:

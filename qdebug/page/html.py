@@ -100,7 +100,8 @@ def packed(details: Iterable[TensorDetails], names: Sequence[str], room: int) ->
     waiting: dict[str, str] = {}
     size = used = 0
     for found in details:
-        waiting[found.name] = json.dumps(to_json(found), allow_nan=False)
+        # Thousands of numbers, all finite: to_json would look at each.
+        waiting[found.name] = json.dumps(found, allow_nan=False, default=vars)
         size += len(waiting[found.name])
         if size < _CHUNK_BYTES:
             continue

@@ -27,7 +27,9 @@ from qdebug.page.details import (
     averaged,
     common_histogram,
     picture,
+    shortened,
 )
+from qdebug.page.html import packed
 from qdebug.plan.description import DescribedGrid
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
@@ -97,7 +99,8 @@ def test_channels(tmp_path: Path) -> None:
     noise = np.square(wide - candidate).sum(axis=(0, 2, 3))
     with np.errstate(divide="ignore"):
         sqnr = 10 * np.log10(np.square(wide).sum(axis=(0, 2, 3)) / noise)
-    np.testing.assert_allclose(found.amax, np.abs(reference).max(axis=(0, 2, 3)), rtol=1e-4)
+    largest = np.abs(reference).max(axis=(0, 2, 3))
+    np.testing.assert_allclose(np.asarray(found.amax, float), largest, rtol=1e-4)
     assert found.sqnr_db[2] is None
     others = [0, 1, 3, 4]
     np.testing.assert_allclose([found.sqnr_db[k] for k in others], sqnr[others], rtol=1e-3)  # type: ignore[misc]
@@ -121,11 +124,9 @@ def test_points_are_pairs_of_the_tensor(tmp_path: Path) -> None:
     reference, candidate = pair_of((30, 30))
     found = details(tmp_path / "r.h5", reference, candidate).scatter
     assert found is not None and len(found.reference) == POINTS
-    near = {
-        (float(f"{a:.5g}"), float(f"{b:.5g}"))
-        for a, b in zip(reference.ravel().tolist(), candidate.ravel().tolist(), strict=True)
-    }
-    assert near.issuperset(zip(found.reference, found.candidate, strict=True))
+    every = np.stack([reference.ravel(), candidate.ravel()], axis=1).astype(np.float64)
+    for pair in zip(found.reference, found.candidate, strict=True):
+        assert np.isclose(every, pair, rtol=1e-4, atol=0).all(axis=1).any(), pair
     again = details(tmp_path / "s.h5", reference, candidate).scatter
     assert found == again
 
@@ -147,6 +148,10 @@ def test_nan_is_left_out_of_counts_and_shown_in_the_picture(tmp_path: Path) -> N
     assert found.picture is not None and found.picture.sample == 1
     assert list(base64.b64decode(found.picture.error)) == [0, 255, 255, 0]
     assert found.channels is not None and found.channels.sqnr_db[1] is None
+    assert len(packed([found], ["t"], 10**6).blocks) == 1
+    other = details(tmp_path / "s.h5", candidate, reference)
+    assert other.channels is not None and other.channels.amax == (1, None, None, 1)
+    assert len(packed([other], ["t"], 10**6).blocks) == 1
 
 
 def test_two_shapes_are_not_compared(tmp_path: Path) -> None:
@@ -226,6 +231,17 @@ def test_bins_widen_without_losing_a_value(batches: list[Any]) -> None:
     values = np.concatenate(batches)
     assert found.low <= values.min() and values.max() <= found.high + 1e-9 * abs(found.high)
     assert math.isfinite(width) and width > 0
+
+
+@given(hnp.arrays(np.float64, 9, elements=st.floats(width=32)))
+def test_five_digits(values: Any) -> None:
+    finite = values[np.isfinite(values)]
+    short = shortened(values)
+    np.testing.assert_allclose(short[np.isfinite(values)], finite, rtol=5.1e-5)
+    np.testing.assert_array_equal(np.isfinite(short), np.isfinite(values))
+    for x in short[np.isfinite(values)].tolist():
+        if 1e-17 < abs(x) < 1e22:
+            assert float(f"{x:.5g}") == x
 
 
 def test_where_nothing_is_kept_the_calibration_is_shown(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageE
 from qdebug.inmemory import InMemory
 from qdebug.measure.inspection import InspectResult
 from qdebug.measure.recorded import Run
+from qdebug.measure.result import CompareResult
 from qdebug.model.layers import find_layers
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
@@ -237,7 +238,8 @@ def of_result(found: Result, model: str | None, label: str = "") -> Source:
     """
     result = found.to_dict()
     info = found.info if isinstance(found, InspectResult) else None
-    return _of_result(label or _named_model(result), result, found.headline(), model, info)
+    headline = sentence_of(found) if isinstance(found, CompareResult) else found.headline()
+    return _of_result(label or _named_model(result), result, headline, model, info)
 
 
 def _of_result(
