@@ -158,7 +158,7 @@ export const FIGURES = [
     name: "planned",
     label: "Precision asked for",
     ...precisions,
-    of: (_, node) => node.planned || null,
+    of: plannedFor,
   },
   {
     name: "built",
@@ -189,6 +189,20 @@ export const FIGURES = [
     of: (run, node) => ofLayer(run, node, (l) => numberIn(l, "input_clipped_fraction")),
   },
 ];
+
+const candidates = new WeakMap();
+
+/**
+ * The precision that was asked for. A search starts from one precision for all layers that it may
+ * pin: those of its points.
+ */
+function plannedFor(run, node) {
+  if (run.kind !== "bisect" || !run.result) return node.planned || null;
+  if (!candidates.has(run)) {
+    candidates.set(run, new Set(run.result.pareto.flatMap((point) => point.pinned)));
+  }
+  return candidates.get(run).has(node.group) ? run.result.precision : node.planned || null;
+}
 
 /** A figure of the node's layer. */
 function ofLayer(run, node, of) {

@@ -19,14 +19,17 @@ import * as top from "./top.js";
 const of = (...kinds) => (data) => kinds.includes(data.runs[0].kind) && data.runs[0].result !== null;
 const compared = (data) => data.runs.some((r) => r.kind === "compare" && r.result?.layers.length);
 
+const drawn = (data) => data.runs.some((r) => r.network);
+const withCard = (data) => compared(data) || (drawn(data) && of("bisect", "inspect")(data));
+
 /** Sections in their order: what they are called, whether there is one, how wide they are. */
 const SECTIONS = [
   ["bisect", "Error against cost", bisect, of("bisect"), "wide"],
   ["sweep", "Combinations", sweep, of("sweep"), "wide"],
   ["pair", "Differences of the runs", pair, (data) => data.runs.length > 1 && compared(data), "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],
-  ["graph", "Graph", graph, (data) => data.runs.some((r) => r.network), ""],
-  ["card", "Layer", card, (data) => compared(data) || data.runs.some((r) => r.network), "beside"],
+  ["graph", "Graph", graph, drawn, (data) => (withCard(data) ? "" : "wide")],
+  ["card", "Layer", card, withCard, "beside"],
   ["layers", "Layers", table, compared, ""],
   ["activations", "Activations", activations, compared, "wide"],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
@@ -39,7 +42,7 @@ const store = new Store({
   run: 0,
   selected: compared(data) ? 0 : null,
   hovered: null,
-  figure: "share",
+  figure: data.runs[0].kind === "bisect" ? "planned" : "share",
   pinned: null,
   sample: null,
   channel: null,
@@ -54,7 +57,8 @@ app.append(head, sections);
 top.mount(sections, page);
 for (const [id, label, module, wanted, width] of SECTIONS) {
   if (!wanted(data)) continue;
-  const host = h("section", { id, class: `panel ${width}`, "aria-label": label });
+  const wide = typeof width === "function" ? width(data) : width;
+  const host = h("section", { id, class: `panel ${wide}`, "aria-label": label });
   sections.append(host);
   module.mount(host, page);
 }

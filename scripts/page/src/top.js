@@ -43,7 +43,9 @@ function unfinished(run) {
 }
 
 function verdict(run) {
-  const passed = run.result?.verdict?.passed ?? run.result?.passed ?? null;
+  const { verdict: gate, passed: found } = run.result ?? {};
+  // Without conditions only an engine that is not as planned is a verdict.
+  const passed = gate ? (gate.passed && !gate.conditions.length ? null : gate.passed) : (found ?? null);
   const words = { true: ["Passed", "good"], false: ["Failed", "bad"] }[String(passed)];
   const badge = words ? h("span", { class: `badge ${words[1]}` }, words[0]) : null;
   return h("p", { class: "verdict" }, badge, nameOf(run.headline));

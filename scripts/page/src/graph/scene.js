@@ -3,6 +3,8 @@
 import { FIGURES } from "../figures.js";
 import { visible } from "./tree.js";
 
+const PLANNED = FIGURES.find((f) => f.name === "planned");
+
 /**
  * @param {object} run
  * @param {object} layout of layout.js
@@ -26,7 +28,7 @@ export function sceneOf(run, layout, tree, open, figure, pinned) {
   });
   return {
     boxes,
-    edges: layout.edges.map((edge) => ({ ...edge, ...around(edge.points), change: changeOf(nodes, edge, pinned) })),
+    edges: layout.edges.map((edge) => ({ ...edge, ...around(edge.points), change: changeOf(run, edge, pinned) })),
     hulls: hullsOf(run, layout, tree, open),
     extent,
     found: [...new Set(values.filter((v) => v !== null))].sort(),
@@ -34,14 +36,13 @@ export function sceneOf(run, layout, tree, open, figure, pinned) {
 }
 
 function valueOf(run, node, figure, pinned) {
-  if (figure.name === "planned") return planned(node, pinned);
-  return figure.of(run, node);
+  return figure.name === "planned" ? planned(run, node, pinned) : figure.of(run, node);
 }
 
 /** The layer that a node belongs to, whether the result has it or not. */
 const layerName = (node) => node.group || node.name;
 
-const planned = (node, pinned) => pinned?.get(layerName(node)) ?? (node.planned || null);
+const planned = (run, node, pinned) => pinned?.get(layerName(node)) ?? PLANNED.of(run, node);
 
 function extentOf(values) {
   const finite = values.filter((v) => Number.isFinite(v));
@@ -66,13 +67,14 @@ function together(item, nodes, values, figure) {
 }
 
 /** The colour of the precision that follows, where an edge leads from one to another. */
-function changeOf(nodes, edge, pinned) {
+function changeOf(run, edge, pinned) {
   if (edge.source.kind !== "node" || edge.target.kind !== "node") return null;
+  const { nodes } = run.network;
   const [a, b] = [nodes[edge.source.node], nodes[edge.target.node]];
-  const of = (node) => node.built || planned(node, pinned);
+  const of = (node) => node.built || planned(run, node, pinned);
   const [before, after] = [of(a), of(b)];
   if (!before || !after || before === after) return null;
-  return FIGURES.find((f) => f.name === "planned").colour(after);
+  return PLANNED.colour(after);
 }
 
 function around(points) {
@@ -84,7 +86,6 @@ function around(points) {
 
 /** A frame around all that a kernel of the engine computes, where that is more than one thing. */
 function hullsOf(run, layout, tree, open) {
-  const colour = FIGURES.find((f) => f.name === "built").colour;
   return run.kernels.flatMap((kernel) => {
     const items = new Set(kernel.nodes.map((k) => visible(tree.leaves[k], open)));
     if (items.size < 2) return [];
@@ -93,6 +94,6 @@ function hullsOf(run, layout, tree, open) {
     const top = Math.min(...boxes.map((b) => b.y)) - 9;
     const right = Math.max(...boxes.map((b) => b.x + b.w)) + 9;
     const bottom = Math.max(...boxes.map((b) => b.y + b.h)) + 9;
-    return [{ kernel, x: left, y: top, w: right - left, h: bottom - top, colour: colour(kernel.precision || "mixed") }];
+    return [{ kernel, x: left, y: top, w: right - left, h: bottom - top, colour: PLANNED.colour(kernel.precision || "mixed") }];
   });
 }
