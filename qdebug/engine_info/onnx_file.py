@@ -11,7 +11,6 @@ from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxN
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer, find_layers
-from qdebug.plan.description import DescribedNode, DescribedTensor, Description
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import quantized_tensors
 
@@ -86,40 +85,6 @@ def nodes_of_graph(graph: Graph) -> tuple[OnnxNode, ...]:
     )
 
 
-def describe_nodes(nodes: Sequence[OnnxNode], io: Sequence[str]) -> Description:
-    """A network by the nodes that an engine's file names; which constants these read is not known.
-
-    Args:
-        nodes: of the model that was built. Q/DQ pairs are left out.
-        io: the engine's inputs and outputs.
-    """
-    quantizers = {n.outputs[0]: n for n in nodes if _is_qdq(n.op_type) and n.outputs and n.inputs}
-    shown = [node for node in nodes if not _is_qdq(node.op_type)]
-    made = {t for node in shown for t in node.outputs}
-    inputs = tuple(t for t in io if t not in made and t not in quantizers)
-
-    def source(tensor: str) -> str:
-        while tensor in quantizers:
-            tensor = quantizers[tensor].inputs[0]
-        return tensor
-
-    described = []
-    for node in shown:
-        reads = (t for t in map(source, node.inputs) if t in made or t in inputs)
-        described.append(
-            DescribedNode(
-                node.name, node.op_type, tuple(dict.fromkeys(reads)), node.outputs, None, ""
-            )
-        )
-    tensors = [
-        DescribedTensor(name, shape)
-        for node in shown
-        for name, shape in zip(node.outputs, node.output_shapes, strict=False)
-    ]
-    outputs = tuple(t for t in map(source, io) if t in made)
-    return Description(tuple(described), inputs, outputs, tuple(tensors))
-
-
 def with_nodes(info: EngineInfo, graph: Graph) -> EngineInfo:
     """`info` with the nodes of the model it was built from, if its source does not name them."""
     return info if info.nodes else replace(info, nodes=nodes_of_graph(graph))
@@ -169,11 +134,7 @@ def _source(graph: Graph, tensor: str) -> tuple[str, Sequence[Node]]:
 
 
 def _is_quantizer(node: Node) -> bool:
-    return _is_qdq(node.op_type)
-
-
-def _is_qdq(op_type: str) -> bool:
-    return op_type in ("QuantizeLinear", "DequantizeLinear")
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
 
 
 def _is_constant(graph: Graph, tensor: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from qdebug.engine_info.layers import EngineLayer, Role
@@ -12,6 +13,9 @@ from qdebug.page.scopes import scopes_of
 from qdebug.plan.description import DescribedNode, Description
 
 Json = Mapping[str, Any]
+
+_WORK = (Role.MATRIX, Role.OTHER, Role.REFORMAT, Role.CONTROL)
+"""Of several layers that name a node the first of these does its work."""
 
 
 def network_of(description: Description, result: Json | None) -> Network:
@@ -45,7 +49,7 @@ def network_of(description: Description, result: Json | None) -> Network:
                 layer=told.layer(node.name, node.layer),
                 group=node.layer,
                 planned=told.planned.get(node.layer, ""),
-                built=told.built.get(node.layer) or told.built.get(node.name, ""),
+                built=told.built.get(node.name) or told.built.get(node.layer, ""),
             )
             for k, node in enumerate(nodes)
         ),
@@ -70,28 +74,42 @@ def kernels_of(description: Description, result: Json) -> tuple[Kernel, ...]:
     """The layers of the engine that a result tells of; none without an engine."""
     places = {node.name: k for k, node in enumerate(description.nodes)}
     ops = {node.name: node.op for node in description.nodes}
-    return tuple(
-        Kernel(
-            name=layer.name,
-            role=_role(layer, ops),
-            precision=precision,
-            nodes=tuple(dict.fromkeys(places[n] for n in layer.onnx_nodes if n in places)),
-            ms=layer.time_ms,
-            detail=detail,
+    kernels = []
+    for found in _engine_layers(result):
+        nodes = found.nodes if places.keys() & found.nodes else (found.name,)
+        kernels.append(
+            Kernel(
+                name=found.name,
+                role=found.role or _role(found, ops),
+                precision=found.precision,
+                nodes=tuple(dict.fromkeys(places[n] for n in nodes if n in places)),
+                ms=found.ms,
+                detail=found.detail,
+            )
         )
-        for layer, precision, detail in _engine_layers(result)
-    )
+    return tuple(kernels)
 
 
-def _role(layer: EngineLayer, ops: Mapping[str, str]) -> str:
-    """What a layer is there for: by its nodes, where its name and type do not show it."""
-    if layer.role is Role.OTHER and any(ops.get(n) in QUANTIZABLE_OPS for n in layer.onnx_nodes):
-        return Role.MATRIX
-    return layer.role
+@dataclass(frozen=True)
+class _Found:
+    """A layer of an engine, as a result tells of it; `role` is "" where it does not."""
+
+    name: str
+    nodes: tuple[str, ...]
+    precision: str
+    ms: float | None = None
+    detail: str = ""
+    role: str = ""
 
 
-_Found = tuple[EngineLayer, str, str]
-"""A layer, its precision, and what there is to say of it."""
+def _role(found: _Found, ops: Mapping[str, str]) -> str:
+    """What a layer is there for: by its name, or else by its nodes. A name that TensorRT's compiler
+    made lists all that the layer computes."""
+    role = EngineLayer(found.name).role
+    if role is Role.OTHER and not found.name.startswith("_"):
+        multiplies = any(ops.get(node) in QUANTIZABLE_OPS for node in found.nodes)
+        return Role.MATRIX if multiplies else role
+    return role
 
 
 def _engine_layers(result: Json) -> Iterator[_Found]:
@@ -103,24 +121,26 @@ def _engine_layers(result: Json) -> Iterator[_Found]:
     if execution.get("kernels"):
         for row in execution["kernels"]:
             nodes = tuple(row["onnx_nodes"])
-            layer = EngineLayer(row["name"], onnx_nodes=nodes, time_ms=row["ms"])
-            yield layer, row.get("precision") or "", ""
+            yield _Found(row["name"], nodes, row.get("precision") or "", row["ms"])
     elif engine.get("audit"):
         yield from _audited(engine["audit"])
 
 
 def _inspected(row: Json) -> _Found:
-    layer = EngineLayer(
-        row["name"], row.get("type") or "", onnx_nodes=tuple(row["onnx_nodes"]),
-        time_ms=row.get("time_ms"),
-    )  # fmt: skip
     sides = [
         f"{word} {_operands(row.get(key) or ())}"
         for word, key in (("reads", "inputs"), ("writes", "outputs"))
         if row.get(key)
     ]
     tactic = [f"tactic {row['tactic']}"] if row.get("tactic") else []
-    return layer, row.get("precision") or "", "; ".join([*sides, *tactic])
+    return _Found(
+        row["name"],
+        tuple(row["onnx_nodes"]),
+        row.get("precision") or "",
+        row.get("time_ms"),
+        "; ".join([*sides, *tactic]),
+        row["role"],
+    )
 
 
 def _operands(rows: Sequence[Json]) -> str:
@@ -142,7 +162,7 @@ def _audited(audit: Json) -> Iterator[_Found]:
             for layer in node["engine_layers"]:
                 nodes.setdefault(layer, []).append(node["name"])
     for name, members in nodes.items():
-        yield EngineLayer(name, onnx_nodes=tuple(members)), precisions.get(name, ""), ""
+        yield _Found(name, tuple(members), precisions.get(name, ""))
 
 
 def _shape(shape: Sequence[int] | None) -> str:
@@ -165,10 +185,15 @@ class _Told:
                 self.planned[row["name"]] = precision
         self.built = {row["name"]: row.get("built") or "" for row in audited}
         if schema.startswith("qdebug.inspect/"):
-            self._places = {}
-            self._of_node = {
-                n: k for k, row in enumerate(result["layers"]) for n in row["onnx_nodes"]
-            }
+            self._tell_engine(result["layers"])
+
+    def _tell_engine(self, layers: Sequence[Json]) -> None:
+        """The layers of an engine, of which a node belongs to the one that does its work."""
+        self._places = {row["name"]: k for k, row in enumerate(layers)}
+        for k in sorted(range(len(layers)), key=lambda k: _WORK.index(layers[k]["role"])):
+            for name in (*layers[k]["onnx_nodes"], layers[k]["name"]):
+                self._of_node.setdefault(name, k)
+                self.built.setdefault(name, layers[k].get("precision") or "")
 
     def layer(self, node: str, group: str) -> int | None:
         """The position of the layer of a node in the result."""

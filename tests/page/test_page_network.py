@@ -118,9 +118,38 @@ def test_kernels_of_an_inspection(description: Description) -> None:
     tensor = {"name": "x", "dtype": "int8", "format": "NHWC", "dims": [-1, 3]}
     row = {"name": "k", "type": "CaskConvolution", "inputs": [tensor], "outputs": [],
            "tactic": "t9", "onnx_nodes": ["conv"], "time_ms": 0.25,
-           "precision": "int8"}  # fmt: skip
+           "precision": "int8", "role": "matrix"}  # fmt: skip
     (kernel,) = kernels_of(description, {"schema": "qdebug.inspect/1", "layers": [row]})
     assert (kernel.role, kernel.ms, kernel.nodes) == ("matrix", 0.25, (0,))
     assert kernel.detail == "reads x int8 ?×3 NHWC; tactic t9"
     network = network_of(description, {"schema": "qdebug.inspect/1", "layers": [row]})
     assert network.nodes[0].layer == 0 and network.nodes[1].layer is None
+
+
+def test_a_node_is_built_in_the_layer_that_does_its_work(description: Description) -> None:
+    def row(name: str, role: str, precision: str, *nodes: str) -> dict[str, Any]:
+        return {"name": name, "role": role, "precision": precision, "onnx_nodes": list(nodes)}
+
+    rows = [
+        row("copy", "reformat", "fp32", "conv"),
+        row("quantize", "other", "fp32", "conv", "relu"),
+        row("conv", "matrix", "int8", "conv"),
+    ]
+    network = network_of(description, {"schema": "qdebug.inspect/1", "layers": rows})
+    conv, relu, shape = network.nodes
+    assert (conv.layer, conv.built) == (2, "int8")
+    assert (relu.layer, relu.built) == (1, "fp32")
+    assert (shape.layer, shape.built) == (None, "")
+
+
+def test_a_compiled_kernel_is_what_its_name_lists(description: Description) -> None:
+    """It computes the end of one convolution and the beginning of the next, and multiplies none."""
+    row = {
+        "name": "__myl_MulAddMaxMin_myl0_2",
+        "ms": 0.1,
+        "onnx_nodes": ["conv"],
+        "precision": None,
+    }
+    result = {"schema": "qdebug.compare/1", "engine": {"execution": {"kernels": [row]}}}
+    (kernel,) = kernels_of(description, result)
+    assert kernel.role == "other" and kernel.nodes == (0,)

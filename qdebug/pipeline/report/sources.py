@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.engine_info.layers import EngineInfo
-from qdebug.engine_info.onnx_file import describe_nodes
+from qdebug.engine_info.description import describe_engine
+from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageError, given_by
 from qdebug.inmemory import InMemory
 from qdebug.measure.inspection import InspectResult
@@ -30,7 +30,7 @@ from qdebug.pipeline.report.reproduction import reproduction_of_run
 from qdebug.plan.description import DescribedGrid, Description, describe
 from qdebug.plan.planfile import parse_plan
 from qdebug.plan.quantize import symmetric_grid
-from qdebug.results import Result
+from qdebug.results import Result, from_json
 from qdebug.store.reader import RunReader
 from qdebug.wording import option
 
@@ -215,8 +215,11 @@ def of_json(path: str, model: str | None) -> Source:
     """
     result = _read_result(path)
     try:
-        headline = headline_of(result)
-        return _of_result(Path(path).name, result, headline, model)
+        # The JSON of an inspection holds the layers of its engine, though not the model's nodes.
+        info = from_json(EngineInfo, result) if _kind(result) == "inspect" else None
+        if info is not None and info.source is InfoSource.ONNX:
+            info = None  # the file is a model, which tells more
+        return _of_result(Path(path).name, result, headline_of(result), model, info)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path}: has the schema {result['schema']!r}, but not its content: {error}",
@@ -249,13 +252,14 @@ def _of_result(
     model: str | None,
     info: EngineInfo | None = None,
 ) -> Source:
-    """`info`: of an inspected engine, whose file may name the nodes of its model."""
+    """`info`: of an inspected engine, which tells of the network where no model is given."""
     missing: list[Missing] = []
-    if info and info.nodes and model is None:
-        io = [tensor.name for tensor in info.io]
-        described: Description | None = describe_nodes(info.nodes, io)
-    else:
+    if info is None or model is not None:
         described = _of_model(model, _model_of(result), missing)
+    else:
+        described = describe_engine(info)
+        if not info.nodes:
+            missing.append(_without_nodes())
     kind = _kind(result)
     if kind == "compare":
         missing.append(
@@ -276,6 +280,14 @@ def _of_result(
         missing=tuple(missing),
     )
     return Source(data)
+
+
+def _without_nodes() -> Missing:
+    return Missing(
+        "network",
+        "The engine's file does not tell which nodes its model has: the graph shows its layers.",
+        f"Give the model that was built with {option('model')}.",
+    )
 
 
 def _model_of(result: Mapping[str, Any]) -> object:
