@@ -22,7 +22,7 @@ import numpy as np
 from qdebug.errors import StoreError
 from qdebug.model.samples.arrays import INSTALL_FILTER, missing_filter
 from qdebug.store import schema
-from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_range_records
+from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_range_record
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -67,7 +67,8 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     def close(self) -> None:
         """Close the file; may be called again."""
         self._stored.clear()
-        self.__dict__.pop("_groups", None)
+        for cached in ("_groups", "_range_groups"):
+            self.__dict__.pop(cached, None)
         self._file.close()
 
     @property
@@ -145,8 +146,29 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         Raises:
             StoreError: the file is damaged.
         """
+        return {name: self.range_record(name) for name in self.range_names}
+
+    @property
+    def range_names(self) -> tuple[str, ...]:
+        """The tensors that there is a calibration record of."""
+        return tuple(self._range_groups)
+
+    def range_record(self, tensor: str) -> RangeRecord:
+        """The calibration record of a tensor.
+
+        Raises:
+            KeyError: there is none.
+            StoreError: the file is damaged.
+        """
+        group = self._range_groups[tensor]
         with _damage(self.path, "the ranges"):
-            return read_range_records(self._file)
+            return read_range_record(group)
+
+    @cached_property
+    def _range_groups(self) -> dict[str, Any]:
+        with _damage(self.path, "the ranges"):
+            groups = numbered_groups(self._file, schema.RANGES)
+            return {group.attrs[schema.ATTR_NAME]: group for group in groups}
 
     @cached_property
     def _groups(self) -> dict[str, Any]:

@@ -154,14 +154,19 @@ def read_range_records(file: Any) -> dict[str, RangeRecord]:
     Raises:
         OSError, KeyError: the file is damaged.
     """
-    records: dict[str, RangeRecord] = {}
-    for group in numbered_groups(file, RANGES):
-        attrs = dict(group.attrs)
-        name = attrs.pop(ATTR_NAME)
-        scalars = {key: value.item() for key, value in attrs.items()}
-        arrays = {key: np.asarray(item[()]) for key, item in group.items()}
-        records[name] = RangeRecord(scalars, arrays)
-    return records
+    groups = numbered_groups(file, RANGES)
+    return {group.attrs[ATTR_NAME]: read_range_record(group) for group in groups}
+
+
+def read_range_record(group: Any) -> RangeRecord:
+    """The calibration record that a group of an open h5py file holds.
+
+    Raises:
+        OSError, KeyError: the file is damaged.
+    """
+    scalars = {k: value.item() for k, value in group.attrs.items() if k != ATTR_NAME}
+    arrays = {key: np.asarray(item[()]) for key, item in group.items()}
+    return RangeRecord(scalars, arrays)
 
 
 def numbered_groups(file: Any, parent: str) -> list[Any]:

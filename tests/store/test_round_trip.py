@@ -61,6 +61,8 @@ def test_texts_and_ranges(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL) as writer:
         writer.set_plan("replaced")
         writer.set_plan("layers: {é: int8}\n")
+        writer.set_network("replaced")
+        writer.set_network('{"é": 1}')
         writer.set_manifest(manifest)
         writer.set_ranges({"replaced": RangeRecord()})
         writer.set_ranges(ranges)
@@ -68,6 +70,7 @@ def test_texts_and_ranges(tmp_path: Path) -> None:
     with RunReader(tmp_path / "run.h5") as run:
         assert run.manifest == manifest
         assert run.plan_text == "layers: {é: int8}\n"
+        assert run.network_text == '{"é": 1}'
         assert run.results == {"outputs": [], "value": None}
         assert run.samples == ()
         assert run.tensors("reference") == ()

@@ -77,7 +77,7 @@ def of_run(reader: RunReader, model: str | None, label: str = "") -> Source:
     result, manifest = reader.results, reader.manifest
     missing: list[Missing] = []
     described = described_in(reader) or _of_model(model, manifest.get("model"), missing)
-    kept = KeptTensors(reader, _grids(reader, described), _axes(described), _calibrated(reader))
+    kept = KeptTensors(reader, _grids(reader, described), _axes(described), _Calibrated(reader))
     missing += _absent(reader, result)
     order = tuple(name for name in _order(result, described) if name in kept.names)
     data = RunData(
@@ -186,12 +186,23 @@ def _axes(described: Description | None) -> dict[str, int]:
     }
 
 
-def _calibrated(reader: RunReader) -> Mapping[str, TensorHistogram]:
-    """What calibration saw; nothing where another version wrote it."""
-    try:
-        return from_records(reader.ranges()).histograms
-    except KeyError:
-        return {}
+class _Calibrated(Mapping[str, TensorHistogram]):
+    """What calibration saw of each tensor, read when it is asked for: of a large network it is more
+    than the page needs."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+
+    def __getitem__(self, tensor: str) -> TensorHistogram:
+        """See Mapping: also what another version of qdebug wrote is not there."""
+        record = self._reader.range_record(tensor)
+        return from_records({tensor: record}).histograms[tensor]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reader.range_names)
+
+    def __len__(self) -> int:
+        return len(self._reader.range_names)
 
 
 def _order(result: Mapping[str, Any], described: Description | None) -> list[str]:
