@@ -15,6 +15,19 @@ function digest() {
   return hash.digest("hex");
 }
 
+/** What is shipped of others: their licences ask that these texts go with it. */
+function licences() {
+  const { packages } = JSON.parse(readFileSync("package-lock.json", "utf8"));
+  const shipped = Object.entries(packages).filter(([path, { dev }]) => path && !dev);
+  const texts = shipped.map(([path, { version, license }]) => {
+    const name = path.replace("node_modules/", "");
+    return `${name} ${version} (${license})\n\n${readFileSync(`${path}/LICENSE`, "utf8").trim()}\n`;
+  });
+  const colours = "color specifications and designs developed by Cynthia Brewer (http://colorbrewer.org/)";
+  return `The page includes ${colours}, and these packages:\n\n${texts.join(`\n${"-".repeat(72)}\n\n`)}`;
+}
+
+writeFileSync(`${target}/LICENSES.txt`, licences());
 await build({
   entryPoints: { page: "src/main.js" },
   bundle: true,
@@ -22,6 +35,7 @@ await build({
   target: ["es2022"],
   charset: "utf8",
   legalComments: "none",
+  banner: { js: `/*! ${licences()}*/` },
   outdir: target,
 });
 writeFileSync(`${target}/sources.sha256`, digest() + "\n");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 from qdebug.page.html import assets
@@ -33,3 +34,16 @@ def test_the_program_can_stand_in_a_page() -> None:
 def test_a_page_without_data_is_small() -> None:
     used = assets()
     assert len(used.script.encode()) + len(used.style.encode()) < 690_000
+
+
+def test_the_licences_of_all_that_is_shipped_go_with_it() -> None:
+    """In the wheel beside the program, and in each page."""
+    listed = (ROOT / "qdebug/page/assets/LICENSES.txt").read_text("utf-8")
+    packages = json.loads((PAGE / "package-lock.json").read_text("utf-8"))["packages"]
+    shipped = {path: entry for path, entry in packages.items() if path and not entry.get("dev")}
+    assert len(shipped) >= 4
+    for path, entry in shipped.items():
+        name = path.removeprefix("node_modules/")
+        assert f"{name} {entry['version']} ({entry['license']})\n\n" in listed
+    assert listed.count("Permission is hereby granted") == len(shipped)
+    assert listed in assets().script

@@ -1,3 +1,103 @@
+/*! The page includes color specifications and designs developed by Cynthia Brewer (http://colorbrewer.org/), and these packages:
+
+@dagrejs/dagre 3.1.3 (MIT)
+
+Copyright (c) 2012-2014 Chris Pettitt
+
+Permission is hereby granted, free of charge, to any person obtaining a copy
+of this software and associated documentation files (the "Software"), to deal
+in the Software without restriction, including without limitation the rights
+to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in
+all copies or substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN
+THE SOFTWARE.
+
+------------------------------------------------------------------------
+
+@dagrejs/graphlib 4.0.6 (MIT)
+
+Copyright (c) 2012-2014 Chris Pettitt
+
+Permission is hereby granted, free of charge, to any person obtaining a copy
+of this software and associated documentation files (the "Software"), to deal
+in the Software without restriction, including without limitation the rights
+to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in
+all copies or substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN
+THE SOFTWARE.
+
+------------------------------------------------------------------------
+
+tabulator-tables 6.5.3 (MIT)
+
+The MIT License (MIT)
+
+Copyright (c) 2015-2026 Oli Folkerd
+
+Permission is hereby granted, free of charge, to any person obtaining a copy
+of this software and associated documentation files (the "Software"), to deal
+in the Software without restriction, including without limitation the rights
+to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all
+copies or substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+SOFTWARE.
+
+------------------------------------------------------------------------
+
+uplot 1.6.32 (MIT)
+
+The MIT License (MIT)
+
+Copyright (c) 2022 Leon Sorokin
+
+Permission is hereby granted, free of charge, to any person obtaining a copy
+of this software and associated documentation files (the "Software"), to deal
+in the Software without restriction, including without limitation the rights
+to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in
+all copies or substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN
+THE SOFTWARE.
+*/
 (()=>{var Gd=Object.defineProperty;var Yt=(i,e)=>{for(var t in e)Gd(i,t,{get:e[t],enumerable:!0})};function m(i,e={},...t){let s=document.createElement(i);for(let[n,r]of Object.entries(e))r==null||r===!1||(n.startsWith("on")?s.addEventListener(n.slice(2),r):s.setAttribute(n,r===!0?"":String(r)));return s.append(...t.filter(n=>n!=null&&n!==!1).map(Ud)),s}function Ud(i){return i instanceof Node?i:document.createTextNode(String(i))}function Q(i){return m("span",{class:"name",dir:"auto"},Ke(i))}function Ke(i){return i.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,e=>`\\u${e.charCodeAt(0).toString(16).padStart(4,"0")}`)}function Ti(i){return getComputedStyle(document.documentElement).getPropertyValue(i).trim()}function Zs(i){matchMedia("(prefers-color-scheme: dark)").addEventListener("change",i)}var en=class{#e;#t=new Map;constructor(e){this.#e=e}async detail(e,t){let s=this.#e.runs[e].details?.[t];if(s===void 0)return null;let n=`details-${e}-${s}`;return this.#t.has(n)||this.#t.set(n,qd(n)),(await this.#t.get(n))[t]??null}},tn=class{#e;constructor(e){this.#e=e}async detail(e,t,{sample:s=null,channel:n=null}={}){let r=new URLSearchParams({run:e,tensor:t,version:this.#e});s!==null&&r.set("sample",s),n!==null&&r.set("channel",n);let o=await fetch(`detail?${r}`,{cache:"no-store"});if(o.status===404)return null;if(!o.ok)throw new Error(await o.text()||`the server answered ${o.status}`);return o.json()}};async function qd(i){let e=document.getElementById(i).textContent,t=Uint8Array.from(atob(e.trim()),n=>n.charCodeAt(0)),s=new Blob([t]).stream().pipeThrough(new DecompressionStream("gzip"));return new Response(s).json()}function Pl(i,e,t){let s=0,n=async()=>{try{let r=await(await fetch("status",{cache:"no-store"})).json();if(s=0,r.version!==i)return t("new");e(r.progress??"")}catch{if(s+=1,s>2)return t("gone")}setTimeout(n,1e3)};setTimeout(n,1e3)}var ts=class{#e;#t=new Set;constructor(e){this.#e=Object.freeze({...e})}get(){return this.#e}set(e){let t=this.#e,s=Object.keys(e).filter(n=>t[n]!==e[n]);if(s.length){this.#e=Object.freeze({...t,...e});for(let n of[...this.#t])n.keys.some(r=>s.includes(r))&&n.run(this.#e,t)}}on(e,t){let s={keys:e,run:t};return this.#t.add(s),()=>this.#t.delete(s)}};var pr={};Yt(pr,{mount:()=>bc});function D(i,e){let t=i?.[e];if(typeof t=="number")return t;let s=i?.non_finite?.[e];return s?{nan:NaN,inf:1/0,"-inf":-1/0}[s]:null}function F(i,e=4){if(i==null)return"–";if(Number.isNaN(i))return"NaN";if(!Number.isFinite(i))return i>0?"inf":"−inf";let t=Number(i.toPrecision(e)),s=Math.abs(t);return(s!==0&&(s<1e-4||s>=1e7)?t.toExponential():`${t}`).replace("-","−")}function Ee(i){return i==null?"–":i===1/0?"exact":Number.isFinite(i)?i.toFixed(1).replace("-","−"):F(i)}function Se(i){let e=Ee(i);return Number.isFinite(i)?`${e} dB`:e}function ie(i){return i==null?"–":Number.isFinite(i)?i===0?"0":i<0?`−${ie(-i)}`:i<1e-4?"<0.01%":i<.995?`${Number((100*i).toPrecision(2))}%`:`${Math.round(100*i)}%`:F(i)}function Ot(i){return i==null?"–":`${F(i,3)} ms`}function De(i,e){return`${i} ${e}${i===1?"":"s"}`}var Yd="http://www.w3.org/2000/svg";function ue(i,e={},...t){let s=document.createElementNS(Yd,i);for(let[n,r]of Object.entries(e))r==null||r===!1||(n.startsWith("on")?s.addEventListener(n.slice(2),r):s.setAttribute(n,String(r)));return s.append(...t.filter(n=>n!=null&&n!==!1)),s}function di(i,e,t){let s=document.createElement("div");s.className="chart",s.style.height=`${e}px`;let n=0;return s.redraw=()=>{if(n<40)return;let r={viewBox:`0 0 ${n} ${e}`,width:n,height:e};s.replaceChildren(ue("svg",{...r,role:"img","aria-label":i},...t(n,e)))},new ResizeObserver(([r])=>{let o=Math.round(r.contentRect.width);o!==n&&(n=o,s.redraw())}).observe(s),s}function Kd(i,e,t){let s=(e-i)/Math.max(1,t),n=10**Math.floor(Math.log10(s)),r=[1,2,5,10].find(l=>l*n>=s)*n,o=[];for(let l=Math.ceil(i/r-1e-9);l*r<=e+r*1e-9;l++)o.push(l*r);return{ticks:o,digits:Math.max(0,-Math.floor(Math.log10(r)+1e-9))}}function Kt(i,e=0){let[t,s]=[1/0,-1/0];for(let n of i)Number.isFinite(n)&&(n<t&&(t=n),n>s&&(s=n));return t>s?[0,1]:t===s?t===0?[0,1]:[t-Math.abs(t)/2,s+Math.abs(s)/2]:[t-e*(s-t),s+e*(s-t)]}function Rt([i,e],[t,s],n=5){let{ticks:r,digits:o}=Kd(i,e,n),l=Math.max(Math.abs(i),Math.abs(e));return{at:a=>t+(a-i)/(e-i)*(s-t),ticks:r,word:a=>Il(l>=1e5||l<.001?Nl(a):a.toFixed(o))}}function is([i,e],[t,s],n=10){let r=d=>Math.log(d)/Math.log(n),[o,l]=[r(i),Math.max(r(e),r(i)+.1)],a=[],h=t>s?24:44,u=Math.max(1,Math.ceil((l-o)/(Math.abs(s-t)/h)));for(let d=Math.ceil(o-1e-9);d<=l+1e-9;d+=u)a.push(n**d);return{at:d=>t+(r(d)-o)/(l-o)*(s-t),ticks:a.length>1?a:[i,e],word:d=>Il(Nl(d))}}function Nl(i){let e=Math.abs(i);return e>=1e9?`${Number((i/1e9).toPrecision(3))}G`:e>=1e6?`${Number((i/1e6).toPrecision(3))}M`:e>=1e4?`${Number((i/1e3).toPrecision(3))}k`:e&&e<.001?i.toExponential(0):`${Number(i.toPrecision(3))}`}var Il=i=>i.replace("-","−");function ci(i,e,t,{xLabel:s="",yLabel:n=""}={}){let{left:r,top:o,right:l,bottom:a}=i,h=[];for(let u of t?.ticks??[]){let d=t.at(u);h.push(ue("line",{class:"grid",x1:r,x2:l,y1:d,y2:d})),h.push(kt(r-6,d+4,t.word(u),"end"))}for(let u of e?.ticks??[]){let d=e.at(u);h.push(ue("line",{class:"tick",x1:d,x2:d,y1:a,y2:a+4})),h.push(kt(d,a+16,e.word(u),"middle"))}return h.push(ue("line",{class:"axis",x1:r,x2:l,y1:a,y2:a})),s&&h.push(kt((r+l)/2,a+32,s,"middle")),n&&h.push(kt(r-6,o-8,n,"start",{x:2})),h}function kt(i,e,t,s="start",n={}){let r=ue("text",{x:i,y:e,"text-anchor":s,...n});return r.textContent=t,r}function ss(i){let e=ue("title");return e.textContent=i,e}var Bl=130,Jd=30,Wl=[["worst","worst first",i=>(e,t)=>(i.sqnr_db[e]??1/0)-(i.sqnr_db[t]??1/0)],["index","by index",i=>(e,t)=>i.index[e]-i.index[t]],["widest","widest first",i=>(e,t)=>i.amax[t]-i.amax[e]]];function jl(i,e={},t=null){let s=m("div",{}),n=m("select",{class:"small","aria-label":"Order of the channels"});for(let[l,a]of Wl)n.append(m("option",{value:l,selected:l===e.order},a));n.addEventListener("change",()=>{e.order=n.value,o()});let r=m("div",{});s.append(m("div",{class:"legend"},m("span",{},Xd(i)),n),r);let o=()=>r.replaceChildren(...Qd(i,e.order??"worst",t));return o(),s}function Xd({index:i,count:e,axis:t,sqnr_db:s}){let n=i.length<e?`the worst ${i.length} of ${e} channels`:`${e} channels`,r=s.filter(o=>o===null).length;return`${n}, along axis ${t}${r?`; ${r} without a finite SQNR (grey)`:""}`}function Qd(i,e,t){let s=Wl.find(([u])=>u===e)[2](i),n=i.index.map((u,d)=>d).sort(s),r=i.sqnr_db.reduce((u,d)=>d!==null&&(u===null||d<u)?d:u,null),[o,l]=Kt(i.amax),a={label:`SQNR of the channels: the worst has ${r===null?"no finite value":`${Ee(r)} dB`}`,title:"SQNR, dB: short is bad",values:i.sqnr_db,kind:"error-bar",positive:!1},h={label:`Largest magnitude of the channels, from ${F(o,3)} to ${F(l,3)}`,title:"largest magnitude",values:i.amax,kind:"range-bar",positive:!0};return[Vl(a,i,n,t),Vl(h,i,n,t),tc(i,n)]}function Vl({label:i,title:e,values:t,kind:s,positive:n},r,o,l){return di(i,Bl,a=>{let h={left:46,right:a-8,top:20,bottom:Bl-10},u=n?ec(t,h):Zd(t,h),d=(h.right-h.left)/o.length,f=o.map((g,w)=>{let y=`channel ${r.index[g]}
 ${Ee(r.sqnr_db[g])} dB SQNR
 largest magnitude ${F(r.amax[g])}`,M=h.left+w*d,E=t[g],C=n?h.bottom:u.at(Math.min(0,...u.ticks)),k=E===null||n&&!(E>0)?C:u.at(E),R=d>4?1:0,L={x:M,width:Math.max(.4,d-R),y:Math.min(k,C-1.5),height:Math.max(1.5,Math.abs(C-k))},S=l?()=>l(r.index[g]):void 0,O={class:l?"hit choosable":"hit",x:M,width:d,y:h.top,height:h.bottom-h.top};return[ue("rect",{class:E===null?"no-bar":s,...E===null?{...L,y:h.top,height:h.bottom-h.top}:L}),ue("rect",{...O,onclick:S},ss(y))]});return[...ci(h,null,u,{yLabel:e}),...f.flat()]})}function Zd(i,e){let[t,s]=Kt(i.map(n=>n??NaN));return Rt([Math.min(0,t),Math.max(s,1)],[e.bottom,e.top],4)}function ec(i,e){let[t,s]=Kt(i.filter(r=>r>0)),n=[e.bottom,e.top];return s/t>Jd?is([t/2,s],n):Rt([0,s],n,4)}function tc(i,e){let t=m("details",{},m("summary",{},"Values as a table"));return t.addEventListener("toggle",()=>{if(t.childElementCount>1)return;let s=m("tr",{},...["channel","SQNR, dB","largest magnitude"].map(o=>m("th",{scope:"col"},o))),n=e.map(o=>m("tr",{},m("th",{scope:"row"},i.index[o]),m("td",{},i.sqnr_db[o]===null?"not finite":Ee(i.sqnr_db[o])),m("td",{},F(i.amax[o])))),r={class:"scroll short",tabindex:0,role:"region","aria-label":"Channels"};t.append(m("div",r,m("table",{class:"plain"},m("thead",{},s),m("tbody",{},...n))))}),t}var Gl=230,$l=.35,ic=5;function Ul(i,e={}){let t=nc(i),s=`Histogram of the values, ${t.map(([o,l])=>`${o} ${l}`).join(", ")}`,n=di(s,Gl,o=>lc(i,o,e.linear)),r=m("button",{type:"button",class:"small","aria-pressed":String(!e.linear)},"log counts");return r.addEventListener("click",()=>{e.linear=!e.linear,r.setAttribute("aria-pressed",String(!e.linear)),n.redraw()}),m("div",{},m("div",{class:"legend"},...sc(i),r),n,rc(t))}function sc({reference:i,candidate:e,bounds:t}){let s=(n,r)=>m("span",{class:"key"},m("i",{class:`swatch ${n}`}),r);return[i&&s("reference","reference"),e&&s("candidate","candidate"),t&&s("clip","beyond amax: clipped")].filter(Boolean)}function nc({low:i,high:e,amax:t,bounds:s,step:n,clipped:r}){let o=[["values",`${F(i)} to ${F(e)}`]];return t!==null&&o.push(["amax",F(t)]),s&&o.push(["the scale holds",`${F(s[0])} to ${F(s[1])}`]),n!==null&&o.push(["step",F(n)]),r!==null&&o.push(["clipped",ie(r)]),o}function rc(i){return m("dl",{class:"inline-facts"},...i.map(([e,t])=>m("div",{},m("dt",{},e),m("dd",{},t))))}function oc({low:i,high:e,bounds:t}){let s=e-i||Math.abs(e)||1,n=a=>i-a<$l*s&&a-e<$l*s,r=[i,e,...(t??[]).filter(n)],[o,l]=[Math.min(...r),Math.max(...r)];return[o-.02*s,l+.02*s]}function lc(i,e,t){let{low:s,high:n,reference:r,candidate:o}=i,l={left:46,right:e-10,top:20,bottom:Gl-40},a=(r??o).length,h=Math.max(1,...r??[],...o??[]),u=Math.max(3,Math.round(e/90)),d=Rt(oc(i),[l.left,l.right],u),f=t?Rt([0,h],[l.bottom,l.top],4):is([.5,h*1.2],[l.bottom,l.top]),g=E=>d.at(s+(n-s)*E/a),w=E=>E>0?f.at(E):l.bottom,y=(E,C)=>{let k=`M${g(0)},${l.bottom}`;return E.forEach((R,L)=>k+=`V${w(R)}H${g(L+1)}`),`${k}V${l.bottom}${C?"Z":""}`},M=[uc(),...ci(l,d,f,{xLabel:"value",yLabel:"count"})];r&&M.push(ue("path",{class:"reference-area",d:y(r,!0)})),M.push(...ac(i,d,l)),M.push(...hc(i,d,l)),o&&M.push(ue("path",{class:"candidate-line",d:y(o)}));for(let E=0;E<a;E++){let C=[`${F(s+(n-s)*E/a,3)} to ${F(s+(n-s)*(E+1)/a,3)}`,r&&`reference ${r[E]}`,o&&`candidate ${o[E]}`],k={x:g(E),width:Math.max(.5,g(E+1)-g(E)),y:l.top,height:l.bottom-l.top};M.push(ue("rect",{...k,class:"hit"},ss(C.filter(Boolean).join(`
