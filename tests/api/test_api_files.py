@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import onnx
@@ -81,16 +84,22 @@ def keywords(command: str, setting: str, given: dict[str, list[Any]], folder: Pa
     return {name: value for name, value in found.items() if name != setting}
 
 
+def runs_shown(view: Any) -> Any:
+    """The data of the page that is served."""
+    with view, urlopen(view.url) as answer:
+        page = answer.read().decode()
+    (data,) = re.findall(r'id="page-data">(.*)</script>', page)
+    return json.loads(data)["runs"]
+
+
 def figures(result: Any) -> Any:
     """What a result must say, however the files were given."""
     match type(result).__name__:
         case "CompareResult":
             return [(t.name, t.metrics) for t in result.tensors]
-        case "CalibrateResult":
+        case "CalibrateResult" | "RangesResult":
             data = result.to_dict()
-            return data["methods"], data["cache_difference"]
-        case "RangesResult":
-            return result.to_dict()["tensors"]
+            return data.get("tensors"), data.get("methods"), data.get("cache_difference")
         case "BisectResult":
             return result.pinned, result.cost
         case "SweepResult":
@@ -100,6 +109,8 @@ def figures(result: Any) -> Any:
             return result.info.layers, audit, diff and diff.values
         case "ReportResult":
             return result.runs
+        case "View":
+            return runs_shown(result)
         case "ExportResult":
             return [path.read_bytes() for path in result.files]
     raise TypeError(type(result))

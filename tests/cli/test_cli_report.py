@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import jsonschema
 import pytest
 
 import qdebug
+from qdebug.results import json_schema
 
 
 def page(name: str = "run.html") -> Any:
@@ -78,6 +80,7 @@ def test_what_is_not_kept_is_said(desk: Any) -> None:
     assert set(whats) == {"activations", "effects"}
     assert "--keep" in whats["activations"]["remedy"]
     assert len(done.json["notes"]) == 2
+    jsonschema.validate(done.json, json_schema(qdebug.ReportResult, closed=True))
     shown = detail("run.html", 0, "r1")
     assert shown["histogram"]["samples"] == "calibration"
     assert shown["histogram"]["candidate"] is None and shown["picture"] is None
