@@ -40,11 +40,23 @@ export function inOrder(result) {
   return result.layers.map((_, k) => k).sort((a, b) => place(a) - place(b));
 }
 
+/** Above this nothing is wrong, and nothing has to be told apart. */
+const HIGHEST_DB = 90;
+/** Beyond float32: tensors of huge magnitude, such as masks. No more an error than none at all. */
+const EXACT_DB = 160;
+
+function inSight(_, low, high) {
+  if (low === null) return [0, 60];
+  const [least, most] = [Math.min(low, HIGHEST_DB - 10), Math.min(high, HIGHEST_DB)];
+  const margin = Math.max(2, 0.08 * (most - least));
+  return [least - margin, most + margin];
+}
+
 function drawn(plot, run, store) {
   const order = inOrder(run.result);
   const layers = order.map((k) => run.result.layers[k]);
   const shown = SERIES.filter((s) => layers.some((l) => s.of(l) !== null));
-  const finite = (v) => (v === null || !Number.isFinite(v) ? null : v);
+  const finite = (v) => (v === null || !Number.isFinite(v) || v > EXACT_DB ? null : v);
   const values = [layers.map((_, k) => k + 1), ...shown.map((s) => layers.map((l) => finite(s.of(l))))];
   const worst = layers.length ? layers.reduce((a, b) => (a.rank < b.rank ? a : b)) : null;
   plot.setAttribute("role", "img");
@@ -75,7 +87,7 @@ function drawn(plot, run, store) {
     {
       width: plot.clientWidth || 600,
       height: 240,
-      scales: { x: { time: false, range: [0.5, layers.length + 0.5] } },
+      scales: { x: { time: false, range: [0.5, layers.length + 0.5] }, y: { range: inSight } },
       axes: [
         { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
         { ...axis, size: 44 },

@@ -123,15 +123,18 @@ export class Canvas {
     this.shared.set({ view: { k, x, y: Math.max(12, (height - k * this.layout.height) / 2) } });
   }
 
-  /** At first: everything if it can be read then, else the start, at a size that can. */
+  /** At first: everything if it can be read then, else the layer that is selected, or the start. */
   fitAtFirst() {
     this.fit();
-    const { width } = this.size;
+    const { width, height } = this.size;
     const { k } = this.shared.get().view;
     const least = Math.min(0.75, Math.max(0.35, (width - 24) / this.layout.width));
-    if (k < least) {
-      this.shared.set({ view: { k: least, x: (width - least * this.layout.width) / 2, y: 12 } });
-    }
+    if (k >= least) return;
+    const { selected } = this.store.get();
+    const place = this.run.network.nodes.findIndex((node) => selected !== null && node.layer === selected);
+    const box = place < 0 ? null : this.layout.boxes.get(this.#shown(this.tree.leaves[place]));
+    const [x, y] = box ? [box.x + box.w / 2, box.y + box.h / 2] : [this.layout.width / 2, height / 2 / least];
+    this.shared.set({ view: { k: least, x: width / 2 - least * x, y: Math.min(12, height / 2 - least * y) } });
   }
 
   /** Move so that an item is in sight, and large enough to be read. */

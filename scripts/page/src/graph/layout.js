@@ -60,9 +60,10 @@ function place(item, open) {
   return { item, w: w + 2 * PADDING, h: h + 2 * PADDING + TITLE, children, paths };
 }
 
-function width(...texts) {
-  const longest = Math.max(...texts.map((t) => Math.min(30, t.length)));
-  return Math.max(84, Math.round(longest * 6.6) + 20);
+/** Of a box with these lines, the first of which is bold. */
+function width(head, line) {
+  const longest = Math.max(7.6 * Math.min(26, head.length), 6.2 * Math.min(30, line.length));
+  return Math.max(84, Math.round(longest) + 18);
 }
 
 /** Absolute positions; edges go on into open blocks, to what they really join. */
