@@ -373,7 +373,7 @@ def _short_or_null(values: Floats) -> tuple[float | None, ...]:
 
 
 def picture(pair: Pair, channel: int | None = None) -> Picture | None:
-    """A tensor of one sample as rows and columns; None for one without any.
+    """A tensor of one sample as rows and columns; None for one without any, or without `channel`.
 
     An image of three channels is shown in colours; of another tensor of four axes the channel with
     the largest error; of three or two axes all, and a vector as one row.
@@ -393,6 +393,8 @@ def picture(pair: Pair, channel: int | None = None) -> Picture | None:
     shown: int | None = None
     if reference.ndim == 3 and (channel is not None or len(reference) != 3):
         shown = _worst_channel(reference, candidate) if channel is None else channel
+        if shown >= len(reference):
+            return None
         reference, candidate = reference[shown], candidate[shown]
     elif reference.ndim > 3:
         reference, candidate = (x.reshape(-1, x.shape[-1]) for x in (reference, candidate))

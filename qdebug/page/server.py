@@ -87,9 +87,10 @@ class PageServer:
         handler = type("_Handler", (_Handler,), {"source": source, "token": token})
         try:
             self._server = ThreadingHTTPServer((ADDRESS, port), handler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) else "no port has that number"
             raise UsageError(
-                f"{option('port', str(port))}: {error.strerror}",
+                f"{option('port', str(port))}: {why}",
                 f"Give another port, or {option('port', '0')} for any that is free.",
                 code="QD-USAGE-PORT",
             ) from error

@@ -217,6 +217,44 @@ def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> Non
         watched.quiet()
 
 
+def test_two_runs_are_shown_together(chromium: Any, pages: Callable[[str], Path]) -> None:
+    """A node that is clicked in either graph is the same layer in all parts, of the run clicked,
+    though the two runs rank their layers otherwise."""
+    name = "/blocks/blocks.3/depthwise/conv/Conv"
+    with opened(chromium, pages("two runs")) as watched:
+        page = watched.page
+        ranks = page.evaluate(
+            "name => document.getElementById('app').page.data.runs"
+            ".map(run => run.result.layers.findIndex(layer => layer.name === name))",
+            name,
+        )
+        assert ranks[0] != ranks[1]
+        page.get_by_role("button", name="Fit").click()
+        choice = page.get_by_label("Run of the layer")
+        for run in (0, 1):
+            at = page.evaluate(
+                """name => { const graph = document.getElementById("graph").view;
+                const { view } = graph.shared.get(), nodes = graph.run.network.nodes;
+                const box = graph.scene.boxes.find(b => nodes[b.item.node]?.name === name);
+                return { x: view.x + view.k * (box.x + 9), y: view.y + view.k * (box.y + 9) }; }""",
+                name,
+            )
+            page.locator("#graph canvas").nth(run).click(position=at)
+            assert page.locator("#card .layer-name").inner_text() == name
+            assert name in page.locator("#graph .status").inner_text()
+            assert choice.input_value() == f"{run}"
+            page.locator("#layers .tabulator-row.selected", has_text=name).wait_for()
+        choice.select_option("0")
+        assert page.locator("#card .layer-name").inner_text() == name
+        extents = page.evaluate(
+            "document.getElementById('graph').view.scene.extent[1]"
+            " === Math.max(...document.getElementById('app').page.data.runs"
+            ".flatMap(run => run.result.layers.map(l => l.effect?.output_share ?? 0)))"
+        )
+        assert extents
+        watched.quiet()
+
+
 def test_the_graph_by_keyboard(chromium: Any, pages: Callable[[str], Path]) -> None:
     with opened(chromium, pages("cnn")) as watched:
         page = watched.page

@@ -185,6 +185,7 @@ def test_of_other_channels_the_worst_is_shown_or_the_one_asked_for() -> None:
     found = picture(one(reference, candidate))
     assert found is not None and found.channel == 5 and found.colours == 1
     assert set(image(found, "error").ravel()) == {255} and found.largest_error == pytest.approx(0.5)
+    assert picture(one(reference, candidate), channel=len(reference[0])) is None
     other = picture(one(reference, candidate), channel=2)
     assert other is not None and other.channel == 2 and other.largest_error == 0
 

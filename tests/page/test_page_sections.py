@@ -97,6 +97,7 @@ def test_activations(chromium: Any, page_of: Callable[[str], Path]) -> None:
         section.get_by_label("Order of the channels").select_option("worst")
         section.locator("summary").click()
         rows = section.locator("details tbody tr")
+        rows.first.wait_for()
         assert rows.count() == 24
         worst = [float(x) for x in rows.locator("td:nth-child(2)").all_inner_texts()[:5]]
         assert worst == sorted(worst)

@@ -145,3 +145,9 @@ def test_a_port_in_use(served: tuple[PageServer, Fake]) -> None:
     with pytest.raises(UsageError) as caught:
         PageServer(source, urlsplit(server.url).port or 0)
     assert caught.value.code == "QD-USAGE-PORT"
+
+
+def test_a_port_that_does_not_exist() -> None:
+    with pytest.raises(UsageError) as caught:
+        PageServer(Fake(), 80_000)
+    assert caught.value.code == "QD-USAGE-PORT"

@@ -1,6 +1,7 @@
 /** Everything that is known of one layer. */
 
-import { h, nameOf } from "./dom.js";
+import { h, nameOf, printable } from "./dom.js";
+import { sameLayer } from "./figures.js";
 import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
 import { tiles } from "./tiles.js";
@@ -14,7 +15,7 @@ export function mount(host, page) {
   const { store, data } = page;
   host.classList.add("layer-card");
   const body = h("div", {});
-  host.append(h("div", { class: "stays", tabindex: "0", role: "group", "aria-label": "The layer selected" }, h("h2", {}, "Layer"), body));
+  host.append(h("div", { class: "stays", tabindex: "0", role: "group", "aria-label": "The layer selected" }, h("h2", {}, "Layer", runChoice(page)), body));
   const fill = () => {
     const { run, selected } = store.get();
     const layer = data.runs[run].result?.layers?.[selected];
@@ -23,6 +24,20 @@ export function mount(host, page) {
   };
   store.on(["run", "selected"], fill);
   fill();
+}
+
+/** Which of several runs the card, the plot and the table are of. */
+function runChoice({ store, data }) {
+  if (data.runs.length < 2) return null;
+  const choice = h("select", { class: "small screen", "aria-label": "Run of the layer, the plot and the table" });
+  choice.append(...data.runs.map((run, k) => h("option", { value: k }, `${"AB"[k] ?? k + 1}: ${printable(run.label)}`)));
+  choice.addEventListener("change", () => {
+    const { run, selected } = store.get();
+    const next = Number(choice.value);
+    store.set({ run: next, selected: sameLayer(data.runs[run], selected, data.runs[next]) });
+  });
+  store.on(["run"], ({ run }) => (choice.value = `${run}`));
+  return choice;
 }
 
 function nothingSelected(run, store) {

@@ -36,6 +36,14 @@ export function layerOf(run, node) {
   return node.layer === null ? null : (run.result?.layers?.[node.layer] ?? null);
 }
 
+/** The position of a layer of one run in another, which has it by the same name; null for none. */
+export function sameLayer(from, place, to) {
+  if (from === to || place === null) return place;
+  const name = from.result?.layers?.[place]?.name;
+  const found = (to.result?.layers ?? []).findIndex((layer) => layer.name === name);
+  return found < 0 ? null : found;
+}
+
 /** The SQNR of the outputs when only this layer is quantized, in dB. */
 export function aloneDb(layer) {
   const noise = numberIn(layer?.effect, "alone");

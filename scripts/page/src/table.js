@@ -72,9 +72,9 @@ export function mount(host, { data, store }) {
     (await table.ready).setFilter((row) => words.every((word) => row.text.includes(word)));
   });
   copy.addEventListener("click", async () => copyText(csv(await table.ready, known), copy));
-  store.on(["hovered", "selected"], () => table.mark());
-  store.on(["selected"], ({ selected }) => selected !== null && table.show(selected));
   store.on(["run"], fill);
+  store.on(["hovered", "selected"], () => table.mark());
+  store.on(["run", "selected"], ({ selected }) => selected !== null && table.show(selected));
 }
 
 const has = (value) => value !== null && value !== undefined && value !== "";

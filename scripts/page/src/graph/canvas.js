@@ -1,6 +1,7 @@
 /** One network on one canvas: what the pointer and the keys do to it. */
 
 import { h, onTheme, style } from "../dom.js";
+import { sameLayer } from "../figures.js";
 import { laidOut } from "./layout.js";
 import { paint } from "./paint.js";
 import { sceneOf } from "./scene.js";
@@ -13,13 +14,14 @@ export class Canvas {
   /**
    * @param {HTMLElement} host
    * @param {object} run
+   * @param {object[]} runs all of the page
    * @param {object} tree of tree.js
    * @param {import("../store.js").Store} shared {view, moved, open, focus, figure, paths, hulls}: of all canvases
    * @param {import("../store.js").Store} store of the page
    * @param {(run: object, item: object) => (Node|string)[]} describe lines about an item
    */
-  constructor(host, run, tree, shared, store, describe) {
-    Object.assign(this, { host, run, tree, shared, store, describe, hovered: null, asked: false });
+  constructor(host, run, runs, tree, shared, store, describe) {
+    Object.assign(this, { host, run, runs, tree, shared, store, describe, hovered: null, asked: false });
     this.element = h("canvas", {
       tabindex: "0",
       role: "application",
@@ -43,7 +45,7 @@ export class Canvas {
   /** Colour anew. */
   recolour() {
     const { open, figure } = this.shared.get();
-    this.scene = sceneOf(this.run, this.layout, this.tree, open, figure, this.store.get().pinned);
+    this.scene = sceneOf(this.run, this.runs, this.layout, this.tree, open, figure, this.store.get().pinned);
     this.repaint();
   }
 
@@ -59,10 +61,17 @@ export class Canvas {
 
   #paint() {
     this.theme ??= Object.fromEntries(THEME.map((name) => [name, style(`--${name}`)]));
-    const { focus, paths, hulls, view } = this.shared.get();
+    const { paths, hulls, view } = this.shared.get();
+    const focus = this.own(this.shared.get().focus);
     const shown = focus && this.#shown(focus);
     const marks = { focus: shown, hovered: this.hovered, lit: paths && focus ? this.#lit(focus) : null, hulls };
     paint(this.context, this.size, view, this.scene, marks, this.theme);
+  }
+
+  /** What an item of another network is in this one; null where it has none of it. */
+  own(item) {
+    if (!item || this.tree.leaves[item.node] === item) return item;
+    return (item.kind === "group" ? this.tree.groups.get(item.key) : this.tree.byId.get(item.id)) ?? null;
   }
 
   #shown(item) {
@@ -257,7 +266,7 @@ export class Canvas {
     this.hovered = item;
     this.tip.hidden = !item;
     if (item) this.tip.replaceChildren(...this.describe(this.run, item).map((line) => h("div", {}, line)));
-    this.store.set({ hovered: item?.kind === "node" ? this.run.network.nodes[item.node].layer : null });
+    this.store.set({ hovered: item ? sameLayer(this.run, this.#layerOf(item), this.#selectedRun()) : null });
     this.repaint();
   }
 
@@ -267,12 +276,18 @@ export class Canvas {
     this.tip.style.top = `${Math.min(y + 14, Math.max(4, this.size.height - this.tip.offsetHeight - 6))}px`;
   }
 
-  #hoverLayer(layer) {
+  #hoverLayer(hovered) {
+    const layer = sameLayer(this.#selectedRun(), hovered, this.run);
     if (this.hovered && this.#layerOf(this.hovered) === layer) return;
     const k = layer === null ? -1 : this.run.network.nodes.findIndex((node) => node.layer === layer);
     this.hovered = k < 0 ? null : this.#shown(this.tree.leaves[k]);
     this.tip.hidden = true;
     this.repaint();
+  }
+
+  /** The run whose layers are selected. */
+  #selectedRun() {
+    return this.runs[this.store.get().run];
   }
 
   #layerOf(item) {
@@ -309,11 +324,12 @@ export class Canvas {
   choose(item) {
     this.shared.set({ focus: item });
     const layer = this.#layerOf(item);
-    if (layer !== null) this.store.set({ selected: layer });
+    if (layer !== null) this.store.set({ run: this.runs.indexOf(this.run), selected: layer });
   }
 
   #key(event) {
-    const { view, focus } = this.shared.get();
+    const { view } = this.shared.get();
+    const focus = this.own(this.shared.get().focus);
     const step = 60;
     const moves = { ArrowLeft: [step, 0], ArrowRight: [-step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] };
     if (event.key in moves) {
@@ -333,7 +349,8 @@ export class Canvas {
 
   /** Go from the item in focus to its producer, reader or neighbour. Returns whether there is one. */
   #follow(key) {
-    const { focus, open } = this.shared.get();
+    const { open } = this.shared.get();
+    const focus = this.own(this.shared.get().focus);
     const boxes = this.scene.boxes.filter((b) => !b.open && b.depth > 0);
     if (focus?.kind === "group" && open.has(focus.key)) {
       this.#goTo(focus.children[0]);

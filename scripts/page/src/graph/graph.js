@@ -1,7 +1,7 @@
 /** The graph: toolbar, one canvas for each run, what the one in focus is, and the legend. */
 
 import { h, nameOf, printable } from "../dom.js";
-import { FIGURES, aloneDb, figuresOf, layerOf, tensorOf, timeOf } from "../figures.js";
+import { FIGURES, aloneDb, figuresOf, layerOf, sameLayer, tensorOf, timeOf } from "../figures.js";
 import { decibels, milliseconds, numberIn, share } from "../format.js";
 import { Store } from "../store.js";
 import { Canvas } from "./canvas.js";
@@ -33,42 +33,50 @@ export function mount(host, { data, store }) {
   const views = runs.map((run, k) => {
     const frame = h("div", { class: "canvas" });
     canvases.append(frame);
-    const view = new Canvas(frame, run, trees[k], shared, store, describe);
+    const view = new Canvas(frame, run, data.runs, trees[k], shared, store, describe);
     if (runs.length > 1) frame.append(h("div", { class: "which" }, "AB"[k] ?? `${k + 1}`));
     return view;
   });
 
-  const showLegend = () => legend.replaceChildren(...legendOf(shared.get().figure, views[0].scene, runs));
+  const showLegend = () => legend.replaceChildren(...legendOf(shared.get(), views, runs));
   const showStatus = () => {
-    const { focus } = shared.get();
-    status.replaceChildren(...(focus ? described(describe(runs[0], focus)) : []));
+    const view = current();
+    const focus = view.own(shared.get().focus);
+    status.replaceChildren(...(focus ? described(describe(view.run, focus)) : []));
   };
-  shared.on(["figure", "open"], showLegend);
+  shared.on(["figure", "open", "hulls"], showLegend);
   shared.on(["focus"], showStatus);
   store.on(["pinned"], showLegend);
-  store.on(["selected"], ({ selected }) => {
+  store.on(["run"], showStatus);
+  store.on(["run", "selected"], ({ selected }) => {
     if (selected !== null) goToLayer(selected);
   });
   showLegend();
   host.view = views[0];
 
-  /** The run whose layers are selected; the same layer of another run is found by its name. */
+  /** The view of the run whose layers are selected, or else the first. */
+  function current() {
+    return views.find((view) => view.run === data.runs[store.get().run]) ?? views[0];
+  }
+
+  /** A layer of a run without a network is found by its name. */
   function goToLayer(selected) {
-    const run = data.runs[store.get().run];
-    const name = run.result.layers[selected].name;
-    const nodes = runs[0].network.nodes;
-    const k = nodes.findIndex((node) => layerOf(runs[0], node)?.name === name);
+    const view = current();
+    const layer = sameLayer(data.runs[store.get().run], selected, view.run);
+    const { nodes } = view.run.network;
+    const k = layer === null ? -1 : nodes.findIndex((node) => node.layer === layer);
     if (k < 0) return;
-    const { focus } = shared.get();
-    if (focus?.kind === "node" && layerOf(runs[0], nodes[focus.node])?.name === name) return;
-    goTo(trees[0].leaves[k]);
+    const focus = view.own(shared.get().focus);
+    if (focus?.kind === "node" && nodes[focus.node].layer === layer) return;
+    goTo(view.tree.leaves[k]);
   }
 
   function goTo(leaf) {
     const open = new Set(shared.get().open);
     for (let block = leaf.parent; block; block = block.parent) open.add(block.key);
     shared.set({ open, focus: leaf });
-    views[0].bringInSight(leaf);
+    const view = current();
+    if (view.own(leaf)) view.bringInSight(view.own(leaf));
   }
 
   function toolbar() {
@@ -119,7 +127,8 @@ export function mount(host, { data, store }) {
       at = (at + (event.shiftKey ? matches.length - 1 : 1)) % matches.length;
       found.textContent = `${at + 1} of ${matches.length}`;
       goTo(matches[at]);
-      views[0].choose(matches[at]);
+      const view = current().own(matches[at]) ? current() : views[0];
+      view.choose(view.own(matches[at]));
     });
     return h("span", { class: "find" }, input, found);
   }
@@ -166,17 +175,31 @@ function described(lines) {
 const SHAPES = {
   square: "M0 0H14V14H0Z",
   diamond: "M7 0L14 7L7 14L0 7Z",
+  frame: "M0 0H14V14H0ZM3 3V11H11V3Z",
 };
 
-function legendOf(figure, scene, runs) {
-  const entries = figure ? figure.legend(scene.extent, scene.found) : [];
+function legendOf({ figure, hulls }, views, runs) {
+  const { extent, found } = views[0].scene;
+  const entries = figure ? figure.legend(extent, found) : [];
   const items = entries.map(([colour, words]) => h("li", {}, swatch(SHAPES.square, colour), printable(words)));
-  if (scene.edges.some((e) => e.change)) {
-    items.push(h("li", {}, swatch(SHAPES.diamond, scene.edges.find((e) => e.change).change), "the precision changes"));
+  const change = views.flatMap((view) => view.scene.edges).find((edge) => edge.change)?.change;
+  if (change) items.push(h("li", {}, swatch(SHAPES.diamond, change), "the precision changes"));
+  if (hulls) items.push(...frames(views));
+  for (const [k, run] of runs.entries()) {
+    const reformats = run.kernels.filter(({ role }) => role === "reformat").length;
+    const where = runs.length > 1 ? `${"AB"[k] ?? k + 1}: ` : "";
+    if (reformats) items.push(h("li", {}, `${where}${reformats} kernels only move or convert data`));
   }
-  const reformats = runs[0].kernels.filter((k) => k.role === "reformat").length;
-  if (reformats) items.push(h("li", {}, `${reformats} kernels only move or convert data`));
   return items;
+}
+
+/** What the frames of kernels stand for. */
+function frames(views) {
+  const hulls = views.flatMap((view) => view.scene.hulls);
+  const found = new Map(hulls.map(({ kernel, colour }) => [kernel.precision, colour]));
+  const words = (precision) => (precision ? `a kernel in ${precision.toUpperCase()}` : "a kernel, its precision unknown");
+  const items = [...found].map(([precision, colour]) => h("li", {}, swatch(SHAPES.frame, colour), printable(words(precision))));
+  return items.length ? items : [h("li", {}, "Kernels are framed within open blocks")];
 }
 
 function swatch(path, colour) {

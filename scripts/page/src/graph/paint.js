@@ -136,17 +136,21 @@ function change(context, { points, change: colour }, theme) {
   context.stroke();
 }
 
-function hullOf(context, hull, view) {
-  rounded(context, hull, 12);
+function hullOf(context, { parts, colour }, view) {
+  context.beginPath();
+  for (const { x, y, w, h } of parts) context.roundRect(x, y, w, h, 12);
   context.lineWidth = Math.max(2, 1 / view.k);
   context.setLineDash([6, 4]);
-  context.strokeStyle = hull.colour;
+  context.strokeStyle = colour;
   context.stroke();
-  context.setLineDash([]);
   context.globalAlpha = 0.12;
-  context.fillStyle = hull.colour;
+  context.fillStyle = colour;
   context.fill();
   context.globalAlpha = 1;
+  context.beginPath();
+  for (const { x, y, w, h } of parts) context.lineTo(x + w / 2, y + h / 2);
+  if (parts.length > 1) context.stroke();
+  context.setLineDash([]);
 }
 
 function closed(context, box, view, marks, theme) {

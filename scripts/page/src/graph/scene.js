@@ -7,16 +7,19 @@ const PLANNED = FIGURES.find((f) => f.name === "planned");
 
 /**
  * @param {object} run
+ * @param {object[]} runs all of the page, whose values share one scale
  * @param {object} layout of layout.js
  * @param {object} tree of tree.js
  * @param {Set<string>} open keys of the open blocks
  * @param {object} figure of figures.js, or null
  * @param {Map<string, string>|null} pinned layers kept in a higher precision, and in which
  */
-export function sceneOf(run, layout, tree, open, figure, pinned) {
+export function sceneOf(run, runs, layout, tree, open, figure, pinned) {
   const nodes = run.network.nodes;
-  const values = nodes.map((node) => (figure ? valueOf(run, node, figure, pinned) : null));
-  const extent = extentOf(values);
+  const valuesOf = (of) => of.network?.nodes.map((node) => (figure ? valueOf(of, node, figure, pinned) : null)) ?? [];
+  const values = valuesOf(run);
+  const all = runs.flatMap((of) => (of === run ? values : valuesOf(of)));
+  const extent = extentOf(all);
   const boxes = [...layout.boxes.values()].map((box) => {
     const value = figure && !box.open ? together(box.item, nodes, values, figure) : null;
     return {
@@ -29,9 +32,9 @@ export function sceneOf(run, layout, tree, open, figure, pinned) {
   return {
     boxes,
     edges: layout.edges.map((edge) => ({ ...edge, ...around(edge.points), change: changeOf(run, edge, pinned) })),
-    hulls: hullsOf(run, layout, tree, open),
+    hulls: run.kernels.map((kernel) => hullOf(kernel, layout, tree, open)).filter(Boolean),
     extent,
-    found: [...new Set(values.filter((v) => v !== null))].sort(),
+    found: [...new Set(all.filter((v) => v !== null))].sort(),
   };
 }
 
@@ -84,16 +87,36 @@ function around(points) {
   return { x, y, w: Math.max(...xs) - x, h: Math.max(...ys) - y };
 }
 
-/** A frame around all that a kernel of the engine computes, where that is more than one thing. */
-function hullsOf(run, layout, tree, open) {
-  return run.kernels.flatMap((kernel) => {
-    const items = new Set(kernel.nodes.map((k) => visible(tree.leaves[k], open)));
-    if (items.size < 2) return [];
-    const boxes = [...items].map((item) => layout.boxes.get(item));
-    const left = Math.min(...boxes.map((b) => b.x)) - 9;
-    const top = Math.min(...boxes.map((b) => b.y)) - 9;
-    const right = Math.max(...boxes.map((b) => b.x + b.w)) + 9;
-    const bottom = Math.max(...boxes.map((b) => b.y + b.h)) + 9;
-    return [{ kernel, x: left, y: top, w: right - left, h: bottom - top, colour: PLANNED.colour(kernel.precision || "mixed") }];
-  });
+/**
+ * A frame around all that a kernel of the engine computes, where that is more than one thing. It
+ * holds nothing else: where something lies between, it is of several parts, joined by lines. A
+ * closed block of which the kernel computes a part has no frame.
+ */
+function hullOf(kernel, layout, tree, open) {
+  const items = new Set(kernel.nodes.map((k) => visible(tree.leaves[k], open)));
+  const nodes = new Set(kernel.nodes);
+  const whole = (item) => item.kind !== "group" || item.nodes.every((k) => nodes.has(k));
+  if (items.size < 2 || ![...items].every(whole)) return null;
+  const others = [...layout.boxes.values()].filter((box) => !box.open && !items.has(box.item));
+  const parts = [];
+  for (const item of items) {
+    const frame = framed(layout.boxes.get(item));
+    const k = parts.findIndex((part) => !others.some((box) => overlap(box, union(part, frame))));
+    if (k < 0) parts.push(frame);
+    else parts[k] = union(parts[k], frame);
+  }
+  return { kernel, parts, ...parts.reduce(union), colour: kernel.precision ? PLANNED.colour(kernel.precision) : UNKNOWN };
 }
+
+const MARGIN = 9;
+/** Of a kernel whose precision is not known. */
+const UNKNOWN = "#888888";
+
+const framed = ({ x, y, w, h }) => ({ x: x - MARGIN, y: y - MARGIN, w: w + 2 * MARGIN, h: h + 2 * MARGIN });
+
+function union(a, b) {
+  const [x, y] = [Math.min(a.x, b.x), Math.min(a.y, b.y)];
+  return { x, y, w: Math.max(a.x + a.w, b.x + b.w) - x, h: Math.max(a.y + a.h, b.y + b.h) - y };
+}
+
+const overlap = (a, b) => a.x < b.x + b.w && a.x + a.w > b.x && a.y < b.y + b.h && a.y + a.h > b.y;

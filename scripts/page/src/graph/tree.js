@@ -3,6 +3,7 @@
  *
  * @typedef {object} Leaf a node, or an input or output of the network
  * @property {string} key
+ * @property {string} id the same in the trees of all networks that have it
  * @property {"node"|"input"|"output"} kind
  * @property {number|null} node its position in network.nodes
  * @property {string} label @property {string} sublabel
@@ -24,7 +25,10 @@ import { printable } from "../dom.js";
 /** More children than this are divided into parts of about so many. */
 const [MOST, PART] = [300, 100];
 
-/** @returns {{root: Group, leaves: Leaf[], groups: Map<string, Group>}} leaves: first the nodes */
+/**
+ * @returns {{root: Group, leaves: Leaf[], groups: Map<string, Group>, byId: Map<string, Leaf>}}
+ *   leaves: first the nodes
+ */
 export function treeOf(network) {
   const groups = new Map();
   const root = group("", "network", null, groups);
@@ -35,7 +39,7 @@ export function treeOf(network) {
       root,
     );
     for (let above = parent; above; above = above.parent) above.nodes.push(k);
-    return leaf("node", k, node.op, shortened(node), parent);
+    return leaf("node", k, node.op, shortened(node), parent, node.name);
   });
   simplify(root, groups);
   divide(root, groups);
@@ -43,17 +47,17 @@ export function treeOf(network) {
   network.nodes.forEach((node, k) => node.tensors.forEach((t) => producers.set(t, leaves[k])));
   const joins = network.nodes.flatMap((node, k) => node.inputs.map((from) => [leaves[from], leaves[k]]));
   network.inputs.forEach((name, k) => {
-    const input = leaf("input", null, "input", printable(name), root, `input ${k}`);
+    const input = leaf("input", null, "input", printable(name), root, name, `input ${k}`);
     joins.push(...network.readers_of_inputs[k].map((reader) => [input, leaves[reader]]));
     leaves.push(input);
   });
   network.outputs.forEach((name, k) => {
-    const output = leaf("output", null, "output", printable(name), root, `output ${k}`);
+    const output = leaf("output", null, "output", printable(name), root, name, `output ${k}`);
     if (producers.has(name)) joins.push([producers.get(name), output]);
     leaves.push(output);
   });
   for (const [source, target] of joins) join(source, target);
-  return { root, leaves, groups };
+  return { root, leaves, groups, byId: new Map(leaves.map((leaf) => [leaf.id, leaf])) };
 }
 
 function group(key, label, parent, groups) {
@@ -63,8 +67,8 @@ function group(key, label, parent, groups) {
   return made;
 }
 
-function leaf(kind, node, label, sublabel, parent, key = `node ${node}`) {
-  const made = { key, kind, node, label, sublabel, parent };
+function leaf(kind, node, label, sublabel, parent, name, key = `node ${node}`) {
+  const made = { key, id: `${kind} ${name}`, kind, node, label, sublabel, parent };
   parent.children.push(made);
   return made;
 }
