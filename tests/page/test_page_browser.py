@@ -316,6 +316,30 @@ def test_controls_of_the_graph(chromium: Any, pages: Callable[[str], Path]) -> N
         watched.quiet()
 
 
+def test_the_frame_of_a_kernel_holds_nothing_else(
+    chromium: Any, pages: Callable[[str], Path]
+) -> None:
+    with opened(chromium, pages("cnn")) as watched:
+        page = watched.page
+        page.get_by_role("button", name="Open all").click()
+        found = page.evaluate(
+            """() => { const graph = document.getElementById("graph").view;
+            const kernel = nodes => ({ name: "k", role: "other", precision: "int8", nodes, ms: 1 });
+            graph.run.kernels = [kernel([0, 1]), kernel([0, 1, 4]), kernel([3])];
+            graph.recolour();
+            const within = (box, { x, y, w, h }) =>
+                box.x < x + w && box.x + box.w > x && box.y < y + h && box.y + box.h > y;
+            return graph.scene.hulls.map(({ parts }) => [parts.length, graph.scene.boxes
+                .filter(box => !box.open && parts.some(part => within(box, part)))
+                .map(box => box.item.node)]); }"""
+        )
+        assert [(parts, sorted(nodes)) for parts, nodes in found] == [(1, [0, 1]), (2, [0, 1, 4])]
+        page.get_by_role("button", name="Close all").click()
+        hulls = page.evaluate("document.getElementById('graph').view.scene.hulls.length")
+        assert hulls <= 1  # a closed block that holds more than the kernel has no frame
+        watched.quiet()
+
+
 def test_the_table(chromium: Any, pages: Callable[[str], Path]) -> None:
     with opened(chromium, pages("cnn")) as watched:
         page = watched.page

@@ -2,7 +2,7 @@
 
 import { h, nameOf, printable } from "../dom.js";
 import { FIGURES, aloneDb, figuresOf, layerOf, sameLayer, tensorOf, timeOf } from "../figures.js";
-import { decibels, milliseconds, numberIn, share } from "../format.js";
+import { counted, decibels, milliseconds, numberIn, share } from "../format.js";
 import { Store } from "../store.js";
 import { Canvas } from "./canvas.js";
 import { openAtFirst, treeOf } from "./tree.js";
@@ -24,7 +24,7 @@ export function mount(host, { data, store }) {
     focus: null,
     figure: figures.find((f) => f.name === store.get().figure) ?? figures[0] ?? null,
     paths: false,
-    hulls: false,
+    hulls: runs.some((run) => run.kind === "inspect" && fuses(run)),
   });
   const canvases = h("div", { class: "canvases" });
   const status = h("p", { class: "status", role: "status" });
@@ -95,7 +95,7 @@ export function mount(host, { data, store }) {
       finder(),
       h("label", {}, "Colour: ", choice),
       switchOf("paths", "Paths", "Show what the node in focus depends on, and what depends on it"),
-      runs.some((r) => r.kernels.some((k) => k.nodes.length > 1)) &&
+      runs.some(fuses) &&
         switchOf("hulls", "Kernels", "Frame the nodes that a kernel of the engine computes together"),
       trees[0].groups.size > 1 && h("button", { type: "button", onclick: all }, "Open all"),
       trees[0].groups.size > 1 && h("button", { type: "button", onclick: none }, "Close all"),
@@ -105,7 +105,7 @@ export function mount(host, { data, store }) {
   }
 
   function switchOf(key, label, title) {
-    const button = h("button", { type: "button", "aria-pressed": "false", title }, label);
+    const button = h("button", { type: "button", "aria-pressed": String(shared.get()[key]), title }, label);
     button.addEventListener("click", () => shared.set({ [key]: !shared.get()[key] }));
     shared.on([key], (state) => button.setAttribute("aria-pressed", String(state[key])));
     return button;
@@ -139,6 +139,9 @@ export function mount(host, { data, store }) {
     return `${node.name} ${node.op} ${node.tensors.join(" ")}`.toLowerCase();
   }
 }
+
+/** Whether a kernel of the engine computes several nodes together. */
+const fuses = (run) => run.kernels.some((kernel) => kernel.nodes.length > 1);
 
 /** Lines about a node or a block, for the tip and the status. */
 function describe(run, item) {
@@ -181,6 +184,7 @@ const SHAPES = {
 function legendOf({ figure, hulls }, views, runs) {
   const { extent, found } = views[0].scene;
   const entries = figure ? figure.legend(extent, found) : [];
+  const title = figure ? [h("li", { class: "paper" }, `${figure.label}:`)] : [];
   const items = entries.map(([colour, words]) => h("li", {}, swatch(SHAPES.square, colour), printable(words)));
   const change = views.flatMap((view) => view.scene.edges).find((edge) => edge.change)?.change;
   if (change) items.push(h("li", {}, swatch(SHAPES.diamond, change), "the precision changes"));
@@ -188,9 +192,9 @@ function legendOf({ figure, hulls }, views, runs) {
   for (const [k, run] of runs.entries()) {
     const reformats = run.kernels.filter(({ role }) => role === "reformat").length;
     const where = runs.length > 1 ? `${"AB"[k] ?? k + 1}: ` : "";
-    if (reformats) items.push(h("li", {}, `${where}${reformats} kernels only move or convert data`));
+    if (reformats) items.push(h("li", {}, `${where}${counted(reformats, "kernel")} only to move or convert data`));
   }
-  return items;
+  return [...title, ...items];
 }
 
 /** What the frames of kernels stand for. */
