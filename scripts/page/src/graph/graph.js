@@ -40,8 +40,9 @@ export function mount(host, { data, store }) {
 
   const showLegend = () => legend.replaceChildren(...legendOf(shared.get(), views, runs));
   const showStatus = () => {
-    const view = current();
-    const focus = view.own(shared.get().focus);
+    const item = shared.get().focus;
+    const view = [current(), ...views].find((v) => v.own(item)) ?? current();
+    const focus = view.own(item);
     status.replaceChildren(...(focus ? described(describe(view.run, focus)) : []));
   };
   shared.on(["figure", "open", "hulls"], showLegend);
