@@ -239,3 +239,23 @@ def test_a_page_of_objects_in_memory(desk: Any, cnn: Any, pictures: Any) -> None
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(desk: Any) -> None:
     says = ["QD-STORE-OUTPUT-PATH", "--html", "nowhere"]
     desk.refused(*COMMANDS["compare"], "--html", "nowhere/page.html", says=says)
+
+
+@pytest.mark.parametrize("path", ["", "."])
+def test_no_name_at_all(desk: Any, path: str) -> None:
+    done = desk.run("report", path)
+    assert done.code == 2 and "QD-USAGE-FILE-UNREADABLE" in done.err
+
+
+def test_another_model_is_told(desk: Any) -> None:
+    Path("found.json").write_text(json.dumps(desk.result()))
+    assert [m["what"] for m in _shown_with("net.onnx", desk)] == ["activations"]
+    other = Path("net.onnx").read_bytes() + b"\x3a\x00"  # an empty field: the same network
+    Path("other.onnx").write_bytes(other)
+    assert "proof of the network" in [m["what"] for m in _shown_with("other.onnx", desk)]
+
+
+def _shown_with(model: str, desk: Any) -> Any:
+    done = desk.run("report", "found.json", "--model", model, "-o", "x.html", "--force")
+    assert done.code == 0, done.err
+    return page("x.html")["runs"][0]["missing"]

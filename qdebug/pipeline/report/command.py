@@ -76,6 +76,12 @@ def _output(settings: ReportSettings) -> str:
             "Give the path of the file to write.",
             code="QD-USAGE-REQUIRED",
         )
+    if not isinstance(first, InMemory) and not Path(first).name:
+        raise UsageError(
+            f"{first!r}: no such file",
+            "Give a run file of compare, or the JSON of a result.",
+            code="QD-USAGE-FILE-UNREADABLE",
+        )
     output = settings.output or f"{Path(first).with_suffix('')}.html"
     reads = {f"the run {run}": run for run in settings.runs if not isinstance(run, InMemory)}
     check_distinct({option("output"): output}, reads)

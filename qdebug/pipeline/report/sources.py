@@ -134,11 +134,16 @@ def _of_model(given: str | None, named: object, missing: list[Missing]) -> Descr
     Raises:
         ModelError: the given one cannot be read.
     """
-    if given is not None:
-        with given_by("model"):
-            return _described(read_model(given))
     told = named if isinstance(named, Mapping) else {}
     path, digest = str(told.get("path", "")), told.get("sha256")
+    if given is not None:
+        with given_by("model"):
+            file = read_model(given)
+        if digest not in (file.sha256, None):
+            reason = f"{given} is not the file that was run: its SHA-256 is another one."
+            by_name = "What the page shows of it is matched with the result by the names of nodes."
+            missing.append(Missing("proof of the network", reason, by_name))
+        return _described(file)
     try:
         file = read_model(path)
         if digest in (file.sha256, None):

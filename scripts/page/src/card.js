@@ -176,6 +176,8 @@ function shareBar(part) {
   return h("div", { class: "share-bar", "aria-hidden": "true" }, bar);
 }
 
+const CANCELS = " Its error partly cancels that of other layers: alone it is not the one to keep, with them it may be.";
+
 /** What was measured when only this layer runs in FP32. */
 function gains(layer, result) {
   const { effect } = layer;
@@ -196,9 +198,9 @@ function gains(layer, result) {
   if (!rows.length) return [];
   const samples = result.effect ? ` (measured on ${result.effect.samples} samples)` : "";
   return [
-    h("h3", {}, "Remedy: this layer in FP32"),
+    h("h3", {}, "With this layer alone in FP32"),
     h("dl", { class: "inline-facts" }, ...rows.map(([k, v]) => h("div", {}, h("dt", {}, nameOf(k)), h("dd", {}, v)))),
-    h("p", { class: "muted" }, `What changes when only this layer runs in FP32${samples}.`),
+    h("p", { class: "muted" }, `What changes when only this layer runs in FP32${samples}.${part < 0 ? CANCELS : ""}`),
   ];
 }
 

@@ -89,7 +89,7 @@ function drawn(plot, run, store) {
       height: 240,
       scales: { x: { time: false, range: [0.5, layers.length + 0.5] }, y: { range: inSight } },
       axes: [
-        { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
+        { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], label: "layers in the order of execution", labelSize: 22, labelFont: "12px system-ui", size: 34 },
         { ...axis, size: 44 },
       ],
       series: [

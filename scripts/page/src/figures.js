@@ -101,6 +101,7 @@ function mix(a, b, t) {
 }
 
 const BROKEN = "#d01c8b";
+const NEGATIVE = "#abd9e9";
 
 /** dB: 5 and less is bad, 45 and more is good, on all networks alike. */
 const inDecibels = {
@@ -115,9 +116,11 @@ const inDecibels = {
 const amounts = (word) => ({
   kind: "number",
   word,
-  colour: (v, [, high]) => (Number.isNaN(v) ? BROKEN : pick(MORE_IS_WORSE, rooted(v, high))),
-  legend: ([, high]) =>
-    [0, 0.1, 0.3, 0.6, 1].map((s) => [pick(MORE_IS_WORSE, Math.sqrt(s)), word(s * high)]),
+  colour: (v, [, high]) => (Number.isNaN(v) ? BROKEN : v < 0 ? NEGATIVE : pick(MORE_IS_WORSE, rooted(v, high))),
+  legend: ([low, high]) => [
+    ...(low < 0 ? [[NEGATIVE, "below 0: it cancels errors of others"]] : []),
+    ...[0, 0.1, 0.3, 0.6, 1].map((s) => [pick(MORE_IS_WORSE, Math.sqrt(s)), word(s * high)]),
+  ],
 });
 
 function rooted(value, high) {

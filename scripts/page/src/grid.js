@@ -37,6 +37,7 @@ const ROWS_IN_FULL = 14;
  * @property {number} [width] at least, in pixels; then it is not sorted by
  * @property {string} [explain] what the column is, where its title is short
  * @property {boolean} [hidden] at first
+ * @property {boolean} [lowFirst] the lowest is the worst, and comes first when it is sorted by
  */
 
 /**
@@ -114,7 +115,7 @@ function whenShown(host) {
 
 const INDEX = "_index";
 
-function column({ field, title, kind = "number", word, key, width, explain, hidden }, choose) {
+function column({ field, title, kind = "number", word, key, width, explain, hidden, lowFirst }, choose) {
   const isText = kind === "text";
   const align = isText ? "left" : "right";
   return {
@@ -124,8 +125,8 @@ function column({ field, title, kind = "number", word, key, width, explain, hidd
     minWidth: width ?? 40,
     headerSort: !width,
     titleFormatter: () => width ? h("span", {}, printable(title)) : h("button", { type: "button", class: "sorter", title: explain }, printable(title)),
-    sorter: isText && !key ? (a, b) => String(a ?? "").localeCompare(String(b ?? "")) : (a, b) => byNumber(a, b, key),
-    headerSortStartingDir: isText ? "asc" : "desc",
+    sorter: isText && !key ? (a, b) => String(a ?? "").localeCompare(String(b ?? "")) : (a, b, _x, _y, _column, direction) => byNumber(a, b, key ?? ((v) => v), direction),
+    headerSortStartingDir: isText || lowFirst ? "asc" : "desc",
     hozAlign: width ? "left" : align,
     headerHozAlign: width ? "left" : align,
     maxInitialWidth: isText ? 420 : 300,
@@ -149,11 +150,12 @@ function named(words) {
   return span;
 }
 
-/** Nothing measured counts as the largest, NaN as the smallest: the worst of an SQNR. */
-function byNumber(a, b, key = (v) => v) {
+/** Nothing measured comes last either way; NaN counts as the smallest: the worst of an SQNR. */
+function byNumber(a, b, key, direction) {
   const of = (v) => {
-    const value = v === null || v === undefined ? Number.POSITIVE_INFINITY : key(v);
-    return Number.isNaN(value) ? Number.NEGATIVE_INFINITY : value;
+    if (v === null || v === undefined) return direction === "asc" ? Infinity : -Infinity;
+    const value = key(v);
+    return Number.isNaN(value) ? -Number.MAX_VALUE : value;
   };
   const [x, y] = [of(a), of(b)];
   return x === y ? 0 : x < y ? -1 : 1;

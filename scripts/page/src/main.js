@@ -30,7 +30,7 @@ const SECTIONS = [
   ["depth", "Error against depth", depth, compared, "wide"],
   ["graph", "Graph", graph, drawn, (data) => (withCard(data) ? "" : "wide")],
   ["card", "Layer", card, withCard, "beside"],
-  ["layers", "Layers", table, compared, ""],
+  ["layers", "Layers", table, compared, "wide"],
   ["activations", "Activations", activations, compared, "wide"],
   ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
   ["inspect", "Engine", inspect, of("inspect"), "wide"],

@@ -47,7 +47,9 @@ export class ServerSource {
     const query = new URLSearchParams({ run, tensor, version: this.#version });
     if (sample !== null) query.set("sample", sample);
     if (channel !== null) query.set("channel", channel);
-    const answer = await fetch(`detail?${query}`, { cache: "no-store" });
+    const answer = await fetch(`detail?${query}`, { cache: "no-store" }).catch(() => {
+      throw new Error("qdebug view has ended. Start it again.");
+    });
     if (answer.status === 404) return null;
     if (!answer.ok) throw new Error((await answer.text()) || `the server answered ${answer.status}`);
     return answer.json();

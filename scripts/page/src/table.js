@@ -28,7 +28,7 @@ const COLUMNS = [
 ].map(([field, title, of, word, hidden = false]) => ({ field, title, of, word, hidden }));
 
 const EXPLAINED = {
-  share: "The part of the outputs' error that goes when only this layer stays in FP32",
+  share: "The part of the outputs' error that goes when only this layer stays in FP32; negative where its error cancels that of others. Errors overlap: shares do not add up to 100 %",
   alone: "SQNR of the outputs when only this layer is quantized",
   local: "SQNR of the layer's output when it reads the reference's activations",
   cumulative: "SQNR of the layer's output in the quantized network",
@@ -44,7 +44,7 @@ export function cause({ label, share: part }) {
 export function mount(host, { data, store }) {
   host.classList.add("layers");
   const known = COLUMNS.filter((c) => data.runs.some((r) => (r.result?.layers ?? []).some((l) => has(c.of(l)))));
-  const search = h("input", { type: "search", placeholder: "Filter by name, op, precision, cause", "aria-label": "Filter layers" });
+  const search = h("input", { type: "search", placeholder: "Filter layers", "aria-label": "Filter layers", title: "By name, op, precision or cause" });
   const count = h("span", { class: "muted", role: "status" });
   const copy = h("button", { type: "button" }, "Copy as CSV");
   const place = h("div", {});
@@ -81,7 +81,8 @@ const has = (value) => value !== null && value !== undefined && value !== "";
 
 function declared({ field, title, word, hidden }) {
   const kind = word ? "number" : "text";
-  return { field, title, hidden, kind, explain: EXPLAINED[field], ...(word && { word: (v) => word(v) }) };
+  const lowFirst = word === decibel || field === "cosine" || field === "rank";
+  return { field, title, hidden, kind, lowFirst, explain: EXPLAINED[field], ...(word && { word: (v) => word(v) }) };
 }
 
 function rows(layers, columns) {

@@ -29,7 +29,7 @@ function runSummary(run, data, k) {
       "div",
       {},
       title,
-      h("p", { class: "muted" }, COMMANDS[run.kind], " · ", nameOf(run.label), unfinished(run)),
+      h("p", { class: "muted" }, run.result?.source === "onnx" ? COMMANDS.model : COMMANDS[run.kind], " · ", nameOf(run.label), unfinished(run)),
       verdict(run),
       facts(factsOf(run)),
       notices(run),
@@ -48,7 +48,25 @@ function verdict(run) {
   const passed = gate ? (gate.passed && !gate.conditions.length ? null : gate.passed) : (found ?? null);
   const words = { true: ["Passed", "good"], false: ["Failed", "bad"] }[String(passed)];
   const badge = words ? h("span", { class: `badge ${words[1]}` }, words[0]) : null;
-  return h("p", { class: "verdict" }, badge, nameOf(run.headline));
+  return h("div", {}, h("p", { class: "verdict" }, badge, nameOf(run.headline)), ...remedies(run));
+}
+
+/** So many of the layers that cost most are asked for what would help them. */
+const LEADERS = 3;
+
+/** What would help the layers that cost most, and how many other layers it would help as well. */
+function remedies({ kind, result }) {
+  if (kind !== "compare" || !result) return [];
+  const main = (layer) => layer.causes[0];
+  const found = new Map();
+  for (const layer of result.layers.filter(main).slice(0, LEADERS)) {
+    const { label, remedy } = main(layer);
+    if (remedy && !found.has(label)) found.set(label, remedy);
+  }
+  return [...found].map(([label, remedy]) => {
+    const count = result.layers.filter((layer) => main(layer)?.label === label).length;
+    return h("p", { class: "remedy" }, nameOf(remedy), h("span", { class: "muted" }, ` (${label}, in ${counted(count, "layer")})`));
+  });
 }
 
 function factsOf(run) {

@@ -29,7 +29,8 @@ export function mount(host, { data, store }) {
   const canvases = h("div", { class: "canvases" });
   const status = h("p", { class: "status", role: "status" });
   const legend = h("ul", { class: "legend" });
-  host.append(toolbar(), canvases, legend, status);
+  const hint = "Drag to move. Click the graph, then the wheel zooms and the arrow keys follow the edges; 0 shows everything.";
+  host.append(toolbar(), canvases, legend, status, h("p", { class: "hint muted screen" }, hint));
   const views = runs.map((run, k) => {
     const frame = h("div", { class: "canvas" });
     canvases.append(frame);
@@ -87,8 +88,17 @@ export function mount(host, { data, store }) {
       ...figures.map((f) => h("option", { value: f.name, selected: f === shared.get().figure }, f.label)),
       h("option", { value: "" }, "No colour"),
     );
-    const all = () => shared.set({ open: new Set(trees[0].groups.keys()) });
-    const none = () => shared.set({ open: new Set([""]) });
+    const opened = (keys) => {
+      shared.set({ open: new Set(keys) });
+      const { focus } = shared.get();
+      if (focus) views[0].bringInSight(focus);
+      else views[0].fit();
+    };
+    const all = () => opened(trees[0].groups.keys());
+    const none = () => {
+      opened([""]);
+      views[0].fit();
+    };
     return h(
       "div",
       { class: "bar screen" },
@@ -101,7 +111,7 @@ export function mount(host, { data, store }) {
       trees[0].groups.size > 1 && h("button", { type: "button", onclick: all }, "Open all"),
       trees[0].groups.size > 1 && h("button", { type: "button", onclick: none }, "Close all"),
       h("button", { type: "button", onclick: () => views[0].fit() }, "Fit"),
-      h("button", { type: "button", onclick: () => host.requestFullscreen?.() }, "Full screen"),
+      h("button", { type: "button", onclick: () => (document.fullscreenElement ? document.exitFullscreen() : host.requestFullscreen?.()) }, "Full screen"),
     );
   }
 
@@ -152,7 +162,7 @@ function describe(run, item) {
   const layer = layerOf(run, node);
   const figures = [
     ["share of the outputs' error", share, numberIn(layer?.effect, "output_share")],
-    ["cumulative", decibels, numberIn(tensorOf(run, node), "sqnr_db")],
+    ["this tensor", decibels, numberIn(tensorOf(run, node), "sqnr_db")],
     ["local", decibels, numberIn(layer, "local_sqnr_db")],
     ["alone", decibels, layer ? aloneDb(layer) : null],
     ["time", milliseconds, timeOf(run, node)],
@@ -187,8 +197,8 @@ function legendOf({ figure, hulls }, views, runs) {
   const entries = figure ? figure.legend(extent, found) : [];
   const title = figure ? [h("li", { class: "paper" }, `${figure.label}:`)] : [];
   const items = entries.map(([colour, words]) => h("li", {}, swatch(SHAPES.square, colour), printable(words)));
-  const change = views.flatMap((view) => view.scene.edges).find((edge) => edge.change)?.change;
-  if (change) items.push(h("li", {}, swatch(SHAPES.diamond, change), "the precision changes"));
+  const change = views.some((view) => view.scene.edges.some((edge) => edge.change));
+  if (change) items.push(h("li", {}, swatch(SHAPES.diamond, "none"), "the precision changes, to that of the colour"));
   if (hulls) items.push(...frames(views));
   for (const [k, run] of runs.entries()) {
     const reformats = run.kernels.filter(({ role }) => role === "reformat").length;
