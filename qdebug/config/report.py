@@ -8,6 +8,14 @@ from typing import Annotated
 from qdebug.config.candidate import FORCE
 from qdebug.config.option import WHAT, WRITE, ModelLike, Option, ResultLike
 
+NETWORK = Option(
+    "The network, where a file does not hold it.",
+    WHAT,
+    metavar="FILE.onnx",
+    unset="the one that the result names, if it is still the same",
+    reads=True,
+)
+
 
 @dataclass(frozen=True)
 class ReportSettings:
@@ -23,16 +31,7 @@ class ReportSettings:
             reads=True,
         ),
     ]
-    model: Annotated[
-        ModelLike | None,
-        Option(
-            "The network, where a file does not hold it.",
-            WHAT,
-            metavar="FILE.onnx",
-            unset="the one that the result names, if it is still the same",
-            reads=True,
-        ),
-    ] = None
+    model: Annotated[ModelLike | None, NETWORK] = None
     output: Annotated[
         str | None,
         Option(

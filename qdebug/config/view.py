@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from qdebug.config.option import SHOW, WHAT, ModelLike, Option, ResultLike
+from qdebug.config.option import SHOW, ModelLike, Option, ResultLike
+from qdebug.config.report import NETWORK
 
 PORT = Option(
     "The port of this machine's own address to serve at; 0 takes any that is free.",
@@ -30,15 +31,6 @@ class ViewSettings:
             reads=True,
         ),
     ]
-    model: Annotated[
-        ModelLike | None,
-        Option(
-            "The network, where a file does not hold it.",
-            WHAT,
-            metavar="FILE.onnx",
-            unset="the one that the result names, if it is still the same",
-            reads=True,
-        ),
-    ] = None
+    model: Annotated[ModelLike | None, NETWORK] = None
     port: Annotated[int, PORT] = 0
     browser: Annotated[bool, OPEN_BROWSER] = True
