@@ -7,8 +7,8 @@ may lead are then left out one by one, on as many samples as the rest of the wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,8 +32,8 @@ from qdebug.measure.task import TaskMetric
 from qdebug.model.macs import work_of
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, Sink, evaluate, run_of
-from qdebug.pipeline.leave_out import Candidates, High, candidates_of
+from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
+from qdebug.pipeline.leave_out import Candidates, High, SwitchedSession, candidates_of
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
 from qdebug.run.ort_fast.prefix_cache import ResumedSession
@@ -303,6 +303,7 @@ class _Runs:
         self._prefixes = candidates.prefixes(cache_bytes)
         self.names, self.everything = candidates.names, candidates.everything
         self.count = reference.subset.count
+        self._switched: Mapping[High, SwitchedSession] = {}
         self.known: dict[High, Array] = {}
         self._chances = chances
         self.unseen: Array | float = 0.0
@@ -314,10 +315,12 @@ class _Runs:
         workers = self._context.parallel.workers
         if beside is not None:
             self.known[beside] = self._noise(beside, workers, keep=True)
+            self._switched = self._candidates.switched(beside, sets, self._prefixes)
         found: list[Array | None] = []
         for one in map_in_order(self._noise_or_none, sets, workers):
             found.append(one)
             self._context.progress(Progress("effects", len(found), len(sets)))
+        self._switched = {}
         return found
 
     def metrics(self, sets: Sequence[High]) -> list[float]:
@@ -361,9 +364,8 @@ class _Runs:
         return noise_by_sample(np.concatenate(energies, axis=2), together)
 
     def _run(self, high: High, workers: int, sinks: Sequence[Sink], *, keep: bool) -> None:
-        session = self._candidates.open(high, self._prefixes, keep=keep)
-        try:
-            runs = {REFERENCE: self._reference.run, CANDIDATE: run_of(session)}
+        with self._opened(high, keep=keep) as run:
+            runs = {REFERENCE: self._reference.run, CANDIDATE: run}
             evaluate(
                 self._reference.subset,
                 runs,
@@ -373,6 +375,19 @@ class _Runs:
                 feeds=self._reference.feeds,
                 sinks=sinks,
             )
+
+    @contextmanager
+    def _opened(self, high: High, *, keep: bool) -> Iterator[Run]:
+        switched = self._switched.get(high)
+        if switched is not None and switched.opens():
+            try:
+                yield lambda executed: switched.run(high, executed.batch.index, executed.feeds)
+            finally:
+                switched.done(high)
+            return
+        session = self._candidates.open(high, self._prefixes, keep=keep)
+        try:
+            yield run_of(session)
             if isinstance(session, ResumedSession):
                 session.keep()
         finally:

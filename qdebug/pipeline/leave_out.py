@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qdebug.errors import BackendError, ModelError
 from qdebug.pipeline.context import Context
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
@@ -19,11 +23,55 @@ from qdebug.run.ort_fast.assemble import Assembled, Assembler
 from qdebug.run.ort_fast.leave_out import REST, LeaveOutAssembler
 from qdebug.run.ort_fast.prefix_cache import PrefixCache, ResumedSession
 from qdebug.run.ort_fast.session import PartSessions
-from qdebug.types import Precision
+from qdebug.types import Feeds, Precision, Tensors
 
 High = frozenset[str]
 """The layers of one candidate that compute in FP32."""
 Opened = Session | ResumedSession
+
+
+class SwitchedSession:
+    """One session of candidates that differ from a first in one layer each, which a switch turns.
+    The first that runs opens it, the last that is done closes it; from several threads if need be.
+    """
+
+    def __init__(
+        self, assemble: Callable[[], Assembled], prefixes: PrefixCache, layers: Mapping[High, str]
+    ) -> None:
+        """`assemble` gives the first with switches of `layers`, in which the candidates differ."""
+        self._assemble, self._prefixes, self._layers = assemble, prefixes, layers
+        self._switches: Mapping[str, str] = {}
+        self._left = set(layers)
+        self._session: ResumedSession | None = None
+        self._failed = False
+        self._lock = threading.Lock()
+
+    def opens(self) -> bool:
+        """Whether the runtime takes it: else candidates must be opened one by one."""
+        with self._lock:
+            if self._session is None and not self._failed:
+                try:
+                    assembled = self._assemble()
+                    self._session = self._prefixes.open(assembled, keep=False)
+                    self._switches = assembled.switches
+                except (ModelError, BackendError):
+                    self._failed = True
+            return not self._failed
+
+    def run(self, high: High, number: int, feeds: Feeds) -> Tensors:
+        """The outputs of one of the candidates for the batch of that number."""
+        assert self._session is not None
+        turned = self._layers[high]
+        switches = {name: np.array(x == turned) for x, name in self._switches.items()}
+        return self._session.run(number, {**feeds, **switches})
+
+    def done(self, high: High) -> None:
+        """That candidate runs no more."""
+        with self._lock:
+            self._left.discard(high)
+            if not self._left and self._session is not None:
+                self._session.close()
+                self._session = None
 
 
 class Candidates:
@@ -42,15 +90,17 @@ class Candidates:
         names: Sequence[str],
         everything: High,
         sessions: PartSessions,
-        assemble: Callable[[High], Assembled] | None,
+        assemble: Callable[[High, Sequence[str]], Assembled] | None,
+        segments: Callable[[], Mapping[str, int]],
         open_whole: Callable[[High], Session],
         notes: tuple[str, ...] = (),
     ) -> None:
-        """`assemble` makes candidates from parts, which `sessions` open; where that is not
-        possible, it is None, and `open_whole` opens them."""
+        """`assemble` makes candidates from parts, which `sessions` open, the layers of its second
+        argument with a switch; where that is not possible, it is None, and `open_whole` opens
+        them. `segments` gives the number of places to start from before each layer."""
         self.names, self.everything, self.notes = tuple(names), everything, notes
         self._sessions = sessions
-        self._assemble, self._open_whole = assemble, open_whole
+        self._assemble, self._segments, self._open_whole = assemble, segments, open_whole
 
     def prefixes(self, cache_bytes: int) -> PrefixCache | None:
         """A cache for candidates on some samples; None where all start at their inputs."""
@@ -63,8 +113,28 @@ class Candidates:
             ModelError, BackendError: the runtime does not take it.
         """
         if prefixes is not None and self._assemble is not None:
-            return prefixes.open(self._assemble(high), keep=keep)
+            return prefixes.open(self._assemble(high, ()), keep=keep)
         return self._open_whole(high)
+
+    def switched(
+        self, base: High, sets: Sequence[High], prefixes: PrefixCache | None
+    ) -> dict[High, SwitchedSession]:
+        """Of those candidates in `sets` that differ from `base` in one layer, sessions that several
+        of them share. Opening one takes as long as running a few samples."""
+        if prefixes is None or self._assemble is None:
+            return {}
+        segments = self._segments()
+        groups: dict[int, dict[High, str]] = {}
+        for high in sets:
+            other = sorted(high ^ base)
+            if len(other) == 1 and other[0] in segments:
+                groups.setdefault(segments[other[0]], {})[high] = other[0]
+        found: dict[High, SwitchedSession] = {}
+        for group in groups.values():
+            if len(group) > 1:
+                assemble = partial(self._assemble, base, tuple(group.values()))
+                found |= dict.fromkeys(group, SwitchedSession(assemble, prefixes, group))
+        return found
 
 
 def candidates_of(context: Context, pair: ModelPair) -> Candidates | None:
@@ -88,15 +158,24 @@ def _of_plan(context: Context, bound: BoundPlan, names: Sequence[str]) -> Candid
         plan = replace(bound.plan, layers={**bound.plan.layers, **pins})
         return replace(bound, plan=plan, precisions={**bound.precisions, **pins})
 
-    def assemble(high: High) -> Assembled:
-        return assembler.assemble(pinned(high).precisions, kernels=False)
+    def assemble(high: High, either: Sequence[str]) -> Assembled:
+        planned = bound.precisions
+        others = {n: planned[n] if n in high else Precision.FP32 for n in either}
+        return assembler.assemble(pinned(high).precisions, kernels=False, others=others)
 
     def whole(high: High) -> Session:
         return context.simulation.open(lower(pinned(high)).graph.proto, ())
 
     sessions = PartSessions(assembler.constants, context.parallel.threads)
     takes = assembler.takes(bound.precisions)
-    return Candidates(names, frozenset(names), sessions, assemble if takes else None, whole)
+    return Candidates(
+        names=names,
+        everything=frozenset(names),
+        sessions=sessions,
+        assemble=assemble if takes else None,
+        segments=lambda: assembler.segments,
+        open_whole=whole,
+    )
 
 
 def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
@@ -127,6 +206,7 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
         everything=everything,
         sessions=sessions,
         assemble=None if half else assembler.assemble,
+        segments=lambda: assembler.segments,
         open_whole=whole,
         notes=_changed_note(model.changed),
     )

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import onnx
+from onnx import TensorProto, helper
 
 from qdebug.model.graph import Node
+from qdebug.model.layers import Layer
 from qdebug.plan.lower import int8_layer
 from qdebug.plan.plan import BoundPlan
 from qdebug.plan.rewrite.edit import make_node
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands
 from qdebug.run.fp16_emulation.rounding import mentions_fp16
 from qdebug.run.ort_fast.conv import conv_to_codes, conv_to_float
-from qdebug.run.ort_fast.cut_points import CutPoint, Emitted, cut_points_of, inputs_for, places_of
+from qdebug.run.ort_fast.cut_points import (
+    CutPoint,
+    Emitted,
+    cut_points_of,
+    inputs_for,
+    places_of,
+    segments_of,
+)
 from qdebug.run.ort_fast.literal import SOURCES, Literal
 from qdebug.run.ort_fast.matmul import KernelPart, matmul_part
 from qdebug.run.ort_fast.parts import CONTRIB, Form, Formed, Part, Workshop, encode
@@ -36,13 +45,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Assembled:
-    """A candidate; `cuts` is where it may be cut, in order."""
+    """A candidate; `cuts` is where it may be cut, in order. `switches` are Boolean inputs by
+    layer: one that is true takes the layer in its other precision."""
 
     cuts: tuple[CutPoint, ...]
     _shop: Workshop
     _parts: tuple[Part, ...]
     _outputs: tuple[str, ...]
     """Outputs that are constants."""
+    switches: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model(self) -> bytes:
@@ -56,7 +67,7 @@ class Assembled:
         fed = {} if start is None else self.crossing(start)
         given = {name for cut in stored for name in self.crossing(cut)} - fed.keys()
         more = encode(
-            input=inputs_for(shop.graph, fed),
+            input=[*inputs_for(shop.graph, fed), *map(_switch_input, self.switches.values())],
             output=[onnx.ValueInfoProto(name=name) for name in sorted(given)],
         )
         used = dict.fromkeys(self._outputs)
@@ -68,6 +79,14 @@ class Assembled:
     def crossing(self, cut: CutPoint) -> dict[str, Formed]:
         """The tensors that cross `cut`, by their names in the candidate."""
         return {self._shop.name(*formed): formed for formed in cut.needs}
+
+
+def _name_of(layer: Layer | None) -> str | None:
+    return layer.name if layer else None
+
+
+def _switch_input(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.BOOL, [])
 
 
 class Assembler:
@@ -115,10 +134,22 @@ class Assembler:
         known = all(name in self.literal.items for name in int8)
         return known and not mixed and not self._mentions_fp16
 
-    def assemble(self, precisions: Mapping[str, Precision], *, kernels: bool) -> Assembled:
-        """The model in `precisions`, by layer: on INT8 kernels, or literally as `lower` has it."""
+    @cached_property
+    def segments(self) -> Mapping[str, int]:
+        """How many places lie before each layer."""
+        return segments_of(self.places, [_name_of(self.of_node.get(n.name)) for n in self.nodes])
+
+    def assemble(
+        self,
+        precisions: Mapping[str, Precision],
+        *,
+        kernels: bool,
+        others: Mapping[str, Precision] | None = None,
+    ) -> Assembled:
+        """The model in `precisions`, by layer: on INT8 kernels, or literally as `lower` has it.
+        With `others`, literally, the layers in it have a switch to their other precision."""
         with self._lock:
-            return _Assembly(self, precisions, kernels).finish()
+            return _Assembly(self, precisions, kernels, others or {}).finish()
 
     def once(self, key: object, make: Callable[[], _Made]) -> _Made:
         """What `make` gives, called once for each `key`."""
@@ -132,8 +163,14 @@ class _Assembly:
     """A candidate under construction."""
 
     def __init__(
-        self, assembler: Assembler, precisions: Mapping[str, Precision], kernels: bool
+        self,
+        assembler: Assembler,
+        precisions: Mapping[str, Precision],
+        kernels: bool,
+        others: Mapping[str, Precision],
     ) -> None:
+        assert not (kernels and others)
+        self.others = others
         self.assembler = assembler
         self.graph = assembler.graph
         self.precisions = precisions
@@ -167,29 +204,52 @@ class _Assembly:
         for name in self.constants:
             shop.declaration(name)  # here, where no other thread does
         cuts = cut_points_of(self.graph, self.emitted, marks, to_the_bit=self.kernels)
-        return Assembled(cuts, shop, parts, tuple(constant_outputs))
+        switches = {name: shop.switch(name) for name in self.others}
+        return Assembled(cuts, shop, parts, tuple(constant_outputs), switches)
 
     def _part(self, node: Node) -> tuple[Part, frozenset[str]]:
         """The part for `node`, and the nodes that it covers."""
         literal, once = self.assembler.literal, self.assembler.once
         layer = self.of_node.get(node.name)
         precision = self.precisions[layer.name] if layer else Precision.FP32
-        if precision is Precision.FP16:
-            half = once((node.name, precision), lambda: literal.half(node))
-            if half is not None:
-                return half, frozenset()
+        if layer is not None and layer.name in self.others:
+            other = self.others[layer.name]
+            key = (node.name, precision, other)
+            return once(key, lambda: self._choice(node, layer, precision, other)), frozenset()
         if precision is Precision.INT8 and layer is not None:
             item = literal.items[layer.name]
             if self.kernels and node.name == layer.name:
                 kernel = self._kernel(item)
                 if kernel is not None:
                     return kernel.part, kernel.nodes
-            part = once((node.name, precision), lambda: literal.int8(node, item))
-            return part, frozenset()
         pool = self.assembler.pools.get(node.name)
-        if pool is not None and self.forms[node.inputs[0]] == {Form.U8_LAST}:
+        is_plain = precision is Precision.FP32
+        if is_plain and pool is not None and self.forms[node.inputs[0]] == {Form.U8_LAST}:
             return pool, frozenset()
-        return once((node.name, Precision.FP32), lambda: literal.plain(node)), frozenset()
+        return self._literal(node, layer, precision), frozenset()
+
+    def _literal(self, node: Node, layer: Layer | None, precision: Precision) -> Part:
+        """The part for `node` as it is written down in that precision."""
+        literal, once = self.assembler.literal, self.assembler.once
+        if precision is Precision.FP16:
+            half = once((node.name, precision), lambda: literal.half(node))
+            if half is not None:
+                return half
+        if precision is Precision.INT8 and layer is not None:
+            item = literal.items[layer.name]
+            return once((node.name, precision), lambda: literal.int8(node, item))
+        return once((node.name, Precision.FP32), lambda: literal.plain(node))
+
+    def _choice(self, node: Node, layer: Layer, precision: Precision, other: Precision) -> Part:
+        """The part for `node` with a switch to another precision, if that makes a difference."""
+        literal, shop = self.assembler.literal, self.assembler.shop
+        one, two = ([self._literal(node, layer, p)] for p in (precision, other))
+        if one == two:
+            return one[0]
+        if one[0].gives != two[0].gives:  # one of them in FP16: both in FP32
+            for parts in (one, two):
+                parts += [literal.as_plain(parts[0])]
+        return shop.choice(shop.switch(layer.name), one, two)
 
     def _kernel(self, item: Int8Layer) -> KernelPart | None:
         literal, once, name = self.assembler.literal, self.assembler.once, item.layer.name

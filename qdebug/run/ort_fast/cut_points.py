@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -77,6 +78,16 @@ def places_of(layers: Layers, nodes: Sequence[Node]) -> tuple[int, ...]:
         if near:
             found.add(min(near, key=lambda i, sizes=sizes: sizes[i]))  # type: ignore[misc]
     return tuple(sorted(found))
+
+
+def segments_of(places: Sequence[int], owners: Iterable[str | None]) -> dict[str, int]:
+    """How many places lie before the first node of each layer; `owners` are the layers' names, by
+    node."""
+    found: dict[str, int] = {}
+    for i, owner in enumerate(owners):
+        if owner is not None:
+            found.setdefault(owner, bisect_right(places, i))
+    return found
 
 
 def _crossing(layers: Layers, nodes: Sequence[Node]) -> dict[int, set[str]]:

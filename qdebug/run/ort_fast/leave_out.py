@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import onnx
@@ -12,7 +12,7 @@ from qdebug.model.graph import Node, reads_of
 from qdebug.model.layers import Layers
 from qdebug.plan.rewrite.unround import Unrounded
 from qdebug.run.ort_fast.assemble import Assembled
-from qdebug.run.ort_fast.cut_points import Emitted, cut_points_of, places_of
+from qdebug.run.ort_fast.cut_points import Emitted, cut_points_of, places_of, segments_of
 from qdebug.run.ort_fast.parts import Form, Part, Workshop
 from qdebug.types import Array
 
@@ -49,12 +49,18 @@ class LeaveOutAssembler:
         """The constants that sessions are handed, by name; grows as candidates are assembled."""
         return self._shop.arrays
 
-    def assemble(self, high: frozenset[str]) -> Assembled:
-        """The model in which the layers `high` compute without rounding; `REST` may be one."""
-        with self._lock:
-            return self._assemble(high)
+    @property
+    def segments(self) -> Mapping[str, int]:
+        """How many places lie before each layer."""
+        return segments_of(self._places, [self._model.owners.get(n.name) for n in self._nodes])
 
-    def _assemble(self, high: frozenset[str]) -> Assembled:
+    def assemble(self, high: frozenset[str], either: Sequence[str] = ()) -> Assembled:
+        """The model in which the layers `high` compute without rounding; `REST` may be one. The
+        layers `either` have a switch to the other way."""
+        with self._lock:
+            return self._assemble(high, either)
+
+    def _assemble(self, high: frozenset[str], either: Sequence[str]) -> Assembled:
         model, shop = self._model, self._shop
         emitted: list[Emitted] = []
         made: set[str] = set()
@@ -70,8 +76,7 @@ class LeaveOutAssembler:
         for i, node in enumerate(self._nodes):
             if i in places:
                 marks.append(len(emitted))
-            parts = self._plain if model.owners.get(node.name, REST) in high else self._rounded
-            emit(parts.get(node.name) or self._rounded[node.name])
+            emit(self._way(node, high, either))
         for output in model.graph.outputs:
             if output not in made and output in self._lazy:
                 emit(self._lazy[output])
@@ -80,7 +85,19 @@ class LeaveOutAssembler:
                 shop.declaration(name)  # here, where no other thread does
         constant = tuple(t for t in model.graph.outputs if t in model.graph.initializers)
         cuts = cut_points_of(model.graph, emitted, marks, to_the_bit=False)
-        return Assembled(cuts, shop, tuple(one.part for one in emitted), constant)
+        parts = tuple(one.part for one in emitted)
+        return Assembled(cuts, shop, parts, constant, {x: shop.switch(x) for x in either})
+
+    def _way(self, node: Node, high: frozenset[str], either: Sequence[str]) -> Part:
+        """`node` rounded or not, or with a switch between both."""
+        owner = self._model.owners.get(node.name, REST)
+        one = rounded = self._rounded[node.name]
+        plain = other = self._plain.get(node.name, rounded)
+        if owner in high:
+            one, other = plain, rounded
+        if owner in either and plain is not rounded:
+            return self._shop.choice(self._shop.switch(owner), [one], [other])
+        return one
 
     def _part(self, proto: onnx.NodeProto) -> Part:
         needs = [(t, Form.PLAIN) for t in reads_of(proto)]

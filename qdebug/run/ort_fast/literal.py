@@ -119,6 +119,15 @@ class Literal:
                 nodes = [make_node("Transpose", [start], end, perm=TO_FIRST)]
         return shop.part(nodes, [(tensor, source)], [(tensor, form)])
 
+    def as_plain(self, part: Part) -> Part:
+        """What makes FP32 of all that `part` gives."""
+        nodes = []
+        for tensor, form in part.gives:
+            start, end = self.shop.name(tensor, form), self.shop.name(tensor)
+            to_fp32 = make_node("Cast", [start], end, to=TensorProto.FLOAT)
+            nodes.append(to_fp32 if form is Form.HALF else make_node("Identity", [start], end))
+        return self.shop.part(nodes, part.gives, [(tensor, Form.PLAIN) for tensor, _ in part.gives])
+
     def _node(
         self,
         node: Node,

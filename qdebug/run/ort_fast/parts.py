@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.edit import all_names
+from qdebug.plan.rewrite.edit import all_names, make_node
 from qdebug.types import Array
 
 CONTRIB = "com.microsoft"
@@ -118,6 +118,38 @@ class Workshop:
             tuple(gives),
             tuple(t for t in read if t in self._declared or t in constants),
         )
+
+    def choice(self, switch: str, one: Sequence[Part], other: Sequence[Part]) -> Part:
+        """A part that computes `one`, or `other` where the Boolean input `switch` is true. Both
+        are parts in order, the last of which give the same; what they read exists outside."""
+        parts = [*one, *other]
+        made = {x for part in parts for x in part.gives}
+        gives = one[-1].gives
+        node = make_node("If", [switch], self.name(*gives[0]))
+        node.output[:] = [self.name(*x) for x in gives]
+        for attribute, branch in (("then_branch", other), ("else_branch", one)):
+            graph = self._branch(branch, node.output)
+            node.attribute.append(helper.make_attribute(attribute, graph))
+        return Part(
+            encode(node=[node]),
+            tuple(dict.fromkeys(x for part in parts for x in part.needs if x not in made)),
+            gives,
+            tuple(dict.fromkeys(name for part in parts for name in part.constants)),
+        )
+
+    def _branch(self, parts: Sequence[Part], outputs: Iterable[str]) -> onnx.GraphProto:
+        """`parts` as a graph, in which every tensor has a name of its own."""
+        nodes = [n for p in parts for n in onnx.ModelProto.FromString(p.fragment).graph.node]
+        names = {t: self.tensor_name(t) for node in nodes for t in node.output if t}
+        for node in nodes:
+            node.input[:] = [names.get(t, t) for t in node.input]
+            node.output[:] = [names.get(t, t) for t in node.output]
+        given = [onnx.ValueInfoProto(name=names[t]) for t in outputs]
+        return helper.make_graph(nodes, self.tensor_name("branch"), [], given)
+
+    def switch(self, layer: str) -> str:
+        """The name of the input that switches `layer`."""
+        return f"{layer}{self._mark}switch"
 
     def _declare(self, name: str, values: Array) -> None:
         if values.nbytes <= _INLINE_BYTES:
