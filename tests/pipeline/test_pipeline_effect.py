@@ -6,16 +6,21 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import qdebug
-from qdebug.errors import BackendError
+from qdebug.errors import BackendError, ModelError
 from qdebug.measure.effect import EffectMode
 from qdebug.pipeline import effect
+from qdebug.pipeline.leave_out import Candidates
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import read_plan
+from qdebug.run.ort_fast.assemble import Assembled
+from qdebug.run.ort_fast.session import PartSessions
+from qdebug.run.simulation import SimulationSession
 from qdebug.types import Precision
 
 DATA = Path(__file__).parents[2] / "calib_data"
@@ -133,6 +138,71 @@ def test_a_candidate_that_cannot_be_run_has_no_gain(monkeypatch: pytest.MonkeyPa
     gains = {x.name: x.effect.gain for x in result.layers if x.effect}
     assert [n for n, gain in gains.items() if gain is None] == [name]
     assert result.effect is not None and result.effect.layers == result.effect.of_layers - 1
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_candidates_share_sessions_and_give_what_they_give_alone(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session for each place to start from and phase, not for each candidate."""
+    opened: list[int] = []
+    measure = PartSessions.open_part
+
+    def counted(sessions: PartSessions, candidate: Assembled, *rest: Any) -> SimulationSession:
+        opened.append(len(candidate.switches))
+        return measure(sessions, candidate, *rest)
+
+    def effects() -> tuple[dict[str, tuple[float, float]], float]:
+        how = {"calib_data": None, "weights": None} if precision == "fp16" else {}
+        result = compared(effect="exact", precision=precision, **how)
+        found = {x.name: x.effect for x in result.layers if x.effect}
+        assert result.effect is not None
+        return {n: (e.gain or 0.0, e.alone or 0.0) for n, e in found.items()}, result.effect.noise
+
+    monkeypatch.setattr(PartSessions, "open_part", counted)
+    (shared, noise), few = effects(), opened.copy()
+    monkeypatch.setattr(Candidates, "switched", lambda *_: {})
+    opened.clear()
+    single, _ = effects()
+    assert len(opened) == 2 * len(single) + 2 and not any(opened)
+    assert len(few) < 0.7 * len(opened) and max(few) > 1
+    for name, figures in single.items():
+        assert shared[name] == pytest.approx(figures, abs=0.01 * noise)
+
+
+def test_a_session_that_cannot_be_shared_is_opened_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measure = PartSessions.open_part
+
+    def picky(sessions: PartSessions, candidate: Assembled, *rest: Any) -> SimulationSession:
+        if candidate.switches:
+            raise ModelError("no switches", code="QD-MODEL-REFUSED")
+        return measure(sessions, candidate, *rest)
+
+    monkeypatch.setattr(PartSessions, "open_part", picky)
+    result = compared()
+    assert result.effect is not None and result.effect.layers == result.effect.of_layers == 14
+
+
+@pytest.mark.parametrize(
+    ("layers", "precise"), [(50, (4, 37)), (110, (2, 35)), (188, (2, 23)), (300, (2, 8))]
+)
+def test_opening_sessions_is_work_too(
+    layers: int, precise: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small layers, as in scripts/bench/bench_effect_cost.py: 7e6 MACs each."""
+    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: layers * 7e6)
+    amounts = effect._amounts(
+        None,
+        SimpleNamespace(count=8),
+        layers,
+        EffectMode.FAST,  # type: ignore[arg-type]
+    )
+    assert amounts.left_out == 8
+    assert (amounts.alone, amounts.leaders) == precise
+    work = 0.5 * layers * amounts.alone + 0.8 * amounts.leaders * 8
+    assert work + layers * 7e8 / (layers * 7e6) <= 480
 
 
 @pytest.mark.parametrize(("layers", "samples"), [(50, 16), (100, 500), (300, 8), (300, 40)])

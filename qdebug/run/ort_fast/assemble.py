@@ -243,13 +243,14 @@ class _Assembly:
     def _choice(self, node: Node, layer: Layer, precision: Precision, other: Precision) -> Part:
         """The part for `node` with a switch to another precision, if that makes a difference."""
         literal, shop = self.assembler.literal, self.assembler.shop
-        one, two = ([self._literal(node, layer, p)] for p in (precision, other))
+        one, two = (self._literal(node, layer, p) for p in (precision, other))
         if one == two:
-            return one[0]
-        if one[0].gives != two[0].gives:  # one of them in FP16: both in FP32
-            for parts in (one, two):
-                parts += [literal.as_plain(parts[0])]
-        return shop.choice(shop.switch(layer.name), one, two)
+            return one
+        switch = shop.switch(layer.name)
+        if one.gives == two.gives:
+            return shop.choice(switch, [one], [two], one.gives)
+        plain = tuple((tensor, Form.PLAIN) for tensor, _ in one.gives)
+        return shop.choice(switch, literal.plainly(one), literal.plainly(two), plain)
 
     def _kernel(self, item: Int8Layer) -> KernelPart | None:
         literal, once, name = self.assembler.literal, self.assembler.once, item.layer.name

@@ -96,7 +96,7 @@ class LeaveOutAssembler:
         if owner in high:
             one, other = plain, rounded
         if owner in either and plain is not rounded:
-            return self._shop.choice(self._shop.switch(owner), [one], [other])
+            return self._shop.choice(self._shop.switch(owner), [one], [other], one.gives)
         return one
 
     def _part(self, proto: onnx.NodeProto) -> Part:

@@ -119,14 +119,10 @@ class Literal:
                 nodes = [make_node("Transpose", [start], end, perm=TO_FIRST)]
         return shop.part(nodes, [(tensor, source)], [(tensor, form)])
 
-    def as_plain(self, part: Part) -> Part:
-        """What makes FP32 of all that `part` gives."""
-        nodes = []
-        for tensor, form in part.gives:
-            start, end = self.shop.name(tensor, form), self.shop.name(tensor)
-            to_fp32 = make_node("Cast", [start], end, to=TensorProto.FLOAT)
-            nodes.append(to_fp32 if form is Form.HALF else make_node("Identity", [start], end))
-        return self.shop.part(nodes, part.gives, [(tensor, Form.PLAIN) for tensor, _ in part.gives])
+    def plainly(self, part: Part) -> list[Part]:
+        """`part`, and what makes the form of the model from all that it gives."""
+        others = [(tensor, form) for tensor, form in part.gives if form is not Form.PLAIN]
+        return [part, *(self.convert(tensor, form, Form.PLAIN) for tensor, form in others)]
 
     def _node(
         self,

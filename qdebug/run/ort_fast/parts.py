@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.edit import all_names, make_node
+from qdebug.plan.rewrite.edit import all_names, make_node, rename_reads
 from qdebug.types import Array
 
 CONTRIB = "com.microsoft"
@@ -119,12 +119,13 @@ class Workshop:
             tuple(t for t in read if t in self._declared or t in constants),
         )
 
-    def choice(self, switch: str, one: Sequence[Part], other: Sequence[Part]) -> Part:
+    def choice(
+        self, switch: str, one: Sequence[Part], other: Sequence[Part], gives: tuple[Formed, ...]
+    ) -> Part:
         """A part that computes `one`, or `other` where the Boolean input `switch` is true. Both
-        are parts in order, the last of which give the same; what they read exists outside."""
+        are parts in order, and make what is in `gives`; what they read exists outside."""
         parts = [*one, *other]
         made = {x for part in parts for x in part.gives}
-        gives = one[-1].gives
         node = make_node("If", [switch], self.name(*gives[0]))
         node.output[:] = [self.name(*x) for x in gives]
         for attribute, branch in (("then_branch", other), ("else_branch", one)):
@@ -142,7 +143,7 @@ class Workshop:
         nodes = [n for p in parts for n in onnx.ModelProto.FromString(p.fragment).graph.node]
         names = {t: self.tensor_name(t) for node in nodes for t in node.output if t}
         for node in nodes:
-            node.input[:] = [names.get(t, t) for t in node.input]
+            rename_reads(node, names)
             node.output[:] = [names.get(t, t) for t in node.output]
         given = [onnx.ValueInfoProto(name=names[t]) for t in outputs]
         return helper.make_graph(nodes, self.tensor_name("branch"), [], given)
