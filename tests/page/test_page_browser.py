@@ -378,3 +378,20 @@ def test_a_new_user_finds_the_culprits(chromium: Any, pages: Callable[[str], Pat
         assert all("depthwise" in name for name in names)
         page.wait_for_selector("#activations svg, #activations canvas")
         watched.quiet()
+
+
+def test_on_paper(chromium: Any, pages: Callable[[str], Path]) -> None:
+    """A table has all its rows, and every section its heading."""
+    with opened(chromium, pages("encoder"), width=900, height=700) as watched:
+        page = watched.page
+        page.locator("#layers .tabulator-row").first.wait_for()
+        layers = page.evaluate("document.getElementById('app').page.data.runs[0].result.layers")
+        page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("#layers .paper tbody tr").count() == len(layers) > 50
+        for name in ("Graph", "Layers"):
+            assert page.get_by_role("heading", name=name, exact=True).is_visible()
+        assert not page.get_by_label("Filter layers").is_visible()
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.locator("#layers .paper").count() == 0
+        watched.quiet()

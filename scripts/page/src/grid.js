@@ -86,10 +86,32 @@ export function grid(label, columns, rows, { choose, hover, sort, descending, is
       done(table);
     });
   }));
+  onPaper(host, columns, ready);
   host.ready = ready;
   host.mark = () => ready.then(markAll);
   host.show = (index) => ready.then((table) => table.scrollToRow(index, "center", false).then(() => markAll(table))).catch(() => {});
   return host;
+}
+
+/** Printed, a table has all its rows, filtered and sorted as they are: not only those in sight. */
+function onPaper(host, columns, ready) {
+  let whole = null;
+  addEventListener("beforeprint", () => {
+    if (!host.made || !host.isConnected) return;
+    const shown = columns.filter((c) => host.made.getColumn(c.field)?.isVisible());
+    const rows = host.made.getData("active").map((row) => shown.map((c) => worded(c, row[c.field], row)));
+    whole = plainTable(host.getAttribute("aria-label"), shown.map((c) => c.title), rows);
+    whole.classList.add("paper");
+    host.append(whole);
+  });
+  addEventListener("afterprint", () => whole?.remove());
+  ready.then((made) => (host.made = made));
+}
+
+/** The words of a cell. */
+function worded({ word, kind }, value, row) {
+  if (word) return word(value, row);
+  return kind === "text" ? (value ?? "") : number(value);
 }
 
 const never = () => false;
@@ -132,7 +154,7 @@ function column({ field, title, kind = "number", word, key, width, explain, hidd
     maxInitialWidth: isText ? 420 : 300,
     formatter: (cell) => {
       const value = cell.getValue();
-      const shown = word ? word(value, cell.getData()) : isText ? (value ?? "") : number(value);
+      const shown = worded({ word, kind }, value, cell.getData());
       if (shown instanceof Node) return shown;
       if (!choose) return named(shown);
       const open = (event) => {
