@@ -66,7 +66,8 @@ class Kernel:
         name: as the runtime names it.
         role: matrix, other, reformat or control (engine_info.layers.Role).
         precision: it computes in; "" where that is not known.
-        nodes: those that it computes, as positions in Network.nodes.
+        nodes: those that it computes, as positions in Network.nodes; of one that only moves or
+            converts data, those that it does it for.
         ms: of one execution; null where it was not measured.
         detail: tactic, formats and shapes, for people.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ def kernels_of(description: Description, result: Json) -> tuple[Kernel, ...]:
     ops = {node.name: node.op for node in description.nodes}
     kernels = []
     for found in _engine_layers(result):
-        nodes = found.nodes if places.keys() & found.nodes else (found.name,)
+        nodes = found.nodes if places.keys() & found.nodes else (found.name, *_served(found.name))
         kernels.append(
             Kernel(
                 name=found.name,
@@ -88,6 +89,14 @@ def kernels_of(description: Description, result: Json) -> tuple[Kernel, ...]:
             )
         )
     return tuple(kernels)
+
+
+def _served(name: str) -> tuple[str, ...]:
+    """The nodes that TensorRT moves or converts data for, by the name it gives that."""
+    found = re.match(
+        r"Reformatting CopyNode for (?:In|Out)put Tensor \d+ (?:to|from|of) (.+)", name
+    )
+    return tuple(found[1].split(" + ")) if found else ()
 
 
 @dataclass(frozen=True)

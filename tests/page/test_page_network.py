@@ -94,11 +94,12 @@ def test_kernels_that_were_timed(description: Description) -> None:
         "onnx_nodes": ["relu", "conv", "gone"],
         "precision": "int8",
     }
-    copy = {"name": "Reformatting CopyNode for x", "ms": 0.1, "onnx_nodes": [], "precision": None}
+    name = "Reformatting CopyNode for Input Tensor 0 to conv + relu"
+    copy = {"name": name, "ms": 0.1, "onnx_nodes": [], "precision": None}
     result: dict[str, Any] = {"schema": "qdebug.compare/1"}
     result["engine"] = {"execution": {"kernels": [copy, row]}, "audit": None}
     first, second = kernels_of(description, result)
-    assert (first.role, first.nodes, first.precision) == ("reformat", (), "")
+    assert (first.role, first.nodes, first.precision) == ("reformat", (0, 1), "")
     assert (second.role, second.nodes, second.ms) == ("matrix", (1, 0), 0.5)
     assert kernels_of(description, {"schema": "qdebug.compare/1", "engine": None}) == ()
 

@@ -201,3 +201,29 @@ def test_what_is_not_a_number_is_said(chromium: Any, tmp_path: Path) -> None:
         missing_part = watched.page.locator("#activations .lacking").inner_text()
         assert "output=" in missing_part  # what keeps them
         watched.quiet()
+
+
+def test_where_data_is_converted(chromium: Any, tmp_path: Path) -> None:
+    """A reformat is marked at the node that it is for, and is no frame of its own."""
+    name = "/stem/conv/Conv"
+    half = {"Name": "a", "Dimensions": [1, 1, 8, 8], "Format/Datatype": "Row major linear FP16"}
+    full = {**half, "Name": "input", "Format/Datatype": "Row major linear FP32"}
+    copy = f"Reformatting CopyNode for Input Tensor 0 to {name} + /stem/act/Clip"
+    layers = [
+        {"Name": copy, "LayerType": "Reformat", "Inputs": [full], "Outputs": [half]},
+        {
+            "Name": f"{name} + /stem/act/Clip",
+            "LayerType": "CaskConvolution",
+            "Inputs": [half],
+            "Outputs": [{**half, "Name": "b"}],
+        },
+    ]
+    (tmp_path / "layers.json").write_text(json.dumps({"Layers": layers, "Bindings": ["input"]}))
+    page = tmp_path / "page.html"
+    qdebug.inspect(tmp_path / "layers.json", model=MODEL, html=page)
+    with opened(chromium, page) as watched:
+        scene = "document.getElementById('graph').view.scene"
+        marked = f"{scene}.boxes.filter(b => b.reformats).map(b => b.item.node)"
+        assert watched.page.evaluate(marked) == [0]
+        assert watched.page.evaluate(f"{scene}.hulls.length") == 1
+        watched.quiet()

@@ -99,7 +99,11 @@ function columnChoice(columns, ready) {
     box.addEventListener("change", async () => (await ready())[box.checked ? "showColumn" : "hideColumn"](field));
     return h("label", {}, box, " ", title);
   });
-  return h("details", { class: "columns" }, h("summary", {}, "Columns"), h("div", {}, ...boxes));
+  const menu = h("details", { class: "columns" }, h("summary", {}, "Columns"), h("div", {}, ...boxes));
+  const close = () => (menu.open = false);
+  menu.addEventListener("keydown", ({ key }) => key === "Escape" && close());
+  addEventListener("pointerdown", ({ target }) => menu.contains(target) || close());
+  return menu;
 }
 
 /** The rows that are shown, sorted as they are, with all columns. */

@@ -203,7 +203,7 @@ function legendOf({ figure, hulls }, views, runs) {
   for (const [k, run] of runs.entries()) {
     const reformats = run.kernels.filter(({ role }) => role === "reformat").length;
     const where = runs.length > 1 ? `${"AB"[k] ?? k + 1}: ` : "";
-    if (reformats) items.push(h("li", {}, `${where}${counted(reformats, "kernel")} only to move or convert data`));
+    if (reformats) items.push(h("li", {}, `${where}⇄ ${counted(reformats, "kernel")} only to move or convert data`));
   }
   return [...title, ...items];
 }

@@ -175,7 +175,23 @@ function closed(context, box, view, marks, theme) {
   context.strokeStyle = marked ? theme.accent : box.kept ? theme.fg : theme.edge;
   context.stroke();
   if (view.k * 13 >= READABLE) label(context, box, box.colour ? inkOn(box.colour) : theme.fg);
+  if (box.reformats) reformats(context, box, theme);
   context.globalAlpha = 1;
+}
+
+/** A tag at the corner of what data is moved or converted for. */
+function reformats(context, { x, y, reformats: count }, theme) {
+  const text = count > 1 ? `⇄${count}` : "⇄";
+  rounded(context, { x: x - 10, y: y - 9, w: 12 + 8 * text.length, h: 17 }, 5);
+  context.fillStyle = theme.card;
+  context.fill();
+  context.lineWidth = 1;
+  context.strokeStyle = theme.fg;
+  context.stroke();
+  context.fillStyle = theme.fg;
+  context.textAlign = "left";
+  context.font = `12px ${FONT}`;
+  context.fillText(text, x - 5, y + 4);
 }
 
 function label(context, box, ink) {

@@ -24,6 +24,7 @@ export function sceneOf(run, runs, layout, tree, open, figure, pinned) {
     const value = figure && !box.open ? together(box.item, nodes, values, figure) : null;
     return {
       ...box,
+      reformats: box.open ? 0 : reformatsOf(run, box.item),
       kept: box.item.kind === "node" && (pinned?.has(layerName(nodes[box.item.node])) ?? false),
       colour: value === null ? null : figure.colour(value, extent),
       word: value === null || figure.kind === "category" ? "" : figure.word(value),
@@ -32,7 +33,7 @@ export function sceneOf(run, runs, layout, tree, open, figure, pinned) {
   return {
     boxes,
     edges: layout.edges.map((edge) => ({ ...edge, ...around(edge.points), change: changeOf(run, edge, pinned) })),
-    hulls: run.kernels.map((kernel) => hullOf(kernel, layout, tree, open)).filter(Boolean),
+    hulls: run.kernels.filter(({ role }) => role !== "reformat").map((kernel) => hullOf(kernel, layout, tree, open)).filter(Boolean),
     extent,
     found: [...new Set(all.filter((v) => v !== null))].sort(),
   };
@@ -40,6 +41,19 @@ export function sceneOf(run, runs, layout, tree, open, figure, pinned) {
 
 function valueOf(run, node, figure, pinned) {
   return figure.name === "planned" ? planned(run, node, pinned) : figure.of(run, node);
+}
+
+const reformatted = new WeakMap();
+
+/** How many kernels only move or convert data for a node, or for the nodes of a block. */
+function reformatsOf(run, item) {
+  if (!reformatted.has(run)) {
+    const first = run.kernels.filter(({ role, nodes }) => role === "reformat" && nodes.length).map(({ nodes }) => nodes[0]);
+    reformatted.set(run, first);
+  }
+  const counts = (node) => reformatted.get(run).filter((k) => k === node).length;
+  if (item.kind === "node") return counts(item.node);
+  return item.kind === "group" ? item.nodes.reduce((sum, node) => sum + counts(node), 0) : 0;
 }
 
 /** The layer that a node belongs to, whether the result has it or not. */
