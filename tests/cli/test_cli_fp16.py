@@ -51,8 +51,8 @@ def test_sums_in_fp16_are_simulated_and_named(desk: Any, long_sums: list[str]) -
 
 
 def test_what_was_simulated_is_said(desk: Any, long_sums: list[str]) -> None:
-    assert "sums in FP16" in desk.run("compare", *long_sums).out
-    exact = desk.run("compare", *long_sums, "--fp16-kernels", "exact").out
+    assert "sums in FP16" in desk.run("compare", *long_sums, "-v").out
+    exact = desk.run("compare", *long_sums, "--fp16-kernels", "exact", "-v").out
     assert "simulated with exact sums" in exact and "fp16-sums" not in exact
     desk.refused(
         "compare",
