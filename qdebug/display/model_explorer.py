@@ -30,7 +30,7 @@ def render(run: ExportedRun) -> dict[str, bytes]:
     }
     files = {}
     for name, (value, gradient) in figures.items():
-        results = _results(run, lambda layer, of=value: _finite(of(layer)))  # type: ignore[misc]
+        results = _results(run, _finite_of(value))
         if results:
             stops = [{"stop": stop, "bgColor": colour} for stop, colour in gradient]
             files[name] = {"results": results, "gradient": stops}
@@ -51,6 +51,12 @@ def render(run: ExportedRun) -> dict[str, bytes]:
 
 def _finite(value: float | None) -> dict[str, Any] | None:
     return {"value": value} if value is not None and math.isfinite(value) else None
+
+
+def _finite_of(
+    of: Callable[[LayerResult], float | None],
+) -> Callable[[LayerResult], Mapping[str, Any] | None]:
+    return lambda layer: _finite(of(layer))
 
 
 def _results(

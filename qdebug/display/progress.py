@@ -26,7 +26,7 @@ from rich.text import Text
 from qdebug.types import Progress
 
 _LOG = logging.getLogger(__name__)
-_LABELS = {
+LABELS = {
     "build": "Building",
     "calibrate": "Calibrating",
     "compare": "Comparing",
@@ -38,6 +38,7 @@ _LABELS = {
     "search": "Searching",
     "sweep": "Combinations",
 }
+"""What is said of each stage."""
 _SAMPLES = ("calibrate", "compare", "engine", "evaluate", "reference")
 """Stages that count samples."""
 _LOG_EVERY_S = 10.0
@@ -103,7 +104,7 @@ class ProgressBars:
             # Its clock, too: else a second run of few steps has the rate of a moment.
             self._bars.reset(self._tasks[step.stage], total=step.total or None)
         self._last[step.stage] = step
-        label = _LABELS.get(step.stage, step.stage)
+        label = LABELS.get(step.stage, step.stage)
         self._bars.update(
             self._tasks[step.stage],
             completed=step.done,
@@ -118,7 +119,7 @@ class ProgressBars:
         if recent and step.done != step.total:
             return
         self._logged[step.stage] = now
-        label = _LABELS.get(step.stage, step.stage)
+        label = LABELS.get(step.stage, step.stage)
         of = f" of {step.total}" if step.total else ""
         _LOG.info("%s: %d%s%s", label, step.done, of, f", {step.note}" if step.note else "")
 

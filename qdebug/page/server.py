@@ -10,7 +10,6 @@ import contextlib
 import json
 import secrets
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -106,20 +105,6 @@ class PageServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-@contextlib.contextmanager
-def serving(source: Source, port: int) -> Iterator[PageServer]:
-    """A server for as long as the block runs.
-
-    Raises:
-        UsageError: the port is in use, or not to be had.
-    """
-    server = PageServer(source, port)
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 class _Handler(BaseHTTPRequestHandler):

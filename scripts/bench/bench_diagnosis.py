@@ -14,7 +14,6 @@ About ten minutes. `tests/helpers/planted_faults.py` has the faults.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter, defaultdict
@@ -23,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common import DATA
+from common import DATA, planted_parser
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"))
 import planted_faults as planted
@@ -160,17 +159,9 @@ def confusion(outcomes: Sequence[Outcome]) -> None:
 
 def main() -> None:
     """Run, and print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--zoo", type=Path, help="folder that digit_zoo.py wrote")
-    assets = DATA.parents[1] / "shared" / "assets"
-    parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
-    parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
-    parser.add_argument("--samples", type=int, default=64, help="default: 64")
+    parser = planted_parser(__doc__)
     modes = ("fast", "exact", "none")
     parser.add_argument("--effect", choices=modes, default="fast", help="none: by local error")
-    parser.add_argument("--jobs", type=int, default=1, help="networks at a time; default: 1")
     parser.add_argument("--development", action="store_true", help="leave held-out cases alone")
     parser.add_argument("--json", type=Path, help="every development case, for work on causes")
     arguments = parser.parse_args()

@@ -13,7 +13,6 @@ Five to ten minutes.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_diagnosis import LEAST_COST_DB, compared, networks, planted, share
-from common import DATA
+from common import planted_parser
 
 from qdebug.measure.parts import ErrorParts
 from qdebug.measure.result import CompareResult
@@ -112,16 +111,7 @@ def examined(
 
 def main() -> None:
     """Run, and print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--zoo", type=Path, help="folder that digit_zoo.py wrote")
-    assets = DATA.parents[1] / "shared" / "assets"
-    parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
-    parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
-    parser.add_argument("--samples", type=int, default=64, help="default: 64")
-    parser.add_argument("--jobs", type=int, default=1, help="networks at a time; default: 1")
-    arguments = parser.parse_args()
+    arguments = planted_parser(__doc__).parse_args()
     found = networks(arguments.zoo, arguments.assets)
     names = [name for name in found if name in (arguments.nets or found)]
     with ProcessPoolExecutor(arguments.jobs) as pool:

@@ -28,6 +28,16 @@ def parser_of(doc: str | None, **defaults: int) -> argparse.ArgumentParser:
     return parser
 
 
+def planted_parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser of the benchmarks that plant faults into the networks of `planted_faults`."""
+    parser = parser_of(doc, samples=64, jobs=1)
+    parser.add_argument("--zoo", type=Path, help="folder that digit_zoo.py wrote")
+    assets = DATA.parents[1] / "shared" / "assets"
+    parser.add_argument("--assets", type=Path, default=assets, help="folder of the face detector")
+    parser.add_argument("--nets", nargs="+", metavar="NET", help="only these")
+    return parser
+
+
 def add_networks(parser: argparse.ArgumentParser, default: Sequence[str] = tuple(NETS)) -> None:
     """`--nets` and `--inputs`."""
     parser.add_argument(

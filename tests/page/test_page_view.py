@@ -112,6 +112,7 @@ def test_a_replaced_file_is_shown_anew(run: Path, tmp_path: Path) -> None:
             " return row && row.innerText !== before; }",
             arg=before,
         )
+        assert watched.page.locator("#layers .tabulator-row").first.inner_text() != before
         watched.quiet()
 
 

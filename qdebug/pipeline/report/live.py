@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qdebug import __version__
 from qdebug.config.inspect import InspectSettings
+from qdebug.display.progress import LABELS
 from qdebug.errors import StoreError
 from qdebug.inmemory import InMemory
 from qdebug.page.data import PageData, RunData, TensorDetails
@@ -56,7 +57,7 @@ class LivePage:
     def show_progress(self, progress: Progress) -> None:
         """A progress callback: what the page says while a run is written."""
         done = f"{progress.done} of {progress.total}" if progress.total else f"{progress.done}"
-        self._progress = f"{progress.stage}: {done}"
+        self._progress = f"{LABELS.get(progress.stage, progress.stage)}: {done}"
 
     def html(self) -> str:
         """See page.server.Source.

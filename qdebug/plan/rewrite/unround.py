@@ -123,8 +123,8 @@ def _constant_of(graph: Graph, node: Node) -> TensorProto | None:
     """What a DequantizeLinear makes of constant integers; None for another node."""
     if node.op_type != "DequantizeLinear" or node.outputs[0] in graph.outputs:
         return None
-    operands = [graph.constant(t) for t in node.inputs if t]
-    if any(value is None for value in operands) or operands[0].dtype.kind not in "iu":  # type: ignore[union-attr]
+    codes, *others = [graph.constant(t) for t in node.inputs if t]
+    if codes is None or codes.dtype.kind not in "iu" or any(value is None for value in others):
         return None
     with np.errstate(over="ignore"):
         return numpy_helper.from_array(dequantized(graph, node), node.outputs[0])
