@@ -24,8 +24,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("outputfiles",),
     ("results",), ("yamlfile",), ("userfile",), ("model",), ("calibrators",), ("plan",),
-    ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("display",), ("page",),
-    ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
+    ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("remedies",), ("display",),
+    ("page",), ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip
 RANK = {name: i for i, names in enumerate(STAGES) for name in names}
 ONLY_IN = {

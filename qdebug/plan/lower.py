@@ -12,7 +12,7 @@ from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import PlanError
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
-from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan
+from qdebug.plan.plan import BoundPlan, Correction, Granularity, PrecisionPlan
 from qdebug.plan.quantize import FloatArray, half_scale, scale_of
 from qdebug.plan.rewrite.fp16 import convert_to_fp16
 from qdebug.plan.rewrite.qdq import Int8Layer, WeightQuantization, insert_qdq, weight_axis
@@ -92,7 +92,8 @@ def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
         PlanError: a range is missing or not valid.
     """
     activations = {t: _activation_scale(bound, layer, t) for t in layer.quantized_inputs}
-    return Int8Layer(layer, activations, _weight_quantization(bound, layer))
+    correction = bound.corrections.get(layer.name, Correction())
+    return Int8Layer(layer, activations, _weight_quantization(bound, layer), correction.bias)
 
 
 def check_ranges(bound: BoundPlan) -> None:
@@ -133,6 +134,7 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
     graph = bound.layers.graph
     axis = weight_axis(graph.by_name[layer.name], graph, layer.weight)
     entry = bound.plan.tensors.get(layer.weight)
+    corrected = bound.corrections.get(layer.name, Correction()).weight
     if entry is not None:
         amax = np.asarray(entry.amax, np.float64)
         channels = graph.initializers[layer.weight].dims[axis] if axis is not None else 0
@@ -146,11 +148,11 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
         axis = axis if amax.ndim else None
     else:
         axis = axis if bound.plan.weights is Granularity.PER_CHANNEL else None
-        values = graph.constant(layer.weight)
+        values = graph.constant(layer.weight) if corrected is None else corrected
         assert values is not None  # a layer's weight is an initializer by construction
         amax = weight_amax(values.astype(np.float32), axis)
     scale = _rounded(bound, scale_of(amax, f"weight '{layer.weight}'"))
-    return WeightQuantization(scale, axis)
+    return WeightQuantization(scale, axis, corrected)
 
 
 def _rounded(bound: BoundPlan, scale: FloatArray) -> FloatArray:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
+
 from qdebug.errors import PlanError
 from qdebug.model.layers import Layer, Layers
 from qdebug.model.prepare import Model
@@ -62,6 +65,20 @@ class PrecisionPlan:
 
 
 @dataclass(frozen=True)
+class Correction:
+    """What a layer computes with in INT8 in place of its own constants, to make up for errors of
+    quantization. In any other precision it computes with its own.
+
+    Attributes:
+        weight: what is quantized in place of the weight, float32 of its shape; None for its own.
+        bias: what is added to the anchor's output, float32 [output channels]; None for nothing.
+    """
+
+    weight: npt.NDArray[np.float32] | None = None
+    bias: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
 class BoundPlan:
     """A plan that was checked against a model.
 
@@ -69,12 +86,15 @@ class BoundPlan:
         plan: the plan.
         precisions: the precision of every layer of the model, by layer name.
         calibrated: tensors whose range was found on this model just now, and not read from a file.
+        corrections: by layer name, those of layers in INT8. The weight of such a layer has no other
+            reader.
     """
 
     plan: PrecisionPlan
     layers: Layers
     precisions: Mapping[str, Precision]
     calibrated: frozenset[str] = frozenset()
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
 
     def layers_in(self, precision: Precision) -> list[Layer]:
         """Layers that run in `precision`, in execution order."""

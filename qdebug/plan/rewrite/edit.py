@@ -81,6 +81,10 @@ class Editor(NodeBuilder):
         name = free_name(name or output, self._node_names)
         return super().add(op_type, *inputs, output=output, name=name, **attributes)
 
+    def node_name(self, wanted: str) -> str:
+        """A new name for a node."""
+        return free_name(wanted, self._node_names)
+
     def initializer(self, values: Array, wanted: str) -> str:
         """A constant, as an initializer."""
         name = self.tensor_name(wanted)

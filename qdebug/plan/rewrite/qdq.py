@@ -17,24 +17,28 @@ from qdebug.errors import PlanError
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
 from qdebug.plan.quantize import FloatArray, Int8Array, quantize
-from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
+from qdebug.plan.rewrite.edit import Editor, copy_node, make_node, rename_reads
 
 
 @dataclass(frozen=True)
 class WeightQuantization:
-    """How a weight is quantized: `axis` is None for one scale per tensor."""
+    """How a weight is quantized: `axis` is None for one scale per tensor. `values` are quantized in
+    place of the constant's own, where they are given."""
 
     scale: FloatArray
     axis: int | None
+    values: FloatArray | None = None
 
 
 @dataclass(frozen=True)
 class Int8Layer:
-    """A layer to run in INT8, with the scales it reads its operands by."""
+    """A layer to run in INT8, with the scales it reads its operands by. `bias` is added to the
+    anchor's output, [output channels]; None adds nothing."""
 
     layer: Layer
     activations: Mapping[str, FloatArray]
     weight: WeightQuantization | None
+    bias: FloatArray | None = None
 
 
 def insert_qdq(graph: Graph, layers: Sequence[Int8Layer]) -> onnx.ModelProto:
@@ -50,7 +54,10 @@ def insert_qdq(graph: Graph, layers: Sequence[Int8Layer]) -> onnx.ModelProto:
         item = by_node.get(node.name)
         if item is not None:
             _quantize_operands(pairs, graph.by_name[node.name], node, item)
+        added = None if item is None else _add_bias(pairs, node, item)
         pairs.editor.emit(node)
+        if added is not None:
+            pairs.editor.emit(added)
     return pairs.editor.finish("the model with Q/DQ")
 
 
@@ -77,7 +84,7 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Arra
     Raises:
         PlanError: it is not FP32.
     """
-    values = graph.constant(tensor)
+    values = graph.constant(tensor) if how.values is None else how.values
     if values is None or values.dtype != np.float32:
         kind = None if values is None else values.dtype
         raise PlanError(
@@ -86,6 +93,36 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Arra
             code="QD-PLAN-NOT-FP32",
         )
     return quantize(values.astype(np.float32), how.scale, how.axis)
+
+
+def bias_node(graph: Graph, layer: Layer) -> str | None:
+    """The node whose constant takes in what is added to the anchor's output: the anchor, or the
+    bias Add behind a MatMul; None where no constant is one value per output channel."""
+    anchor = graph.by_name[layer.name]
+    if anchor.op_type in ("Conv", "ConvTranspose", "Gemm"):
+        plain = anchor.op_type != "Gemm" or graph.attributes(anchor).get("beta", 1.0) == 1.0
+        bias = anchor.inputs[2] if len(anchor.inputs) > 2 else ""
+        if not bias:
+            return layer.name
+        values = graph.constant(bias)
+        return layer.name if plain and values is not None and values.ndim <= 1 else None
+    if len(layer.nodes) > 1 and graph.by_name[layer.nodes[1]].op_type == "Add":
+        add = graph.by_name[layer.nodes[1]]
+        other = next((t for t in add.inputs if t != anchor.outputs[0]), "")
+        return add.name if graph.constant(other) is not None else None
+    return None
+
+
+def along_channels(graph: Graph, layer: Layer, values: FloatArray) -> FloatArray:
+    """`values`, one per output channel of a layer's anchor, in a shape that is added to its output;
+    [] where the output has no channels."""
+    anchor = graph.by_name[layer.name]
+    if anchor.op_type in ("Conv", "ConvTranspose"):
+        rank = len(graph.initializers[layer.weight].dims) if layer.weight else 4
+        return values.reshape(-1, *[1] * (rank - 2))
+    if anchor.op_type == "MatMul" and layer.weight == anchor.inputs[0]:
+        return values.reshape(-1, 1)
+    return values
 
 
 class _Pairs:
@@ -180,3 +217,32 @@ def _quantize_operands(pairs: _Pairs, view: Node, node: onnx.NodeProto, item: In
     rename_reads(node, reads)
     for i, tensor in enumerate(bias, start=2):
         node.input[i] = tensor
+
+
+def _add_bias(pairs: _Pairs, node: onnx.NodeProto, item: Int8Layer) -> onnx.NodeProto | None:
+    """Let `node`, a copy, take in the bias of its layer where it is the one to; in place. What has
+    no constant for it gets an Add, which is returned."""
+    if item.bias is None:
+        return None
+    graph, edit, layer = pairs.graph, pairs.editor, item.layer
+    place = bias_node(graph, layer)
+    if node.name != (place or layer.name):
+        return None
+    wanted = f"{node.name}_corrected_bias"
+    if place is None:
+        shift = edit.initializer(along_channels(graph, layer, item.bias), wanted)
+        whole = node.output[0]
+        node.output[0] = edit.tensor_name(f"{whole}_uncorrected")
+        return make_node("Add", [node.output[0], shift], whole, edit.node_name(wanted))
+    if place == layer.name:
+        own = graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        total = item.bias if own is None else np.asarray(own + item.bias, np.float32)
+        del node.input[2:]
+        node.input.append(edit.initializer(total, wanted))
+        return None
+    position = next(i for i, t in enumerate(node.input) if t in graph.initializers)
+    own = graph.constant(node.input[position])
+    assert own is not None
+    total = np.asarray(own + along_channels(graph, layer, item.bias), np.float32)
+    node.input[position] = edit.initializer(total, wanted)
+    return None

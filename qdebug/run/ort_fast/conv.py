@@ -131,6 +131,8 @@ def _conv(literal: Literal, item: Int8Layer) -> _Conv | None:
         bias = graph.constant(node.inputs[2])
         if bias is None:
             return None
+    if item.bias is not None:
+        bias = item.bias if bias is None else bias + item.bias
     steps = np.broadcast_to(literal.scales[node.inputs[0]] * how.scale, (len(codes),))
     attributes = attributes_of(literal.protos[node.name])
     return _Conv(node, item, node.inputs[0], codes, how.scale, steps, bias, attributes)

@@ -13,7 +13,7 @@ from qdebug.model.graph import Graph, Node
 from qdebug.plan.quantize import FloatArray, dequantize
 from qdebug.plan.rewrite.edit import copy_node, make_node
 from qdebug.plan.rewrite.fp16 import half_roles
-from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
+from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands, weight_codes
 from qdebug.run.fp16_emulation.rounding import SELECTING, as_tensorrt_computes, fed_fp32
 from qdebug.run.ort_fast.parts import Form, Formed, Part, Workshop
 from qdebug.types import Fp16Kernels
@@ -85,7 +85,16 @@ class Literal:
         """`node` of an INT8 layer, reading what a Q/DQ pair makes of its operands."""
         operands = quantized_operands(node, item.layer)
         reads = {i: (t, Form.FAKE) for i, t in enumerate(node.inputs[:2]) if t in operands}
-        return self._node(node, reads, [])
+        if item.bias is None or node.name != item.layer.name:
+            return self._node(node, reads, [])
+        shift = along_channels(self.graph, item.layer, item.bias)
+        added = self.shop.constant(shift, f"{node.name}:correction")
+
+        def corrected(made: onnx.NodeProto) -> list[onnx.NodeProto]:
+            whole, made.output[0] = made.output[0], self.shop.tensor_name(node.name)
+            return [made, make_node("Add", [made.output[0], added], whole)]
+
+        return self._node(node, reads, [], corrected)
 
     def convert(self, tensor: str, source: Form, form: Form) -> Part:
         """The nodes that make one form of a tensor from another."""

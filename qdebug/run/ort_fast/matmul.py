@@ -72,6 +72,8 @@ def _weighted(literal: Literal, node: Node, item: Int8Layer, turned: bool) -> Ke
     if found is None:
         return None
     bias, output, nodes = found
+    if item.bias is not None:
+        bias = item.bias if bias is None else bias + item.bias
     name = node.name
     scale, zero = literal.grid(left)
     product = scaled_product(

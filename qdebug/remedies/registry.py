@@ -1,0 +1,10 @@
+"""Every remedy, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qdebug.remedies.remedy import Remedy
+
+_ALL: tuple[Remedy, ...] = ()
+REMEDIES: Mapping[str, Remedy] = {remedy.name: remedy for remedy in _ALL}

@@ -1,0 +1,362 @@
+"""Walk through a network, layer by layer, with its activations in FP32 and as quantized so far.
+
+Node after node is executed, by a session of its own, on all samples; what no later node reads is
+freed. So each layer can be changed to make up for the errors that arrive at it from the layers
+before, as changed, and for its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import Layer
+from qdebug.plan.plan import Correction, TensorRange
+from qdebug.plan.quantize import FloatArray, fake_quantize
+from qdebug.plan.rewrite.edit import copy_node
+from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.remedy import Study
+from qdebug.run.base import Backend
+from qdebug.types import Array, Progress
+
+Batches = list[FloatArray]
+"""A tensor on all samples: one array for each execution."""
+
+
+@dataclass
+class Site:
+    """A layer with a weight, in INT8, where a walk has arrived. It may be changed, by `correct` and
+    `set_range`, before the walk goes on.
+
+    Attributes:
+        layer: the layer.
+        source: the activation that its anchor multiplies by the weight.
+        weight: its own, float32.
+        axis: that of the output channels in the weight; None where there are none.
+        attributes: of the anchor; strings are bytes.
+        reference: `source` in FP32.
+        inputs: `source` as quantized so far, before this layer's own Q/DQ.
+        targets: the anchor's output in FP32, with the bias that is an operand of its own.
+        network: as changed so far.
+    """
+
+    layer: Layer
+    source: str
+    weight: FloatArray
+    axis: int | None
+    attributes: Mapping[str, Any]
+    reference: Batches
+    inputs: Batches
+    targets: Batches
+    network: Quantized
+    _anchor: _Operator = field(repr=False)
+    changed: bool = False
+
+    @property
+    def int8(self) -> Int8Layer:
+        """The layer's scales and correction, as they are now."""
+        return self.network.int8(self.layer.name)
+
+    @property
+    def scale(self) -> FloatArray:
+        """That of `source`."""
+        return self.int8.activations[self.source]
+
+    @property
+    def correction(self) -> Correction:
+        """As it is now."""
+        return self.network.bound.corrections.get(self.layer.name, Correction())
+
+    def rounded(self, scale: FloatArray | None = None) -> Batches:
+        """`inputs` after Q/DQ, with the scale of the plan or another."""
+        return [fake_quantize(x, self.scale if scale is None else scale) for x in self.inputs]
+
+    def rounded_weight(self) -> FloatArray:
+        """The weight that the layer computes with now: corrected, and after its Q/DQ."""
+        how = self.int8.weight
+        assert how is not None
+        values = self.weight if how.values is None else how.values
+        return fake_quantize(values, how.scale, how.axis)
+
+    def run(self, inputs: Batches, weight: FloatArray) -> Batches:
+        """The anchor's output, without the correction of the bias."""
+        return [self._anchor.run({self.source: x, self._weight: weight}) for x in inputs]
+
+    def outputs(self) -> Batches:
+        """The anchor's output as quantized now, correction included."""
+        found = self.run(self.rounded(), self.rounded_weight())
+        bias = self.correction.bias
+        if bias is None:
+            return found
+        shift = along_channels(self.network.graph, self.layer, bias)
+        return [one + shift for one in found]
+
+    def correct(self, correction: Correction) -> None:
+        """Give the layer a correction in place of the one it has."""
+        self.network = self.network.with_corrections({self.layer.name: correction})
+        self.changed = True
+
+    def set_range(self, tensor: str, entry: TensorRange) -> None:
+        """Give a tensor another range; every layer that reads it from here on gets it."""
+        self.network = self.network.with_ranges({tensor: entry})
+        self.changed = True
+
+    @property
+    def _weight(self) -> str:
+        assert self.layer.weight is not None
+        return self.layer.weight
+
+
+@dataclass
+class Walk:
+    """A walk through `network` on some of the calibration samples, as many as fit the memory.
+
+    Iterating gives the sites of `wanted` layers (None: all that may be corrected) in execution
+    order; `network` is then the network with all that was changed at them.
+    """
+
+    study: Study
+    network: Quantized
+    wanted: frozenset[str] | None = None
+    stage: str = "repair"
+    most_samples: int = 64
+
+    @cached_property
+    def feeds(self) -> list[Mapping[str, Array]]:
+        """The inputs of each execution."""
+        samples, batches = self.study.samples.samples, self.study.samples.batches
+        room = max(1, self.study.memory_bytes // max(1, self._live_bytes()))
+        step = max(1.0, len(batches) / room)
+        chosen = [batches[int(i * step)] for i in range(min(room, len(batches)))]
+        kept: list[Mapping[str, Array]] = []
+        count = 0
+        for batch in chosen:
+            if kept and count + batch.count > self.most_samples:
+                break
+            kept.append(samples.feeds(batch.start, batch.count))
+            count += batch.count
+        return kept
+
+    @property
+    def count(self) -> int:
+        """Samples that are walked with."""
+        return sum(len(next(iter(feeds.values()))) for feeds in self.feeds)
+
+    def __iter__(self) -> Iterator[Site]:
+        graph = self.network.graph
+        names = {layer.name for layer in self.network.weighted()}
+        wanted = names if self.wanted is None else names & self.wanted
+        streams = _Streams(self.feeds, _readings(graph))
+        done = 0
+        for node in graph.nodes:
+            if node.outputs[0] in graph.initializers:
+                continue
+            with closing(_Operator(self.study.backend, graph, node)) as operator:
+                layer = self.network.layers.of_node.get(node.name)
+                streams.reference(operator)
+                if layer is not None and layer.name in wanted and node.name == layer.name:
+                    done += 1
+                    self.study.progress(Progress(self.stage, done, len(wanted)))
+                    yield from self._site(streams, operator, layer)
+                self._quantized(streams, operator, layer)
+            streams.release(node)
+
+    def _site(self, streams: _Streams, operator: _Operator, layer: Layer) -> Iterator[Site]:
+        graph = self.network.graph
+        node = operator.node
+        source = next(t for t in node.inputs[:2] if t != layer.weight)
+        weight = graph.constant(layer.weight or "")
+        assert weight is not None
+        site = Site(
+            layer=layer,
+            source=source,
+            weight=weight.astype(np.float32),
+            axis=self.network.axis(layer),
+            attributes=graph.attributes(node),
+            reference=streams.exact[source],
+            inputs=streams.rounded[source],
+            targets=streams.exact[node.outputs[0]],
+            network=self.network,
+            _anchor=operator,
+        )
+        yield site
+        self.network = site.network
+
+    def _quantized(self, streams: _Streams, operator: _Operator, layer: Layer | None) -> None:
+        """Execute a node on what is quantized so far."""
+        node, graph = operator.node, self.network.graph
+        item = None
+        if layer is not None and self.network.bound.precisions[layer.name] == "int8":
+            item = self.network.int8(layer.name)
+        operands = quantized_operands(node, layer) if layer is not None and item else ()
+        if item is None or not operands:
+            streams.same_or_run(operator)
+            return
+        given: dict[str, Batches] = {}
+        fixed: dict[str, FloatArray] = {}
+        for tensor in operands:
+            if tensor == item.layer.weight and item.weight is not None:
+                how = item.weight
+                own = graph.constant(tensor) if how.values is None else how.values
+                assert own is not None
+                fixed[tensor] = fake_quantize(own.astype(np.float32), how.scale, how.axis)
+            else:
+                scale = item.activations[tensor]
+                given[tensor] = [fake_quantize(x, scale) for x in streams.rounded[tensor]]
+        shift = None
+        if item.bias is not None and node.name == item.layer.name:
+            shift = along_channels(graph, item.layer, item.bias)
+        streams.run(operator, given, fixed, shift)
+
+    def _live_bytes(self) -> int:
+        """Bytes of activations that one execution holds at once, both streams."""
+        samples, batch = self.study.samples.samples, self.study.samples.batches[0]
+        graph = self.network.graph
+        float_tensors = [t for t in graph.activations() if t in graph.producers]
+        with closing(self.study.backend.open(graph.proto, float_tensors)) as session:
+            found = session.run(samples.feeds(batch.start, batch.count))
+            sizes = {name: array.nbytes for name, array in found.items()}
+        left, live, most = _readings(graph), 0, 0
+        for node in graph.nodes:
+            live += sum(sizes.get(t, 0) for t in node.outputs)
+            most = max(most, live)
+            for tensor in node.reads:
+                left[tensor] -= 1
+                live -= sizes.get(tensor, 0) if left[tensor] == 0 else 0
+        return 3 * most
+
+
+def _readings(graph: Graph) -> Counter[str]:
+    """How many nodes read each tensor."""
+    return Counter(t for node in graph.nodes for t in dict.fromkeys(node.reads))
+
+
+class _Operator:
+    """A node as a model of its own, opened when it is first run. Constants are inputs where they
+    are given a value, and as they are otherwise."""
+
+    def __init__(self, backend: Backend, graph: Graph, node: Node) -> None:
+        self.node = node
+        self._backend, self._graph = backend, graph
+        self._sessions: dict[frozenset[str], Any] = {}
+
+    def run(self, given: Mapping[str, Array]) -> Any:
+        """The first output."""
+        return self.all(given)[self.node.outputs[0]]
+
+    def all(self, given: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Every output, by name."""
+        key = frozenset(given)
+        if key not in self._sessions:
+            self._sessions[key] = self._backend.open(self._model(given), ())
+        found: Mapping[str, Array] = self._sessions[key].run(given)
+        return found
+
+    def close(self) -> None:
+        """Free the sessions."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def _model(self, given: Mapping[str, Array]) -> onnx.ModelProto:
+        graph, proto = self._graph, self._graph.proto
+        constants = []
+        for tensor in dict.fromkeys(self.node.reads):
+            if tensor in graph.initializers and tensor not in given:
+                value = onnx.TensorProto()
+                value.CopyFrom(graph.initializers[tensor])
+                value.name = tensor
+                constants.append(value)
+        kind = helper.np_dtype_to_tensor_dtype
+        inputs = [
+            helper.make_tensor_value_info(t, kind(a.dtype), [None] * a.ndim)
+            for t, a in given.items()
+        ]
+        outputs = [onnx.ValueInfoProto(name=t) for t in self.node.outputs if t]
+        for output in outputs:
+            if output.name in graph.types:
+                output.type.tensor_type.elem_type = graph.types[output.name]
+        made = helper.make_graph(
+            [copy_node(graph.protos[self.node.name])], "operator", inputs, outputs, constants
+        )
+        return helper.make_model(
+            made, opset_imports=proto.opset_import, ir_version=proto.ir_version
+        )
+
+
+class _Streams:
+    """The activations that later nodes read: in FP32, and as quantized so far."""
+
+    def __init__(self, feeds: Sequence[Mapping[str, Array]], readings: Counter[str]) -> None:
+        self._left = Counter(readings)
+        self._count = len(feeds)
+        self.exact: dict[str, list[Any]] = {
+            name: [one[name] for one in feeds] for name in (feeds[0] if feeds else {})
+        }
+        self.rounded: dict[str, list[Any]] = dict(self.exact)
+
+    def reference(self, operator: _Operator) -> None:
+        """Execute a node in FP32."""
+        self._put(self.exact, operator, self._given(self.exact, operator.node, {}))
+
+    def same_or_run(self, operator: _Operator) -> None:
+        """Execute a node that quantizes nothing on what is quantized so far."""
+        node = operator.node
+        if all(self.rounded.get(t) is self.exact.get(t) for t in node.reads):
+            self.rounded |= {t: self.exact[t] for t in node.outputs if t in self.exact}
+            return
+        self.run(operator, {}, {}, None)
+
+    def run(
+        self,
+        operator: _Operator,
+        given: Mapping[str, Batches],
+        fixed: Mapping[str, FloatArray],
+        shift: npt.NDArray[np.float32] | None,
+    ) -> None:
+        """Execute a node on what is quantized so far, some operands replaced: `given` by batch,
+        `fixed` for all; `shift` is added to its first output."""
+        feeds = self._given({**self.rounded, **given}, operator.node, fixed)
+        self._put(self.rounded, operator, feeds, shift)
+
+    def release(self, node: Node) -> None:
+        """Forget what no later node reads."""
+        for tensor in dict.fromkeys(node.reads):
+            self._left[tensor] -= 1
+        for tensor in (*node.reads, *node.outputs):
+            if self._left[tensor] <= 0:
+                self.exact.pop(tensor, None)
+                self.rounded.pop(tensor, None)
+
+    def _given(
+        self, stream: Mapping[str, list[Any]], node: Node, fixed: Mapping[str, FloatArray]
+    ) -> list[dict[str, Array]]:
+        reads = [t for t in dict.fromkeys(node.reads) if t in stream and t not in fixed]
+        return [{**fixed, **{t: stream[t][i] for t in reads}} for i in range(self._count)]
+
+    def _put(
+        self,
+        stream: dict[str, list[Any]],
+        operator: _Operator,
+        feeds: list[dict[str, Array]],
+        shift: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        found = [operator.all(one) for one in feeds]
+        for number, tensor in enumerate(operator.node.outputs):
+            if not tensor:
+                continue
+            values = [one[tensor] for one in found]
+            if number == 0 and shift is not None:
+                values = [one + shift for one in values]
+            stream[tensor] = values
