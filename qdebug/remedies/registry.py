@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qdebug.remedies import channel_scales
 from qdebug.remedies.remedy import Remedy
 
-_ALL: tuple[Remedy, ...] = ()
+_ALL: tuple[Remedy, ...] = (channel_scales.REMEDY,)
 REMEDIES: Mapping[str, Remedy] = {remedy.name: remedy for remedy in _ALL}

@@ -1,0 +1,68 @@
+"""One scale per channel for what grouped convolutions read, in a form that runtimes take.
+
+A depthwise convolution reads each channel apart, and their ranges differ widely; TensorRT and
+QLinearConv take one scale for the whole tensor. Multiplying each channel by a constant before Q, so
+that all reach equally far, and dividing the weight by it computes the same with a scale of its own
+for each channel. The product is taken in by the weights before, where that is exact, and fused with
+its neighbours otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from qdebug.plan.rewrite.rescale import Factors, channel_axis, input_channels, rescale_inputs
+from qdebug.remedies.channels import Float64, channel_ranges
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.remedy import Proposal, Remedy, Study
+from qdebug.types import Precision
+
+_FARTHEST = 1024.0
+"""Between the factors of two channels: what a channel holds that hardly anything was seen in."""
+
+
+def _layers(network: Quantized) -> tuple[str, ...]:
+    graph = network.graph
+    found = []
+    for layer in network.bound.layers_in(Precision.INT8):
+        node = graph.by_name[layer.name]
+        if node.op_type != "Conv" or graph.attributes(node).get("group", 1) == 1:
+            continue
+        if input_channels(graph, node) and layer.name not in network.bound.corrections:
+            found.append(layer.name)
+    return tuple(found)
+
+
+def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    graph = start.graph
+    nodes = [graph.by_name[name] for name in layers]
+    axes = {node.inputs[0]: channel_axis(graph, node) for node in nodes}
+    ranges = channel_ranges(study, graph, axes)
+    factors = {n.name: equal_reach(ranges[n.inputs[0]].mean_amax) for n in nodes}
+    corrected = frozenset(start.bound.corrections)
+    rescaled = rescale_inputs(graph, factors, untouched=corrected)
+    network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
+    what = f"{rescaled.products} products inserted" if rescaled.products else "folded into weights"
+    yield Proposal(network, tuple(layers), what)
+
+
+def equal_reach(amax: Float64) -> Factors:
+    """Factors that bring channels of these magnitudes, [channels], to that of the largest one; 1
+    for channels that are zero."""
+    top = float(amax.max(initial=0.0))
+    factors: Factors = np.ones(len(amax))
+    alive = amax > 0
+    factors[alive] = np.minimum(top / amax[alive], _FARTHEST)
+    return factors
+
+
+REMEDY = Remedy(
+    name="channel-scales",
+    summary="a scale per channel for what grouped convolutions read",
+    causes=frozenset({"coarse-step", "weight-range"}),
+    fewest_samples=1,
+    layers=_layers,
+    propose=_propose,
+)
