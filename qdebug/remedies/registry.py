@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qdebug.remedies import channel_scales
+from qdebug.remedies import bias_correction, channel_scales, least_squares
 from qdebug.remedies.remedy import Remedy
 
-_ALL: tuple[Remedy, ...] = (channel_scales.REMEDY,)
+_ALL: tuple[Remedy, ...] = (
+    channel_scales.REMEDY,
+    least_squares.REMEDY,
+    bias_correction.REMEDY,
+)
 REMEDIES: Mapping[str, Remedy] = {remedy.name: remedy for remedy in _ALL}

@@ -99,6 +99,8 @@ def bias_node(graph: Graph, layer: Layer) -> str | None:
     """The node whose constant takes in what is added to the anchor's output: the anchor, or the
     bias Add behind a MatMul; None where no constant is one value per output channel."""
     anchor = graph.by_name[layer.name]
+    if anchor.op_type == "Gemm" and layer.weight == anchor.inputs[0]:
+        return None  # its bias is added along the other axis
     if anchor.op_type in ("Conv", "ConvTranspose", "Gemm"):
         plain = anchor.op_type != "Gemm" or graph.attributes(anchor).get("beta", 1.0) == 1.0
         bias = anchor.inputs[2] if len(anchor.inputs) > 2 else ""
@@ -117,12 +119,13 @@ def along_channels(graph: Graph, layer: Layer, values: FloatArray) -> FloatArray
     """`values`, one per output channel of a layer's anchor, in a shape that is added to its output;
     [] where the output has no channels."""
     anchor = graph.by_name[layer.name]
+    rank = len(graph.initializers[layer.weight].dims) if layer.weight else 4
     if anchor.op_type in ("Conv", "ConvTranspose"):
-        rank = len(graph.initializers[layer.weight].dims) if layer.weight else 4
         return values.reshape(-1, *[1] * (rank - 2))
-    if anchor.op_type == "MatMul" and layer.weight == anchor.inputs[0]:
-        return values.reshape(-1, 1)
-    return values
+    if rank < 2:
+        return values.reshape(())
+    matrix = len(graph.shapes.get(anchor.outputs[0], (0, 0))) > 1
+    return values.reshape(-1, 1) if matrix and layer.weight == anchor.inputs[0] else values
 
 
 class _Pairs:

@@ -1,0 +1,115 @@
+"""least-squares: weights are refitted to the inputs that they get once these are quantized.
+
+Layer by layer, behind the layers as quantized and refitted before it. With x the quantized input
+and r what the FP32 output has beyond W x, both less their means, the refit is the ridge regression
+
+    W* = W + E[r xᵀ] (H + λ I)⁻¹,   H = E[x xᵀ]
+
+which equals W + W (G − H)(H + λ I)⁻¹ with G = E[x_fp xᵀ]. Of some λ, shares of the mean of H's
+diagonal, the one is taken with the least error at samples held back, weights rounded; with none
+better there than the weight as it is, the layer is left alone. What the refit lacks in the mean is
+then taken off the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy import linalg
+
+from qdebug.calibrators.histogram import Float64
+from qdebug.plan.quantize import FloatArray
+from qdebug.remedies.bias_correction import correct_bias
+from qdebug.remedies.moments import Moments, SiteMoments, moments_of
+from qdebug.remedies.product import Product, product_of
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
+from qdebug.remedies.walk import Site, Walk
+
+_FEWEST = 8
+_RIDGES = (0.001, 0.01, 0.1, 1.0)
+_GAIN = 0.99
+"""What share of its error, at samples held back, a layer may keep at most for a refit."""
+
+
+def refitted(moments: Moments, ridge: float) -> Float64 | None:
+    """By how much the weight changes, [g, k, n]; `ridge` is λ over the mean of H's diagonal. None
+    where H has no inverse that can be computed."""
+    hessian, cross = moments.hessian, moments.cross
+    unknowns = hessian.shape[1]
+    level = np.trace(hessian, axis1=1, axis2=2) / unknowns
+    level = np.where(level > 0, level, 1.0)
+    hessian[:, range(unknowns), range(unknowns)] += ridge * level[:, None]
+    try:
+        if len(hessian) > 1:
+            found = np.linalg.solve(hessian, cross).astype(np.float64)
+        else:
+            factor = linalg.cho_factor(hessian[0], overwrite_a=True, check_finite=False)
+            found = linalg.cho_solve(factor, cross[0], check_finite=False)[None]
+    except np.linalg.LinAlgError:
+        return None
+    return found if np.all(np.isfinite(found)) else None
+
+
+def refit(site: Site, product: Product) -> bool:
+    """Give a layer the weight that is best at samples held back, and a bias to go with it; False
+    where that is the one it has."""
+    moments = moments_of(site, product)
+    if not (moments.fit.count and moments.held.count and np.all(np.isfinite(moments.fit.xx))):
+        return False
+    before = site.correction
+    least, best = _GAIN * _held_back(site, moments), 0.0
+    for ridge in _RIDGES:
+        change = refitted(moments.fit, ridge)
+        if change is None:
+            continue
+        _set(site, product, change)
+        error = _held_back(site, moments)
+        if error < least:
+            least, best = error, ridge
+    change = refitted(moments.fit + moments.held, best) if best else None
+    if change is None:
+        site.correct(before)
+        return False
+    _set(site, product, change)
+    return correct_bias(site)
+
+
+def _set(site: Site, product: Product, change: Float64) -> None:
+    weight: FloatArray = site.weight + product.weight(change.astype(np.float32))
+    site.correct(replace(site.correction, weight=weight))
+
+
+def _held_back(site: Site, moments: SiteMoments) -> float:
+    """The layer's squared error at the samples held back, with the shift of the others."""
+    off = moments.product.matrix(site.rounded_weight() - site.weight).astype(np.float64)
+    return float(moments.held.error(off, moments.fit.shift(off)).sum())
+
+
+def _layers(network: Quantized) -> tuple[str, ...]:
+    weighted = network.weighted()
+    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
+
+
+def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    walk = Walk(study, start, frozenset(layers), "least squares")
+    changed = []
+    for site in walk:
+        product = product_of(start.graph, site.layer)
+        if product is not None and refit(site, product):
+            changed.append(site.layer.name)
+    if changed:
+        yield Proposal(walk.network, tuple(changed))
+
+
+REMEDY = Remedy(
+    name="least-squares",
+    summary="refits weights to the inputs as they are quantized",
+    causes=frozenset(),
+    fewest_samples=_FEWEST,
+    layers=_layers,
+    propose=_propose,
+    groups=apart_from_heads,
+)

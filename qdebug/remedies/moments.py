@@ -1,0 +1,157 @@
+"""Second moments of what a layer multiplies by its weight: what fits and rounding need of the
+samples.
+
+With x the rows of a layer's product (see product.py) as quantized now, and r what its exact output
+has beyond its own weight times x, all less their means,
+
+    H = Σ x xᵀ,   C = Σ x rᵀ
+
+and a weight that is off by D makes the squared error Σ|r − D x|² = Σ|r|² − 2 ⟨D, C⟩ + ⟨D, H D⟩.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdebug.calibrators.histogram import Float64
+from qdebug.plan.quantize import FloatArray
+from qdebug.remedies.product import Positions, Product
+from qdebug.remedies.walk import Site
+
+MOST_ROWS = 1 << 14
+ROWS_PER_UNKNOWN = 6
+_HELD_BACK = 4  # one in so many samples
+_CHUNK_BYTES = 64 << 20
+
+
+@dataclass
+class Moments:
+    """Sums over `count` positions, float64, by group: of x [g, k], r [g, n], x xᵀ [g, k, k],
+    x rᵀ [g, k, n] and r² [g, n]."""
+
+    count: int
+    x: Float64
+    r: Float64
+    xx: Float64
+    xr: Float64
+    rr: Float64
+
+    @classmethod
+    def none(cls, groups: int, unknowns: int, channels: int) -> Moments:
+        """Of no position."""
+        return cls(
+            0,
+            np.zeros((groups, unknowns)),
+            np.zeros((groups, channels)),
+            np.zeros((groups, unknowns, unknowns)),
+            np.zeros((groups, unknowns, channels)),
+            np.zeros((groups, channels)),
+        )
+
+    def add(self, x: FloatArray, r: FloatArray) -> None:
+        """Rows [g, positions, k] and what is missing there, [g, positions, n]."""
+        across = x.transpose(0, 2, 1)
+        self.count += x.shape[1]
+        self.x += x.sum(axis=1, dtype=np.float64)
+        self.r += r.sum(axis=1, dtype=np.float64)
+        self.xx += across @ x
+        self.xr += across @ r
+        self.rr += np.square(r).sum(axis=1, dtype=np.float64)
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(
+            self.count + other.count,
+            self.x + other.x,
+            self.r + other.r,
+            self.xx + other.xx,
+            self.xr + other.xr,
+            self.rr + other.rr,
+        )
+
+    @property
+    def hessian(self) -> Float64:
+        """H / count, [g, k, k]."""
+        mean = self.x / self.count
+        found: Float64 = self.xx / self.count - mean[:, :, None] * mean[:, None, :]
+        return found
+
+    @property
+    def cross(self) -> Float64:
+        """C / count, [g, k, n]."""
+        mean_x, mean_r = self.x / self.count, self.r / self.count
+        found: Float64 = self.xr / self.count - mean_x[:, :, None] * mean_r[:, None, :]
+        return found
+
+    def error(self, off: Float64, shift: Float64) -> Float64:
+        """Σ|r − D x − shift|² of each channel, [g, n], where the weight is off by D [g, k, n]."""
+        missing = self.rr - 2 * (off * self.xr).sum(axis=1) + (off * (self.xx @ off)).sum(axis=1)
+        left = self.r - (off * self.x[:, :, None]).sum(axis=1)
+        found: Float64 = missing - 2 * shift * left + self.count * shift**2
+        return np.maximum(found, 0.0)
+
+    def shift(self, off: Float64) -> Float64:
+        """The mean of r − D x, [g, n]."""
+        found: Float64 = (self.r - (off * self.x[:, :, None]).sum(axis=1)) / self.count
+        return found
+
+
+@dataclass(frozen=True)
+class SiteMoments:
+    """Those of a layer: of the positions to fit to, and of those held back. They are of different
+    samples where there is more than one."""
+
+    product: Product
+    fit: Moments
+    held: Moments
+
+
+def moments_of(site: Site, product: Product) -> SiteMoments:
+    """The moments of a layer with its input as quantized now, at up to MOST_ROWS positions, or
+    ROWS_PER_UNKNOWN for each unknown where that is more."""
+    shape = product.matrix_shape
+    fit, held = Moments.none(*shape), Moments.none(*shape)
+    matrix = product.matrix(site.weight)
+    about: FloatArray | None = None  # nearly the mean of r, with which sums would lose digits
+    total = sum(_positions(product, t) for t in site.targets)
+    share = min(1.0, max(MOST_ROWS, ROWS_PER_UNKNOWN * product.unknowns) / max(1, total))
+    rng = np.random.default_rng(0)
+    for number, (x, target) in enumerate(zip(site.rounded(), site.targets, strict=True)):
+        for at, kept in _parts(product, target, share, number, len(site.targets), rng):
+            rows = np.ascontiguousarray(product.rows(x, at))
+            missing = product.columns(target, at) - rows @ matrix
+            about = missing.mean(axis=1, keepdims=True) if about is None else about
+            (fit if kept else held).add(rows, missing - about)
+    return SiteMoments(product, fit, held)
+
+
+def _positions(product: Product, target: FloatArray) -> int:
+    groups, _, channels = product.matrix_shape
+    return target.size // (groups * channels)
+
+
+def _parts(
+    product: Product,
+    target: FloatArray,
+    share: float,
+    number: int,
+    batches: int,
+    rng: np.random.Generator,
+) -> Iterator[tuple[Positions, bool]]:
+    """Positions of one execution in parts that fit the memory, and whether they are to fit to."""
+    count = _positions(product, target)
+    wanted = max(1, round(share * count))
+    at = np.arange(count)
+    if wanted < count:
+        at = np.sort(rng.choice(count, wanted, replace=False))
+    if batches >= _HELD_BACK:
+        cut = len(at) if number % _HELD_BACK else 0
+    else:
+        cut = int(np.searchsorted(at, count - count // _HELD_BACK))
+    row_bytes = 4 * product.groups * (product.unknowns + 1)
+    step = max(1, _CHUNK_BYTES // row_bytes)
+    for part, kept in ((at[:cut], True), (at[cut:], False)):
+        for i in range(0, len(part), step):
+            yield part[i : i + step], kept
