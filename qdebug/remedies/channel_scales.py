@@ -19,7 +19,7 @@ from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
 from qdebug.types import Precision
 
-_FARTHEST = 1024.0
+_FARTHEST = 64.0
 """Between the factors of two channels: what a channel holds that hardly anything was seen in."""
 
 

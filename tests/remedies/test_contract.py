@@ -11,10 +11,12 @@ from onnx import checker
 from repair_networks import NETWORKS
 
 from qdebug.remedies.registry import REMEDIES
+from qdebug.types import Precision
 
 BUNDLED = ("digits_cnn", "digits_encoder")
 APPLIES: dict[str, frozenset[str]] = {
     "channel-scales": frozenset({"depthwise-relu", "depthwise-silu", "grouped", "digits_cnn"}),
+    "smoothing": frozenset({*NETWORKS, *BUNDLED}),
 }
 """Networks in which a remedy has something to do; of all others it must have no layers."""
 
@@ -33,11 +35,11 @@ def test_a_proposal_computes_the_same_in_fp32_and_lowers_to_a_valid_model(
         return
     reference = at.run(at.start.graph.proto)
     proposals = list(remedy.propose(at.study, at.start, layers))
-    order = [layer.name for layer in at.start.bound.layers_in("int8")]
+    order = [layer.name for layer in at.start.bound.layers_in(Precision.INT8)]
     for proposal in proposals:
         result = proposal.result
         assert set(proposal.layers) <= set(layers)
-        assert [layer.name for layer in result.bound.layers_in("int8")] == order
+        assert [layer.name for layer in result.bound.layers_in(Precision.INT8)] == order
         assert not result.bound.missing_ranges()
         for tensor, values in at.run(result.graph.proto).items():
             largest = np.abs(reference[tensor]).max()

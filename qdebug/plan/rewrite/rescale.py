@@ -3,8 +3,9 @@ network computes what it computed, with other ranges between its layers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,6 @@ Factors = npt.NDArray[np.float64]
 """One per channel, positive, [channels]."""
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_HOMOGENEOUS = frozenset(
-    {"Relu", "LeakyRelu", "PRelu", "Identity", "MaxPool", "AveragePool", "GlobalAveragePool"}
-    | {"GlobalMaxPool"}
-)
-"""f(s·x) = s·f(x) for s > 0, channel by channel."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +84,20 @@ def rescale_inputs(
         PlanError: as `check`.
     """
     edits = _Edits()
-    shared: dict[tuple[str, bytes], list[Node]] = {}
+    shared: dict[tuple[str, int, bytes], list[Node]] = {}
     for name, each in factors.items():
         node = graph.by_name[name]
         _divide_weight(graph, node, each, edits)
-        key = node.inputs[0], np.asarray(each, np.float64).tobytes()
+        axis = channel_axis(graph, node)
+        key = node.inputs[0], axis, np.asarray(each, np.float64).tobytes()
         shared.setdefault(key, []).append(node)
     products: list[tuple[Factors, list[Node]]] = []
-    for (tensor, data), nodes in shared.items():
+    for (tensor, axis, data), nodes in shared.items():
         each = np.frombuffer(data, np.float64)
         readers = {n.name for n in graph.consumers[tensor]}
         alone = readers == {n.name for n in nodes} and len(readers) == len(nodes)
         walk = _Fold(graph, frozenset(untouched), edits)
-        if not (fold and alone and walk.take_in(tensor, channel_axis(graph, nodes[0]), each)):
+        if not (fold and alone and walk.take_in(tensor, _along(each, 0, -axis))):
             products.append((each, nodes))
         else:
             walk.keep()
@@ -134,18 +131,36 @@ def _value(graph: Graph, edits: _Edits, node: Node, position: int) -> npt.NDArra
 
 
 def _divide_weight(graph: Graph, node: Node, factors: Factors, edits: _Edits) -> None:
+    weight = _value(graph, edits, node, 1)
+    edits.constants[node.name, 1] = divided_weight(graph, node, weight, factors)
+    edits.stale.add(node.inputs[1])
+
+
+def divided_weight(
+    graph: Graph, node: Node, weight: npt.NDArray[np.floating[Any]], factors: Factors
+) -> npt.NDArray[np.float64]:
+    """The weight of a node, or another of its shape, divided by factors of `input_channels`."""
     axis = _input_axis(graph, node)
     assert axis is not None
-    weight = _value(graph, edits, node, 1)
     groups = int(graph.attributes(node).get("group", 1)) if node.op_type == "Conv" else 1
     if groups == 1:
-        divided = weight / _along(factors, axis, weight.ndim)
+        return np.asarray(weight / _along(factors, axis, weight.ndim), np.float64)
+    rows = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    each = factors.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+    return np.asarray((rows / each).reshape(weight.shape), np.float64)
+
+
+def weight_reach(graph: Graph, node: Node) -> Factors:
+    """The largest magnitude of a node's weight for each of `input_channels`."""
+    axis, weight = _input_axis(graph, node), graph.constant(node.inputs[1])
+    assert axis is not None and weight is not None
+    groups = int(graph.attributes(node).get("group", 1)) if node.op_type == "Conv" else 1
+    rows = np.abs(weight.astype(np.float64)).reshape(groups, -1, *weight.shape[1:])
+    if groups == 1:
+        reach: Factors = np.moveaxis(rows[0], axis, 0).reshape(weight.shape[axis], -1).max(axis=1)
     else:
-        rows = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-        each = factors.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
-        divided = (rows / each).reshape(weight.shape)
-    edits.constants[node.name, 1] = divided
-    edits.stale.add(node.inputs[1])
+        reach = rows.reshape(*rows.shape[:3], -1).max(axis=(1, 3)).reshape(-1)
+    return reach
 
 
 def _along(factors: Factors, axis: int, rank: int) -> Factors:
@@ -156,7 +171,10 @@ def _along(factors: Factors, axis: int, rank: int) -> Factors:
 
 class _Fold:
     """Factors of a tensor, taken in by the constants of what computes it. Nothing is changed before
-    `keep`."""
+    `keep`.
+
+    Factors are arrays that broadcast against the tensor's last axes: [C, 1, 1] for images.
+    """
 
     def __init__(self, graph: Graph, untouched: frozenset[str], edits: _Edits) -> None:
         self.graph = graph
@@ -169,118 +187,177 @@ class _Fold:
         self.edits.constants |= self._trial.constants
         self.edits.stale |= self._trial.stale
 
-    def take_in(self, tensor: str, axis: int, factors: Factors) -> bool:
-        """Whether constants can take in the factors of `tensor`, whose readers all want them.
-
-        Args:
-            axis: of the channels, counted from the end.
-        """
+    def take_in(self, tensor: str, factors: Factors) -> bool:
+        """Whether constants can take in the factors of `tensor`, whose readers all want them."""
         node = self.graph.producers.get(tensor)
         if node is None or node.domain or tensor in self.graph.outputs:
             return False
         if node.outputs[0] != tensor or any(node.outputs[1:]) or node.name in self._untouched:
             return False
         self._trial.stale.add(tensor)
-        if node.op_type in _HOMOGENEOUS:
-            return self._behind(node.inputs[0], axis, factors)
-        if node.op_type in ("Transpose", "Flatten"):
-            before = self._axis_before(node, axis)
-            return before is not None and self._behind(node.inputs[0], before, factors)
-        if node.op_type in _WEIGHTED:
-            return self._weighted(node, axis, factors)
-        if node.op_type in ("LayerNormalization", "BatchNormalization"):
-            return self._normalization(node, axis, factors)
-        if node.op_type in ("Add", "Sub", "Mul", "Div"):
-            return self._elementwise(node, axis, factors)
-        return False
+        rule = _RULES.get(node.op_type)
+        return rule is not None and rule(self, node, _trimmed(factors))
 
-    def _behind(self, tensor: str, axis: int, factors: Factors) -> bool:
+    def _behind(self, tensor: str, factors: Factors) -> bool:
         """Go on at what a node reads, where nobody else reads it."""
         alone = len(self.graph.consumers.get(tensor, ())) == 1
-        return alone and self.take_in(tensor, axis, factors)
+        return alone and self.take_in(tensor, factors)
 
-    def _axis_before(self, node: Node, axis: int) -> int | None:
-        attributes = self.graph.attributes(node)
-        if node.op_type == "Transpose":
-            order = attributes.get("perm")
-            if order is None:
-                return None
-            return int(order[axis + len(order)]) - len(order)
-        shape = self.graph.shapes.get(node.inputs[0])
-        flat = shape is not None and all(d == 1 for d in shape[2:]) and len(shape) > 1
-        if not flat or shape is None or attributes.get("axis", 1) != 1 or axis != -1:
-            return None
-        return 1 - len(shape)
+    def _same(self, node: Node, factors: Factors) -> bool:
+        return self._behind(node.inputs[0], factors)
 
-    def _multiply(
-        self, node: Node, position: int, axis: int, factors: Factors, *, invert: bool = False
-    ) -> bool:
-        """Multiply a constant that a node reads, if it is one, along its axis from the end."""
+    def _pool(self, node: Node, factors: Factors) -> bool:
+        """Channels are the second axis, and only they may differ."""
+        return self._is_second(node, factors) and self._behind(node.inputs[0], factors)
+
+    def _is_second(self, node: Node, factors: Factors) -> bool:
+        shape = self.graph.shapes.get(node.outputs[0])
+        rank = 0 if shape is None else len(shape)
+        return factors.ndim == rank - 1 and factors.size == factors.shape[0]
+
+    def _transpose(self, node: Node, factors: Factors) -> bool:
+        order = self.graph.attributes(node).get("perm")
+        if order is None or factors.ndim > len(order):
+            return False
+        whole = factors.reshape((1,) * (len(order) - factors.ndim) + factors.shape)
+        return self._behind(node.inputs[0], np.transpose(whole, np.argsort(order)))
+
+    def _reshape(self, node: Node, factors: Factors) -> bool:
+        """The last axes, of as many values before as after."""
+        after = self.graph.shapes.get(node.outputs[0])
+        before = self.graph.shapes.get(node.inputs[0])
+        if after is None or before is None or factors.ndim > len(after):
+            return False
+        last = after[len(after) - factors.ndim :]
+        if not all(isinstance(d, int) for d in last):
+            return False
+        every = np.broadcast_to(factors, [int(d or 0) for d in last])
+        for axes in range(1, len(before) + 1):
+            inner = before[-axes:]
+            if not all(isinstance(d, int) for d in inner):
+                return False
+            sizes = [int(d or 0) for d in inner]
+            if np.prod(sizes) == every.size:
+                return self._behind(node.inputs[0], _reduced(every.reshape(sizes)))
+        return False
+
+    def _matmul(self, node: Node, factors: Factors) -> bool:
+        if node.inputs[1] in self.graph.initializers:
+            return self._linear(node, factors)
+        if factors.ndim > 1 and factors.shape[-2] != 1:
+            return False
+        if len(set(node.inputs)) < 2 or node.inputs[0] in self.graph.initializers:
+            return False
+        ranks = {len(self.graph.shapes.get(t, ())) for t in (*node.inputs, *node.outputs)}
+        return len(ranks) == 1 and self._behind(node.inputs[1], factors)
+
+    def _multiply(self, node: Node, position: int, factors: Factors) -> bool:
+        """Multiply a constant that a node reads, if it is one."""
         if position >= len(node.inputs) or not node.inputs[position]:
             return True  # an absent bias
         stored = self.graph.initializers.get(node.inputs[position])
         if stored is None or stored.data_type != onnx.TensorProto.FLOAT:
             return False
         value = _value(self.graph, self._trial, node, position)
-        along = _along(1 / factors if invert else factors, 0, -axis)
-        self._trial.constants[node.name, position] = value * along
+        self._trial.constants[node.name, position] = value * factors
         self._trial.stale.add(node.inputs[position])
         return True
 
-    def _weighted(self, node: Node, axis: int, factors: Factors) -> bool:
-        """Multiply a weight along its output channels, and the bias."""
+    def _linear(self, node: Node, factors: Factors) -> bool:
+        """Multiply a matrix along its output channels, and the bias."""
+        graph = self.graph
+        if node.inputs[1] not in graph.initializers or factors.ndim != 1:
+            return False
+        transposed = node.op_type == "Gemm" and graph.attributes(node).get("transB", 0)
+        rows = factors.reshape(-1, 1) if transposed else factors
+        shape = graph.initializers[node.inputs[1]].dims
+        if len(shape) < 2 or shape[-2 if transposed else -1] != factors.size:
+            return False
+        return self._multiply(node, 1, rows) and self._multiply(node, 2, factors)
+
+    def _conv(self, node: Node, factors: Factors) -> bool:
+        """Multiply a kernel along its output channels, and the bias."""
         graph = self.graph
         if node.inputs[1] not in graph.initializers:
             return False
-        rank = len(graph.initializers[node.inputs[1]].dims)
-        attributes = graph.attributes(node)
-        if node.op_type in ("Conv", "ConvTranspose"):
-            grouped = node.op_type == "ConvTranspose" and attributes.get("group", 1) != 1
-            if axis != 1 - rank or grouped:
+        shape = graph.initializers[node.inputs[1]].dims
+        each = factors.reshape(-1)
+        if factors.ndim != len(shape) - 1 or factors.size != factors.shape[0]:
+            return False
+        if node.op_type == "ConvTranspose":
+            if graph.attributes(node).get("group", 1) != 1 or shape[1] != each.size:
                 return False
-            outputs = -rank if node.op_type == "Conv" else 1 - rank
-            return self._multiply(node, 1, outputs, factors) and self._multiply(
-                node, 2, -1, factors
-            )
-        if axis != -1 or rank < 2:
-            return False
-        transposed = node.op_type == "Gemm" and attributes.get("transB", 0)
-        outputs = -2 if transposed else -1
-        return self._multiply(node, 1, outputs, factors) and self._multiply(node, 2, -1, factors)
+            rows = _along(each, 1, len(shape))
+        else:
+            if shape[0] != each.size:
+                return False
+            rows = _along(each, 0, len(shape))
+        return self._multiply(node, 1, rows) and self._multiply(node, 2, each)
 
-    def _normalization(self, node: Node, axis: int, factors: Factors) -> bool:
-        last = node.op_type == "LayerNormalization"
-        if last and (axis != -1 or len(self.graph.shapes.get(node.inputs[1], ())) != 1):
-            return False
-        if not last and self._rank(node.outputs[0]) + axis != 1:
-            return False
-        return self._multiply(node, 1, -1, factors) and self._multiply(node, 2, -1, factors)
+    def _layer_norm(self, node: Node, factors: Factors) -> bool:
+        one = factors.ndim == 1 and len(self.graph.shapes.get(node.inputs[1], ())) == 1
+        return one and self._multiply(node, 1, factors) and self._multiply(node, 2, factors)
 
-    def _rank(self, tensor: str) -> int:
-        return len(self.graph.shapes.get(tensor, ()))
+    def _batch_norm(self, node: Node, factors: Factors) -> bool:
+        each = factors.reshape(-1)
+        second = self._is_second(node, factors)
+        return second and self._multiply(node, 1, each) and self._multiply(node, 2, each)
 
-    def _elementwise(self, node: Node, axis: int, factors: Factors) -> bool:
-        """Of a sum both terms take the factors in, of a product one factor does."""
+    def _product(self, node: Node, factors: Factors) -> bool:
+        """One factor of a product takes them in."""
         fixed = [t in self.graph.initializers for t in node.inputs]
-        if node.op_type in ("Mul", "Div"):
-            if not any(fixed):
-                return False
-            place = fixed.index(True)
-            return self._multiply(
-                node, place, axis, factors, invert=node.op_type == "Div" and place == 1
-            )
+        if not any(fixed):
+            return False
+        place = fixed.index(True)
+        divisor = node.op_type == "Div" and place == 1
+        return self._multiply(node, place, 1 / factors if divisor else factors)
+
+    def _sum(self, node: Node, factors: Factors) -> bool:
+        """Both terms take them in."""
+        whole = self.graph.shapes.get(node.outputs[0])
         if len(set(node.inputs)) < len(node.inputs):
             return False
-        whole = self.graph.shapes.get(node.outputs[0])
         for position, tensor in enumerate(node.inputs):
-            if fixed[position]:
-                done = self._multiply(node, position, axis, factors)
+            if tensor in self.graph.initializers:
+                done = self._multiply(node, position, factors)
             else:
                 same = whole is not None and self.graph.shapes.get(tensor) == whole
-                done = same and self._behind(tensor, axis, factors)
+                done = same and self._behind(tensor, factors)
             if not done:
                 return False
         return True
+
+
+_RULES: Mapping[str, Callable[[_Fold, Node, Factors], bool]] = {
+    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Identity"), _Fold._same),
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _Fold._pool),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _Fold._reshape),
+    **dict.fromkeys(("Mul", "Div"), _Fold._product),
+    **dict.fromkeys(("Add", "Sub"), _Fold._sum),
+    **dict.fromkeys(("Conv", "ConvTranspose"), _Fold._conv),
+    "Transpose": _Fold._transpose,
+    "MatMul": _Fold._matmul,
+    "Gemm": _Fold._linear,
+    "LayerNormalization": _Fold._layer_norm,
+    "BatchNormalization": _Fold._batch_norm,
+}
+"""How an operation passes positive factors of what it gives on to what it reads."""
+
+
+def _trimmed(factors: Factors) -> Factors:
+    """Without leading axes of one value."""
+    while factors.ndim > 1 and factors.shape[0] == 1:
+        factors = factors[0]
+    return factors
+
+
+def _reduced(factors: Factors) -> Factors:
+    """With one value along each axis on which they are the same."""
+    for axis in range(factors.ndim):
+        first = factors.take([0], axis)
+        if np.array_equal(np.broadcast_to(first, factors.shape), factors):
+            factors = first
+    return factors
 
 
 def _emit(
