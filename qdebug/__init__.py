@@ -19,12 +19,13 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "qdebug.api": (
-        "compare", "calibrate", "ranges", "bisect", "inspect", "sweep", "report", "view", "export",
-        "doctor", "load_run", "open_samples",
+        "compare", "calibrate", "ranges", "bisect", "repair", "inspect", "sweep", "report", "view",
+        "export", "doctor", "load_run", "open_samples",
     ),
     "qdebug.config.compare": ("CompareSettings",),
     "qdebug.config.calibrate": ("CalibrateSettings",),
     "qdebug.config.bisect": ("BisectSettings",),
+    "qdebug.config.repair": ("RepairSettings",),
     "qdebug.config.sweep": ("SweepSettings",),
     "qdebug.config.ranges": ("RangesSettings",),
     "qdebug.config.inspect": ("InspectSettings",),
@@ -43,6 +44,7 @@ _PUBLIC = {
     "qdebug.measure.inspection": ("InspectResult",),
     "qdebug.measure.sweep": ("SweepResult",),
     "qdebug.search.outcome": ("BisectResult",),
+    "qdebug.remedies.result": ("RepairResult",),
     "qdebug.run.doctor": ("DoctorResult",),
     "qdebug.plan.export": ("ExportResult",),
     "qdebug.measure.recorded": ("Run",),

@@ -26,6 +26,7 @@ from qdebug.config.compare import CompareSettings as CompareSettings
 from qdebug.config.export import ExportSettings as ExportSettings
 from qdebug.config.inspect import InspectSettings as InspectSettings
 from qdebug.config.ranges import RangesSettings as RangesSettings
+from qdebug.config.repair import RepairSettings as RepairSettings
 from qdebug.config.report import ReportSettings as ReportSettings
 from qdebug.config.sweep import SweepSettings as SweepSettings
 from qdebug.config.view import ViewSettings as ViewSettings
@@ -52,6 +53,7 @@ from qdebug.pipeline.report.view import View as View
 from qdebug.plan.export import ExportResult as ExportResult
 from qdebug.plan.plan import PrecisionPlan as PrecisionPlan
 from qdebug.plan.plan import TensorRange as TensorRange
+from qdebug.remedies.result import RepairResult as RepairResult
 from qdebug.run.doctor import DoctorResult as DoctorResult
 from qdebug.search.outcome import BisectResult as BisectResult
 from qdebug.types import Precision as Precision
@@ -64,10 +66,10 @@ __all__ = [
     "Cause", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult", "ExportSettings",
     "InspectResult", "InspectSettings", "LayerResult", "MetricError", "ModelError", "PlanError",
     "Precision", "PrecisionPlan", "Progress", "QdebugError", "RangesResult", "RangesSettings",
-    "ReportResult", "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult",
-    "SweepSettings", "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect",
-    "calibrate", "compare", "doctor", "export", "inspect", "load_run", "open_samples", "ranges",
-    "report", "sweep", "view"
+    "RepairResult", "RepairSettings", "ReportResult", "ReportSettings", "Run", "SampleError",
+    "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange", "TensorResult",
+    "UsageError", "View", "ViewSettings", "bisect", "calibrate", "compare", "doctor", "export",
+    "inspect", "load_run", "open_samples", "ranges", "repair", "report", "sweep", "view"
 ]
 # fmt: on
 
@@ -286,6 +288,62 @@ def bisect(
 def bisect(
     model: BisectSettings, *, progress: Callable[[Progress], None] | None = None
 ) -> BisectResult: ...
+@overload
+def repair(
+    model: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    *,
+    calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
+    inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
+    holdout_share: float = 0.4,
+    reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
+    precision: Literal["int8", "fp16", "fp32"] | None = None,
+    fallback_precision: Literal["fp16", "fp32"] | None = None,
+    weights: Literal["per-channel", "per-tensor"] | None = None,
+    plan: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
+    calibration: str
+    | os.PathLike[str]
+    | CalibrateResult
+    | PrecisionPlan
+    | Mapping[str, float]
+    | None = None,
+    method: str = "minmax",
+    samples: int | None = None,
+    batch_size: int | None = None,
+    fp16_kernels: Literal["tensorrt", "exact"] = "tensorrt",
+    cache: bool = True,
+    metric: str | Callable[..., float] | None = None,
+    target: str | None = None,
+    max_drop: float | None = None,
+    max_rise: float | None = None,
+    only: Sequence[str] = (),
+    never: Sequence[str] = (),
+    pin: bool = True,
+    pin_to: Literal["fp16", "fp32", "auto"] | None = None,
+    never_pin: Sequence[str] = (),
+    time_limit: float | None = None,
+    memory_budget: int | str = 1073741824,
+    output: str | os.PathLike[str] | None = None,
+    save_plan: str | os.PathLike[str] | None = None,
+    save_fp32: str | os.PathLike[str] | None = None,
+    trt_cache: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> RepairResult:
+    """Give INT8 its accuracy back without training, and pin only what that leaves.
+
+    What is done so far is kept in the cache folder, from where a repair that was interrupted goes
+    on; with a metric in memory that uses more than plain data it is not.
+
+    The keywords: see `RepairSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
+    """
+
+@overload
+def repair(
+    model: RepairSettings, *, progress: Callable[[Progress], None] | None = None
+) -> RepairResult: ...
 @overload
 def inspect(
     file: str | os.PathLike[str] | onnx.ModelProto,

@@ -17,6 +17,7 @@ from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
 from qdebug.config.option import settings_of
 from qdebug.config.ranges import RangesSettings
+from qdebug.config.repair import RepairSettings
 from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from qdebug.model.samples import Samples
     from qdebug.pipeline.report.view import View
     from qdebug.plan.export import ExportResult
+    from qdebug.remedies.result import RepairResult
     from qdebug.results import Result
     from qdebug.run.doctor import DoctorResult
     from qdebug.search.outcome import BisectResult
@@ -146,6 +148,39 @@ def bisect(
     if checked.output and result.found:
         write_text(checked.output, result.plan_yaml(), option("output"))
     _write_page(checked, checked.html, checked.model, result)
+    return result
+
+
+def repair(
+    model: Any = None, *, progress: ProgressCallback | None = None, **settings: Any
+) -> RepairResult:
+    """Give INT8 its accuracy back without training, and pin only what that leaves.
+
+    What is done so far is kept in the cache folder, from where a repair that was interrupted goes
+    on; with a metric in memory that uses more than plain data it is not.
+
+    Args:
+        model: a path, an `onnx.ModelProto`, or `RepairSettings`; None takes the plan's.
+        progress: called with a `Progress` again and again; what it raises ends the call and
+            reaches the caller.
+        settings: the fields of `RepairSettings`.
+
+    Raises:
+        QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
+    """
+    from qdebug.outputfiles import write_bytes, write_text
+    from qdebug.pipeline.repair.command import repair as run
+
+    checked = _settings(RepairSettings, model, settings)
+    result = run(checked, progress or ignore_progress)
+    if checked.output:
+        write_bytes(checked.output, result.model_bytes(), option("output"))
+    if checked.save_fp32:
+        write_bytes(checked.save_fp32, result.fp32_bytes(), option("save_fp32"))
+    if checked.save_plan:
+        write_text(checked.save_plan, result.plan_yaml(), option("save_plan"))
+    if checked.trt_cache:
+        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"))
     return result
 
 

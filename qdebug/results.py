@@ -27,7 +27,7 @@ from types import ModuleType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from qdebug.errors import UsageError
-from qdebug.outputfiles import check_new, write_text
+from qdebug.outputfiles import check_new, write_bytes
 from qdebug.wording import option
 
 T = TypeVar("T")
@@ -141,8 +141,16 @@ class Result:
         Raises:
             StoreError: it exists and is not to be replaced, or cannot be written.
         """
+        self._save_bytes(path, text.encode(), force)
+
+    def _save_bytes(self, path: str | os.PathLike[str], data: bytes, force: bool) -> None:
+        """Write a file that the result gives.
+
+        Raises:
+            StoreError: it exists and is not to be replaced, or cannot be written.
+        """
         check_new(os.fspath(path), option("path"), force=force)
-        write_text(os.fspath(path), text, option("path"))
+        write_bytes(os.fspath(path), data, option("path"))
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -20,6 +20,7 @@ RESULTS: tuple[type[Result], ...] = (
     qdebug.CalibrateResult,
     qdebug.RangesResult,
     qdebug.BisectResult,
+    qdebug.RepairResult,
     qdebug.InspectResult,
     qdebug.SweepResult,
     qdebug.DoctorResult,

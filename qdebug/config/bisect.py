@@ -23,9 +23,35 @@ from qdebug.config.values import parse_bytes, parse_difference
 from qdebug.search.strategies import STRATEGIES
 
 PinToName = Literal["fp16", "fp32", "auto"]
+Seconds = Annotated[float, Gt(0)]
 _STRATEGIES = "; ".join(f"{name} ({entry.summary})" for name, entry in STRATEGIES.items())
 STORED_BYTES = 512 << 20
 """Default memory budget, in bytes, for activations that candidates start from."""
+
+TARGET = Option(
+    'What must hold, such as "output.cosine>=0.999" or "metric>=0.97".',
+    GATE,
+    metavar="CONDITION",
+)
+MAX_DROP = Option(
+    "Instead of a target: how far the metric may fall below FP32's.",
+    GATE,
+    metavar="X",
+    parse=parse_difference,
+)
+MAX_RISE = Option(
+    "The same for a metric where less is better: how far it may rise.",
+    GATE,
+    metavar="X",
+    parse=parse_difference,
+)
+PIN_TO = Option(
+    "Precision of pinned layers; auto takes fp16 where it suffices.",
+    SEARCH,
+    unset="auto, or fp32 where the candidate is in fp16",
+)
+NEVER_PIN = Option("Never pin it; repeatable.", SEARCH, metavar="NAME")
+TIME_LIMIT = Option("Stop searching after so many seconds.", SEARCH, metavar="SECONDS")
 
 
 @dataclass(frozen=True)
@@ -45,44 +71,14 @@ class BisectSettings(CandidateSettings):
     holdout_share: Annotated[
         Share, Option("The share of the samples to hold out.", WHAT, metavar="X")
     ] = 0.3
-    target: Annotated[
-        str | None,
-        Option(
-            'What must hold, such as "output.cosine>=0.999" or "metric>=0.97".',
-            GATE,
-            metavar="CONDITION",
-        ),
-    ] = None
-    max_drop: Annotated[
-        float | None,
-        Option(
-            "Instead of a target: how far the metric may fall below FP32's.",
-            GATE,
-            metavar="X",
-            parse=parse_difference,
-        ),
-    ] = None
-    max_rise: Annotated[
-        float | None,
-        Option(
-            "The same for a metric where less is better: how far it may rise.",
-            GATE,
-            metavar="X",
-            parse=parse_difference,
-        ),
-    ] = None
+    target: Annotated[str | None, TARGET] = None
+    max_drop: Annotated[float | None, MAX_DROP] = None
+    max_rise: Annotated[float | None, MAX_RISE] = None
     strategy: Annotated[
         str,
         Option(f"How to search: {_STRATEGIES}.", SEARCH, metavar="NAME", words=tuple(STRATEGIES)),
     ] = next(iter(STRATEGIES))
-    pin_to: Annotated[
-        PinToName | None,
-        Option(
-            "Precision of pinned layers; auto takes fp16 where it suffices.",
-            SEARCH,
-            unset="auto, or fp32 where the candidate is in fp16",
-        ),
-    ] = None
+    pin_to: Annotated[PinToName | None, PIN_TO] = None
     pin: Annotated[
         tuple[str, ...],
         Option(
@@ -91,9 +87,7 @@ class BisectSettings(CandidateSettings):
             metavar="NAME",
         ),
     ] = ()
-    never_pin: Annotated[
-        tuple[str, ...], Option("Never pin it; repeatable.", SEARCH, metavar="NAME")
-    ] = ()
+    never_pin: Annotated[tuple[str, ...], NEVER_PIN] = ()
     profile: Annotated[
         RunLike | None,
         Option(
@@ -117,10 +111,7 @@ class BisectSettings(CandidateSettings):
     max_evaluations: Annotated[
         Positive | None, Option("Stop a search after N candidates.", SEARCH, metavar="N")
     ] = None
-    time_limit: Annotated[
-        Annotated[float, Gt(0)] | None,
-        Option("Stop searching after so many seconds.", SEARCH, metavar="SECONDS"),
-    ] = None
+    time_limit: Annotated[Seconds | None, TIME_LIMIT] = None
     journal: Annotated[
         str | None,
         Option(

@@ -14,6 +14,7 @@ from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
 from qdebug.config.option import OUTPUT, Option, Positive
 from qdebug.config.ranges import RangesSettings
+from qdebug.config.repair import RepairSettings
 from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
@@ -175,6 +176,15 @@ _ALL = (
         ShownWithProgress,
         "Find the cheapest layers to keep in higher precision, so that the target holds.",
         "model.onnx --inputs samples.npz --metric top1 --max-drop 0.01 -o precision.yaml",
+    ),
+    Command(
+        "repair",
+        RepairSettings,
+        ShownWithProgress,
+        "Give INT8 its accuracy back without training, and pin only what that leaves.",
+        "model.onnx --calib-data calib.npz --inputs samples.npz --metric top1 --max-drop 0.01 "
+        "-o model.int8.onnx",
+        more="What is kept was shown to help on samples that it was not fitted to.",
     ),
     Command(
         "sweep",

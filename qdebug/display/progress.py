@@ -35,6 +35,7 @@ LABELS = {
     "rate layers": "Rating layers",
     "reference": "Running FP32",
     "effects": "Leaving layers out",
+    "repair": "Repairing",
     "search": "Searching",
     "sweep": "Combinations",
 }

@@ -250,9 +250,10 @@ def plan_ranges(
     plan: PrecisionPlan,
     model: Model,
     compared: SampleSubset,
+    calibrate_on: SampleSubset | None = None,
 ) -> CalibratedPlan:
     """`plan`, bound to `model`, with the ranges it lacks: of `calibration`, else calibrated, on
-    `calib_data` or on the samples that are `compared`.
+    `calibrate_on` or `calib_data`, or on the samples that are `compared`.
 
     Raises:
         QdebugError: a plan or a calibration that does not fit the model.
@@ -266,18 +267,10 @@ def plan_ranges(
     plan = replace(plan, model_sha256=model.file.sha256)
     missing = bound.missing_ranges()
     if not missing:
-        return CalibratedPlan(replace(bound, plan=plan), None, (*notes, *_unused(settings)))
+        unused = () if calibrate_on else _unused(settings)
+        return CalibratedPlan(replace(bound, plan=plan), None, (*notes, *unused))
     data = settings.calib_data
-    calibration = compared
-    if data is None and not is_whole(compared):  # the others are held out
-        calibration = first(compared, settings.calib_samples)
-    elif data is not None or settings.calib_samples is not None:
-        with given_by("calib_data" if data else "inputs"):
-            calibration = whole(
-                open_samples(
-                    data or settings.inputs, model.graph.inputs, limit=settings.calib_samples
-                )
-            )
+    calibration = calibrate_on or _calibration_samples(settings, model, compared)
     gathered = gather_ranges(context, model.graph, calibration, cached=settings.cache)
     ranges = {
         tensor: TensorRange(amax, calibrator.name)
@@ -285,7 +278,22 @@ def plan_ranges(
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
     bound = replace(_bind(plan.with_ranges(ranges, where), model), calibrated=frozenset(missing))
-    return CalibratedPlan(bound, gathered, (*notes, *_notes(data, gathered, missing)))
+    compared_too = data is None and calibrate_on is None
+    return CalibratedPlan(bound, gathered, (*notes, *_notes(compared_too, gathered, missing)))
+
+
+def _calibration_samples(
+    settings: CandidateSettings, model: Model, compared: SampleSubset
+) -> SampleSubset:
+    data = settings.calib_data
+    if data is None and not is_whole(compared):  # the others are held out
+        return first(compared, settings.calib_samples)
+    if data is None and settings.calib_samples is None:
+        return compared
+    with given_by("calib_data" if data else "inputs"):
+        return whole(
+            open_samples(data or settings.inputs, model.graph.inputs, limit=settings.calib_samples)
+        )
 
 
 def bind_user_plan(
@@ -391,12 +399,12 @@ def _unused(settings: CandidateSettings) -> tuple[str, ...]:
     )
 
 
-def _notes(data: str | None, gathered: Gathered, used: list[str]) -> tuple[str, ...]:
+def _notes(compared_too: bool, gathered: Gathered, used: list[str]) -> tuple[str, ...]:
     flattered = (
         f"No {option('calib_data')}: the ranges come from the compared samples themselves, which "
         "flatters the result."
     )
-    return (*([flattered] if data is None else []), *range_notes(gathered.histograms, used))
+    return (*([flattered] if compared_too else []), *range_notes(gathered.histograms, used))
 
 
 def range_notes(histograms: Mapping[str, TensorHistogram], used: Sequence[str]) -> tuple[str, ...]:

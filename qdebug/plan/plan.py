@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -119,6 +120,17 @@ class BoundPlan:
     def missing_ranges(self) -> list[str]:
         """Those of them that the plan has no amax for."""
         return [t for t in self.needed_ranges() if t not in self.plan.tensors]
+
+
+def corrections_digest(bound: BoundPlan) -> str:
+    """SHA-256 of the corrections of a plan, in hexadecimal."""
+    found = hashlib.sha256()
+    for name, one in sorted(bound.corrections.items()):
+        for kind, values in (("weight", one.weight), ("bias", one.bias)):
+            if values is not None:
+                found.update(repr((name, kind, values.shape)).encode())
+                found.update(values.tobytes())
+    return found.hexdigest()
 
 
 def bind_plan(plan: PrecisionPlan, model: Model, layers: Layers) -> BoundPlan:

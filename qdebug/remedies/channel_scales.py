@@ -59,6 +59,7 @@ def equal_reach(amax: Float64) -> Factors:
 
 
 REMEDY = Remedy(
+    rewrites=True,
     name="channel-scales",
     summary="a scale per channel for what grouped convolutions read",
     causes=frozenset({"coarse-step", "weight-range"}),

@@ -77,6 +77,7 @@ class Remedy:
         layers: which layers of a network it can be applied to, in execution order.
         propose: changed networks, the most promising first, in which it was applied to some of
             these layers. They may be few; a proposal is made when it is asked for.
+        rewrites: it changes the FP32 network, and with it the values of some tensors.
         groups: layers that are judged apart from each other, the first group first.
     """
 
@@ -86,6 +87,7 @@ class Remedy:
     fewest_samples: int
     layers: Callable[[Quantized], tuple[str, ...]]
     propose: Callable[[Study, Quantized, Sequence[str]], Iterator[Proposal]]
+    rewrites: bool = False
     groups: Callable[[Quantized, Sequence[str]], list[tuple[str, ...]]] = lambda _, layers: [
         tuple(layers)
     ]

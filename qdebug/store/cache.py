@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from qdebug.store.schema import RangeRecord, read_range_records, write_range_records
+from qdebug.types import Array
 
 CALIBRATION_SCHEMA = "qdebug.calibration/2"
 _DIGEST = "digest"
@@ -79,6 +80,30 @@ def save_result(kind: str, key: str, result: dict[str, Any]) -> None:
     """
     with _replacing(_result_path(kind, key)) as partial:
         partial.write_text(json.dumps(result), encoding="utf-8")
+
+
+def load_arrays(kind: str, key: str) -> dict[str, Array] | None:
+    """The arrays of a kind that are kept under `key`, by name, or None."""
+    try:
+        with np.load(_result_path(kind, key).with_suffix(".npz"), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception:  # numpy and zipfile raise many types over a damaged file
+        return None
+
+
+def save_arrays(kind: str, key: str, arrays: Mapping[str, Array]) -> None:
+    """Keep arrays, completely or not at all. `kind` and `key` are as in `save_result`."""
+    with (
+        _replacing(_result_path(kind, key).with_suffix(".npz")) as partial,
+        partial.open("wb") as file,
+    ):
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def discard_arrays(kind: str, key: str) -> None:
+    """Forget the arrays that are kept under `key`."""
+    with suppress(OSError):
+        _result_path(kind, key).with_suffix(".npz").unlink(missing_ok=True)
 
 
 def _result_path(kind: str, key: str) -> Path:

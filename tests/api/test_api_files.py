@@ -71,13 +71,17 @@ def keywords(command: str, setting: str, given: dict[str, list[Any]], folder: Pa
         "calibrate": {"model": model, "calib_data": data, "method": "minmax", "batch_size": 1},
         "ranges": {"source": model, "calib_data": data, "batch_size": 1},
         "bisect": {**both, "target": "output.sqnr_db>=60"},
+        "repair": {
+            "model": model, "calib_data": {"x": np.eye(12, 4, dtype="f")}, "batch_size": 1,
+            "inputs": {"x": 2 * np.eye(4, dtype="f")}, "only": "bias-correction",
+        },
         "sweep": {**both, "backend": "onnxruntime"},
         "inspect": {"file": given["quantized"][0], "model": model},
         "view": {"files": given["run"][0], "browser": False},
         "report": {"runs": given["run"][0], "output": folder / "page.html", "force": True},
         "export": {"plan": plan, "model": model, "output": folder / "exported", "force": True},
     }[command]
-    if (command, setting) in (("compare", "reference"), ("sweep", "reference")):
+    if setting == "reference" and command in ("compare", "sweep", "repair"):
         found["model"] = given["quantized"][0]
     if setting == "holdout":
         found["calib_data" if "calib_data" in found else "inputs"] = {"x": np.eye(4, dtype="f")}
@@ -102,15 +106,15 @@ def figures(result: Any) -> Any:
             return data.get("tensors"), data.get("methods"), data.get("cache_difference")
         case "BisectResult":
             return result.pinned, result.cost
+        case "RepairResult":
+            return result.baseline, result.proof, result.model_bytes()
         case "SweepResult":
             return [row.execution.errors for row in result.combinations]
         case "InspectResult":
             audit, diff = result.audit, result.diff
             return result.info.layers, audit, diff and diff.values
-        case "ReportResult":
-            return result.runs
-        case "View":
-            return runs_shown(result)
+        case "ReportResult" | "View":
+            return runs_shown(result) if isinstance(result, qdebug.View) else result.runs
         case "ExportResult":
             return [path.read_bytes() for path in result.files]
     raise TypeError(type(result))

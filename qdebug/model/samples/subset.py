@@ -64,7 +64,7 @@ def first(subset: SampleSubset, count: int | None) -> SampleSubset:
 
 
 def open_subsets(
-    setting: str,
+    settings: tuple[str, str],
     data: str,
     inputs: Sequence[TensorSpec],
     *,
@@ -77,7 +77,7 @@ def open_subsets(
     """The samples to work on, and those held out to evaluate the result.
 
     Args:
-        setting: the one that `data` was given by.
+        settings: those that `data` and `holdout` were given by.
         holdout: data of their own to hold out; None holds out a share of `data`.
         limit: how many samples of `data` to take; None takes all.
         executions: at least about this many of `data` where it is split, and of `holdout`.
@@ -87,26 +87,30 @@ def open_subsets(
             any out.
         SampleError: data that cannot be read.
     """
+    setting, other = settings
     with given_by(setting):
         samples = open_samples(data, inputs, limit=limit, batch_size=batch_size)
     if holdout is None:
-        return split(finely(samples, executions[0]), holdout_share)
-    with given_by("holdout"):
+        return split(finely(samples, executions[0]), holdout_share, other)
+    with given_by(other):
         held_out = open_samples(holdout, inputs, batch_size=batch_size)
         begins = held_out  # as `samples` do, where those are the first of the same data
         if samples.count < held_out.count:
             begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
     if begins.digest == samples.digest:
         raise UsageError(
-            f"{option('holdout')}: {holdout} holds the samples of {option(setting)}",
+            f"{option(other)}: {holdout} holds the samples of {option(setting)}",
             f"Leave it out: then a share of {option(setting)} is held out.",
             code="QD-USAGE-HOLDOUT-SAME",
         )
     return whole(samples), whole(finely(held_out, executions[1]))
 
 
-def split(samples: Samples, share: float) -> tuple[SampleSubset, SampleSubset]:
-    """Calibration and held-out samples, `share` of them held out, spread evenly over the data.
+def split(
+    samples: Samples, share: float, setting: str = "holdout"
+) -> tuple[SampleSubset, SampleSubset]:
+    """Calibration and held-out samples, `share` of them held out, spread evenly over the data;
+    `setting` is what others are given by.
 
     Raises:
         UsageError: there are too few samples to hold any out.
@@ -121,23 +125,23 @@ def split(samples: Samples, share: float) -> tuple[SampleSubset, SampleSubset]:
         raise UsageError(
             f"{option('holdout_share')}: {share:g} of {samples.count} samples in {len(batches)} "
             "batches is none, or all",
-            f"Give other samples as {option('holdout')}.",
+            f"Give other samples as {option(setting)}.",
             code="QD-USAGE-HOLDOUT",
         )
     return SampleSubset(samples, tuple(calibration)), SampleSubset(samples, tuple(held_out))
 
 
-def halves(subset: SampleSubset) -> tuple[SampleSubset, SampleSubset]:
-    """Its executions, in turns.
+def halves(subset: SampleSubset, setting: str = "mix") -> tuple[SampleSubset, SampleSubset]:
+    """Its executions, in turns. `setting` is the one that needs them.
 
     Raises:
         UsageError: it is a single one.
     """
     if len(subset.batches) < 2:
         raise UsageError(
-            f"{option('mix')}: half of the held-out samples choose and the others evaluate, but "
+            f"{option(setting)}: half of the held-out samples choose and the others evaluate, but "
             "there is only one batch of them",
-            f"Hold out more with {option('holdout')} or {option('holdout_share')}.",
+            f"Hold out more with {option('holdout_share')}, or give more samples to hold out.",
             code="QD-USAGE-HOLDOUT",
         )
     first, second = subset.batches[::2], subset.batches[1::2]

@@ -36,7 +36,11 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
     check_select_point(settings.select_point)
-    setup = prepare(settings, progress)
+    return search_from(settings, prepare(settings, progress))
+
+
+def search_from(settings: BisectSettings, setup: Setup) -> BisectResult:
+    """As `bisect`, from a setup that is there."""
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))

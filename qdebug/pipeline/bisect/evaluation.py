@@ -16,6 +16,7 @@ from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines, RunnerOptions
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.bisect.target import check_target
+from qdebug.plan.plan import corrections_digest
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.search.outcome import Check
 from qdebug.search.problem import Measurement, Pins
@@ -94,6 +95,7 @@ def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
         "qdebug": __version__,
         "model": hashlib.sha256(model).hexdigest(),
         "plan": hashlib.sha256(plan_to_yaml(bound.plan).encode()).hexdigest(),
+        **({"corrections": corrections_digest(bound)} if bound.corrections else {}),
         "samples": one.runner.subset.key,
         "target": one.condition.expression,
         "metric": metric,

@@ -71,6 +71,25 @@ class Setup:
     engine: EngineRuntime | None
 
 
+@dataclass(frozen=True)
+class Start:
+    """What has been read and calibrated before the layers are rated.
+
+    Attributes:
+        planned, searched, held_out, engine: see Setup.
+        kernels: of the engine that was profiled; None where costs are not times.
+    """
+
+    context: Context
+    target: AccuracyTarget
+    model: Model
+    planned: CalibratedPlan
+    searched: SampleSubset
+    held_out: SampleSubset
+    engine: EngineRuntime | None = None
+    kernels: Sequence[KernelTime] | None = None
+
+
 def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     """Read everything, calibrate, and rate the layers.
 
@@ -93,7 +112,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     check_not_quantized(model, "its layers cannot be unpinned")
     kernels = _profiled(settings, model)
     searched, held_out = open_subsets(
-        "inputs",
+        ("inputs", "holdout"),
         settings.inputs,
         model.graph.inputs,
         holdout=settings.holdout,
@@ -108,22 +127,36 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
         parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
     )
     planned = plan_ranges(settings, context, plan, model, searched)
-    pair = planned_pair(model, planned.bound)
-    if engine is not None:
-        check_parsed(engine, pair, searched.samples)
-    rated = rate_layers(context, pair, searched)
+    return rated(
+        settings,
+        Start(context, target, model, planned, searched, held_out, engine, kernels),
+    )
+
+
+def rated(settings: BisectSettings, start: Start) -> Setup:
+    """Rate the layers, and say which of them the settings allow to be pinned.
+
+    Raises:
+        QdebugError: settings that do not fit the model, or a runtime that failed.
+    """
+    context, searched = start.context, start.searched
+    pair = planned_pair(start.model, start.planned.bound)
+    if start.engine is not None:
+        check_parsed(start.engine, pair, searched.samples)
+    found = rate_layers(context, pair, searched)
     alone = noise_alone(context, pair, searched, settings.memory_budget)
+    local = local_noise(found)
     return Setup(
         context=context,
-        target=target,
-        model=model,
-        planned=planned,
+        target=start.target,
+        model=start.model,
+        planned=start.planned,
         pair=pair,
         searched=searched,
-        held_out=held_out,
-        rated=rated,
-        space=_space(settings, pair, searched.samples, alone, local_noise(rated), kernels),
-        engine=engine,
+        held_out=start.held_out,
+        rated=found,
+        space=_space(settings, pair, searched.samples, alone, local, start.kernels),
+        engine=start.engine,
     )
 
 

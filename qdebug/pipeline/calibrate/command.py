@@ -57,7 +57,7 @@ def calibrate(
     metric = load_metric(settings.metric) if settings.metric else None
     pair = read_quantizable(settings)
     calibration, held_out = open_subsets(
-        "calib_data",
+        ("calib_data", "holdout"),
         settings.calib_data,
         pair.model.graph.inputs,
         holdout=settings.holdout,

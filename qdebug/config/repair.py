@@ -1,0 +1,197 @@
+"""Settings of `qdebug repair`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from qdebug.calibrators.registry import DEFAULT_METHOD
+from qdebug.config.bisect import (
+    MAX_DROP,
+    MAX_RISE,
+    NEVER_PIN,
+    PIN_TO,
+    STORED_BYTES,
+    TARGET,
+    TIME_LIMIT,
+    PinToName,
+    Seconds,
+)
+from qdebug.config.candidate import (
+    BATCH_SIZE,
+    CACHE,
+    CALIBRATION,
+    DATA,
+    FALLBACK,
+    FORCE,
+    FP16_KERNELS,
+    METHOD,
+    METRIC,
+    SAMPLES,
+    WEIGHTS,
+    FallbackName,
+    Fp16KernelsName,
+    PrecisionName,
+    WeightsName,
+)
+from qdebug.config.option import (
+    SEARCH,
+    WHAT,
+    WRITE,
+    CalibrationLike,
+    DataLike,
+    MetricLike,
+    ModelLike,
+    Option,
+    PlanLike,
+    Positive,
+    Share,
+)
+from qdebug.config.values import parse_bytes, values_of
+from qdebug.remedies.names import remedy_usage
+
+
+@dataclass(frozen=True)
+class RepairSettings:
+    """The settings of `qdebug repair`."""
+
+    model: Annotated[
+        ModelLike,
+        Option(
+            "The FP32 ONNX model, or a quantized one whose FP32 model is given as reference.",
+            metavar="MODEL",
+            positional=True,
+            reads=True,
+        ),
+    ]
+    calib_data: Annotated[
+        DataLike, Option(f"Samples to repair with: {DATA}.", WHAT, metavar="DATA", reads=True)
+    ]
+    inputs: Annotated[
+        DataLike | None,
+        Option(
+            "Other samples: half of them choose what is kept, the others prove the result.",
+            WHAT,
+            metavar="DATA",
+            unset="a share of the calibration data",
+            reads=True,
+        ),
+    ] = None
+    holdout_share: Annotated[
+        Share,
+        Option("Without other samples, the share of the data to hold out.", WHAT, metavar="X"),
+    ] = 0.4
+    reference: Annotated[
+        ModelLike | None,
+        Option(
+            "The FP32 model that a quantized MODEL was made from.",
+            WHAT,
+            metavar="FP32.onnx",
+            reads=True,
+        ),
+    ] = None
+    precision: Annotated[
+        PrecisionName | None,
+        Option("Precision to repair.", WHAT, unset="the plan's, or int8"),
+    ] = None
+    fallback_precision: Annotated[FallbackName | None, FALLBACK] = None
+    weights: Annotated[WeightsName | None, WEIGHTS] = None
+    plan: Annotated[
+        PlanLike | None,
+        Option(
+            "A precision plan to start from; the precisions that it names are kept.",
+            WHAT,
+            metavar="FILE.yaml",
+            reads=True,
+        ),
+    ] = None
+    calibration: Annotated[CalibrationLike | None, CALIBRATION] = None
+    method: Annotated[str, METHOD] = DEFAULT_METHOD
+    samples: Annotated[Positive | None, SAMPLES] = None
+    batch_size: Annotated[Positive | None, BATCH_SIZE] = None
+    fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
+    cache: Annotated[bool, CACHE] = True
+    metric: Annotated[MetricLike | None, METRIC] = None
+    target: Annotated[str | None, TARGET] = None
+    max_drop: Annotated[float | None, MAX_DROP] = None
+    max_rise: Annotated[float | None, MAX_RISE] = None
+    only: Annotated[
+        tuple[str, ...],
+        Option(
+            f"Try these remedies only: {remedy_usage()}.",
+            SEARCH,
+            metavar="NAMES",
+            unset="all",
+            parse=values_of,
+        ),
+    ] = ()
+    never: Annotated[
+        tuple[str, ...],
+        Option(
+            "Never try these remedies.",
+            SEARCH,
+            metavar="NAMES",
+            unset="none",
+            parse=values_of,
+        ),
+    ] = ()
+    pin: Annotated[
+        bool,
+        Option(
+            "Pin what remedies cannot repair, as bisect does.",
+            SEARCH,
+            off="Pin nothing: stop when the remedies are used up.",
+        ),
+    ] = True
+    pin_to: Annotated[PinToName | None, PIN_TO] = None
+    never_pin: Annotated[tuple[str, ...], NEVER_PIN] = ()
+    time_limit: Annotated[Seconds | None, TIME_LIMIT] = None
+    memory_budget: Annotated[
+        int,
+        Option(
+            "Memory for activations, such as 1G.",
+            SEARCH,
+            metavar="SIZE",
+            unset="1G",
+            parse=parse_bytes,
+        ),
+    ] = 2 * STORED_BYTES
+    output: Annotated[
+        str | None,
+        Option(
+            "Write the repaired model, with Q/DQ.",
+            WRITE,
+            metavar="model.int8.onnx",
+            short="-o",
+            writes="new",
+        ),
+    ] = None
+    save_plan: Annotated[
+        str | None,
+        Option(
+            "Write its plan, ranges included. It is for the model of save-fp32.",
+            WRITE,
+            metavar="FILE.yaml",
+            writes="new",
+        ),
+    ] = None
+    save_fp32: Annotated[
+        str | None,
+        Option(
+            "Write the FP32 model that the plan and the calibration cache are for: the network's "
+            "function, with the scales that remedies gave its channels.",
+            WRITE,
+            metavar="FILE.onnx",
+            writes="new",
+        ),
+    ] = None
+    trt_cache: Annotated[
+        str | None,
+        Option(
+            "Write its ranges as a calibration cache for TensorRT 10.",
+            WRITE,
+            metavar="FILE",
+            writes="new",
+        ),
+    ] = None
+    force: Annotated[bool, FORCE] = False

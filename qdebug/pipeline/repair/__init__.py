@@ -1,0 +1,1 @@
+"""`qdebug repair`: command.py is where to start."""

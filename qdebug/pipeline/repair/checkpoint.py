@@ -1,0 +1,138 @@
+"""What a repair has done so far, in the cache folder: one that was killed goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qdebug import __version__
+from qdebug.model.graph import Graph
+from qdebug.model.layers import find_layers
+from qdebug.pipeline.repair.setup import Setup
+from qdebug.pipeline.repair.steps import Attempt, State
+from qdebug.plan.plan import Correction, TensorRange, bind_plan
+from qdebug.plan.planfile import plan_to_yaml
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.result import SkippedRemedy, Step
+from qdebug.results import from_json, to_json
+from qdebug.store.cache import discard_arrays, load_arrays, save_arrays
+from qdebug.store.manifest import package_versions
+from qdebug.types import Array, Precision
+
+_KIND = "repairs"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Keeps the states of one repair; `key` is None where they cannot be told from others'."""
+
+    key: str | None
+    start: Quantized
+
+    def load(self) -> State | None:
+        """The last state that was kept, or None."""
+        arrays = load_arrays(_KIND, self.key) if self.key else None
+        if arrays is None:
+            return None
+        try:
+            return _state(arrays, self.start)
+        except Exception:  # whatever is wrong with it: the repair starts anew
+            return None
+
+    def save(self, state: State) -> None:
+        """Keep a state in place of the one before."""
+        if self.key:
+            save_arrays(_KIND, self.key, _arrays(state))
+
+    def discard(self) -> None:
+        """Forget it: the repair is done."""
+        if self.key:
+            discard_arrays(_KIND, self.key)
+
+
+def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkpoints:
+    """Those of one repair, by all that decides what its steps do."""
+    metric = setup.metric.key if setup.metric else ""
+    if not cached or metric is None:
+        return Checkpoints(None, setup.start)
+    model = setup.start.graph.proto.SerializeToString(deterministic=True)
+    versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
+    target = setup.target
+    parts = [
+        str(_VERSION),
+        __version__,
+        hashlib.sha256(model).hexdigest(),
+        plan_to_yaml(setup.start.bound.plan),
+        setup.fitting.key,
+        setup.choosing.key,
+        metric,
+        repr((target.condition, target.allowed, target.more_is_better)) if target else "",
+        " ".join(sequence),
+        f"{platform.machine()} {versions} {setup.context.fp16_kernels}",
+        setup.search.method,
+        str(setup.search.memory_budget),
+    ]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return Checkpoints(key, setup.start)
+
+
+def _arrays(state: State) -> dict[str, Array]:
+    bound = state.network.bound
+    plan = bound.plan
+    text = {
+        "waiting": [[a.remedy, a.layers, a.depth] for a in state.waiting],
+        "steps": to_json(state.steps),
+        "skipped": to_json(state.skipped),
+        "tried": dict(state.tried),
+        "layers": {name: str(p) for name, p in plan.layers.items()},
+        "tensors": {t: [entry.amax, entry.method] for t, entry in plan.tensors.items()},
+        "origins": {name: list(users) for name, users in state.network.model.origins.items()},
+        "corrected": list(bound.corrections),
+    }
+    arrays: dict[str, Array] = {
+        "text": np.frombuffer(json.dumps(text).encode(), np.uint8),
+        "model": np.frombuffer(state.network.graph.proto.SerializeToString(), np.uint8),
+    }
+    for number, correction in enumerate(bound.corrections.values()):
+        for kind, values in (("weight", correction.weight), ("bias", correction.bias)):
+            if values is not None:
+                arrays[f"{kind}{number}"] = values
+    return arrays
+
+
+def _state(arrays: dict[str, Array], start: Quantized) -> State:
+    text: dict[str, Any] = json.loads(arrays["text"].tobytes())
+    graph = Graph(onnx.ModelProto.FromString(arrays["model"].tobytes()))
+    origins = {name: tuple(users) for name, users in text["origins"].items()}
+    model = replace(start.model, graph=graph, origins=origins)
+    plan = replace(
+        start.bound.plan,
+        layers={name: Precision(p) for name, p in text["layers"].items()},
+        tensors={t: _range(amax, method) for t, (amax, method) in text["tensors"].items()},
+    )
+    corrections = {
+        name: Correction(arrays.get(f"weight{number}"), arrays.get(f"bias{number}"))
+        for number, name in enumerate(text["corrected"])
+    }
+    bound = replace(bind_plan(plan, model, find_layers(graph)), corrections=corrections)
+    return State(
+        network=Quantized(model, bound),
+        waiting=tuple(
+            Attempt(name, None if layers is None else tuple(layers), depth)
+            for name, layers, depth in text["waiting"]
+        ),
+        steps=tuple(from_json(Step, step) for step in text["steps"]),
+        skipped=tuple(from_json(SkippedRemedy, entry) for entry in text["skipped"]),
+        tried=text["tried"],
+    )
+
+
+def _range(amax: float | list[float], method: str) -> TensorRange:
+    return TensorRange(tuple(amax) if isinstance(amax, list) else amax, method)

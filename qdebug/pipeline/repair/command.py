@@ -1,0 +1,199 @@
+"""`qdebug repair`, whole: remedies in turn, then what must be pinned, and the proof."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+from qdebug.config.repair import RepairSettings
+from qdebug.errors import UsageError
+from qdebug.measure.conditions import Condition
+from qdebug.pipeline.bisect.command import search_from
+from qdebug.pipeline.bisect.setup import Start, rated
+from qdebug.pipeline.bisect.target import check_target
+from qdebug.pipeline.model_pair import CalibratedPlan
+from qdebug.pipeline.repair.checkpoint import checkpoints
+from qdebug.pipeline.repair.judge import Judge, Judgement, standard_error
+from qdebug.pipeline.repair.setup import Setup, prepare
+from qdebug.pipeline.repair.steps import Attempt, State, Trying
+from qdebug.plan.plan import nearest
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.registry import REMEDIES, SEQUENCE
+from qdebug.remedies.result import Proof, RepairResult
+from qdebug.results import ModelRef
+from qdebug.search.outcome import BisectResult
+from qdebug.types import ProgressCallback, ignore_progress
+from qdebug.wording import option
+
+_LEAST_FOR_PINS = 1.0
+"""Seconds that a search for what to pin gets, however late it is."""
+
+
+def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
+    """Give a quantized network its accuracy back, without training.
+
+    Raises:
+        QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
+    """
+    sequence = _sequence(settings)
+    ends_at = time.monotonic() + (settings.time_limit or math.inf)
+    setup = prepare(settings, progress)
+    with _judge(setup, proving=False) as judge:
+        baseline = _baseline(setup, judge)
+        condition = _condition(setup, judge)
+        kept = checkpoints(setup, sequence, settings.cache)
+        state = kept.load()
+        resumed = len(state.steps) if state else 0
+        trying = Trying(
+            study=setup.study,
+            judge=judge,
+            remedies=REMEDIES,
+            enough=lambda found: _holds(setup, condition, found, surely=True),
+            ends_at=ends_at,
+            on_step=kept.save,
+        )
+        begin = State(setup.start, tuple(Attempt(name) for name in sequence))
+        state, found, explanation = trying.run(state or begin)
+        chosen = _holds(setup, condition, found)
+    network = state.network
+    proof = _proof(setup, network)
+    pinning = None
+    if setup.target is not None and settings.pin and not (chosen and proof.passed):
+        pinning = _pinned(setup, network, ends_at)
+        network = _with_pins(network, pinning)
+        proof = replace(proof, used_in_search=any(c.used_in_search for c in pinning.checks))
+    if not explanation:  # what a time limit left out is tried by the same command again
+        kept.discard()
+    return RepairResult(
+        model=ModelRef(settings.model, setup.reference.file.sha256),
+        precision=str(setup.start.bound.plan.precision),
+        calibration_samples=setup.fitting.count,
+        choosing_samples=judge.count,
+        metric=setup.metric.name if setup.metric else "",
+        target=condition.expression if condition else "",
+        baseline=baseline.figures,
+        repaired=found.figures,
+        steps=state.steps,
+        skipped=state.skipped,
+        proof=proof,
+        pinning=pinning,
+        resumed=resumed,
+        explanation=explanation or _missed(setup, settings, proof, pinning, chosen),
+        plan=network.bound.plan,
+        network=network,
+        notes=setup.notes,
+    )
+
+
+def _sequence(settings: RepairSettings) -> tuple[str, ...]:
+    """The remedies to try, in order; one may come twice.
+
+    Raises:
+        UsageError: a remedy that is not known, or none is left.
+    """
+    for setting, names in (("only", settings.only), ("never", settings.never)):
+        for name in names:
+            if name not in REMEDIES:
+                raise UsageError(
+                    f"{option(setting)}: there is no remedy '{name}'",
+                    nearest(name, REMEDIES),
+                    code="QD-USAGE-REMEDY",
+                )
+    left = tuple(
+        name
+        for name in SEQUENCE
+        if (not settings.only or name in settings.only) and name not in settings.never
+    )
+    if not left:
+        raise UsageError(
+            f"{option('never')} leaves no remedy to try",
+            f"Drop one of its names, or use {option('only')} alone.",
+            code="QD-USAGE-REMEDY",
+        )
+    return left
+
+
+def _judge(setup: Setup, *, proving: bool) -> Judge:
+    more = setup.target.more_is_better if setup.target else True
+    subset = setup.proving if proving else setup.choosing
+    return Judge(setup.context, setup.reference.graph, subset, setup.metric, more)
+
+
+def _baseline(setup: Setup, judge: Judge) -> Judgement:
+    """The quantized network as it was."""
+    return judge(setup.given.graph.proto if setup.given else setup.start)
+
+
+def _condition(setup: Setup, judge: Judge) -> Condition | None:
+    return setup.target.condition_for(judge.reference_metric) if setup.target else None
+
+
+def _holds(
+    setup: Setup, condition: Condition | None, found: Judgement, *, surely: bool = False
+) -> bool:
+    """Whether the target holds; `surely`: by more than the metric's standard error."""
+    if condition is None or found.failure:
+        return False
+    if surely and condition.scope == "metric":
+        sign = 1.0 if condition.operator.startswith(">") else -1.0
+        condition = replace(condition, bound=condition.bound + sign * standard_error(found))
+    return check_target(condition, found.candidate, setup.start.layers).passed
+
+
+def _proof(setup: Setup, network: Quantized) -> Proof:
+    """The networks on samples that took no part."""
+    with _judge(setup, proving=True) as judge:
+        start, repaired = _baseline(setup, judge), judge(network)
+        condition = _condition(setup, judge)
+    return Proof(
+        samples=judge.count,
+        reference_metric=judge.reference_metric,
+        start=start.figures,
+        repaired=repaired.figures,
+        passed=None if condition is None else _holds(setup, condition, repaired),
+    )
+
+
+def _pinned(setup: Setup, network: Quantized, ends_at: float) -> BisectResult:
+    """What must be pinned besides, found by bisect's search."""
+    assert setup.target is not None
+    left = None
+    if math.isfinite(ends_at):
+        left = max(_LEAST_FOR_PINS, ends_at - time.monotonic())
+    start = Start(
+        context=setup.context,
+        target=setup.target,
+        model=network.model,
+        planned=CalibratedPlan(network.bound, None, ()),
+        searched=setup.choosing,
+        held_out=setup.proving,
+    )
+    settings = replace(setup.search, time_limit=left)
+    return search_from(settings, rated(settings, start))
+
+
+def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:
+    if not pinning.found:
+        return network
+    bound, plan = network.bound, pinning.plan
+    return replace(
+        network, bound=replace(bound, plan=plan, precisions={**bound.precisions, **plan.layers})
+    )
+
+
+def _missed(
+    setup: Setup,
+    settings: RepairSettings,
+    proof: Proof,
+    pinning: BisectResult | None,
+    chosen: bool,
+) -> str:
+    """Why the target is not reached, for people; "" where it is, or where there is none."""
+    if setup.target is None or (chosen and proof.passed):
+        return ""
+    if pinning is not None:
+        return pinning.explanation
+    if chosen:
+        return "The target holds on the samples that chose the remedies, but not on the others."
+    return f"The remedies alone do not reach the target, and nothing is pinned: {option('pin')}."

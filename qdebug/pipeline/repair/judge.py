@@ -1,0 +1,255 @@
+"""Judge quantized networks on samples that nothing was fitted to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdebug.errors import BackendError, MetricError, ModelError, PlanError
+from qdebug.measure.candidate import CandidateResult
+from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
+from qdebug.measure.metrics import Metrics
+from qdebug.measure.task import TaskMetric
+from qdebug.model.graph import Graph
+from qdebug.model.samples import Batch
+from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.context import Context
+from qdebug.pipeline.evaluator import KeptReference, MetricEvaluator, OutputKeeper, evaluate, run_of
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.result import Figures, Reason
+
+Float64 = npt.NDArray[np.float64]
+
+_MOST_GROUPS = 12
+"""In so many groups the samples are left out in turn: how much a metric changes says what the
+difference between two networks is worth."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a network makes of the samples.
+
+    Attributes:
+        outputs: metrics of every float output, by name.
+        metric: the end-to-end metric, None without one.
+        noise: Σerr²/Σref² of an output, averaged over the float outputs: float64, by how much each
+            execution adds to it [executions].
+        left_out: the metric without each group of samples, float64 [groups]; empty where that
+            cannot be said.
+        failure: why it cannot be run; then there is nothing else.
+    """
+
+    outputs: Mapping[str, Metrics]
+    metric: float | None
+    noise: Float64
+    left_out: Float64
+    failure: str = ""
+
+    @property
+    def sqnr_db(self) -> float:
+        """That of the worst output; NaN where one is broken or there is none."""
+        return self.candidate.sqnr_db
+
+    @property
+    def candidate(self) -> CandidateResult:
+        """As a condition is checked on."""
+        noise = float(self.noise.sum())
+        return CandidateResult(self.outputs, self.metric, noise, 0.0, {}, self.failure)
+
+    @property
+    def figures(self) -> Figures:
+        """For the result."""
+        return Figures(self.sqnr_db, self.metric, self.failure)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a changed network is better than the one before, and by what.
+
+    Attributes:
+        rank: to choose among several that are better, the larger the better.
+    """
+
+    better: bool
+    reason: Reason
+    rank: tuple[float, float] = (0.0, 0.0)
+
+
+class Judge(AbstractContextManager["Judge"]):
+    """Runs the FP32 network once over some samples, and then any number of quantized ones. A
+    context manager.
+
+    Attributes:
+        reference_metric: the end-to-end metric of FP32, None without one.
+        count: of the samples.
+        judged: how many networks were run.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        graph: Graph,
+        subset: SampleSubset,
+        metric: TaskMetric | None,
+        more_is_better: bool = True,
+    ) -> None:
+        """Runs the reference.
+
+        Raises:
+            QdebugError: the samples cannot be read, the runtime or the metric failed.
+        """
+        self._context, self._graph = context, graph
+        self._sign = 1.0 if more_is_better else -1.0
+        self.judged = 0
+        with ExitStack() as stack:
+            session = stack.enter_context(closing(context.backend.open(graph.proto, ())))
+            self._reference = KeptReference(context, graph, session, subset, metric)
+        self.count = self._reference.subset.count
+        task = self._reference.task
+        self.reference_metric = task.of_reference() if task else None
+        batches = self._reference.subset.batches
+        groups = min(_MOST_GROUPS, len(batches))
+        self._without: list[Sequence[Batch]] = (
+            [[b for i, b in enumerate(batches) if i % groups != g] for g in range(groups)]
+            if groups > 1
+            else []
+        )
+        self._tasks = [self._reference.task_on(kept) for kept in self._without]
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is held but arrays."""
+
+    def __call__(self, network: Quantized | onnx.ModelProto) -> Judgement:
+        """What a quantized network, or a model with Q/DQ, makes of the samples.
+
+        Raises:
+            MetricError: the metric raised on all samples.
+        """
+        self.judged += 1
+        kept = OutputKeeper(CANDIDATE, self._graph.outputs)
+        errors = _NoiseByExecution()
+        reference = self._reference
+        try:
+            proto = network.proto() if isinstance(network, Quantized) else network
+            with closing(self._context.simulation.open(proto, ())) as session:
+                totals = evaluate(
+                    reference.subset,
+                    {REFERENCE: reference.run, CANDIDATE: run_of(session)},
+                    {CANDIDATE: Comparison(candidate=CANDIDATE)},
+                    self._context,
+                    feeds=reference.feeds,
+                    sinks=[errors, kept],
+                )[CANDIDATE]
+        except (BackendError, ModelError, PlanError) as error:
+            return Judgement({}, None, np.array([math.inf]), np.zeros(0), error.message)
+        metric = None
+        left_out = np.zeros(0)
+        if reference.task is not None:
+            metric = reference.task(kept.joined())
+            left_out = self._left_out(kept)
+        return Judgement(totals.metrics(), metric, errors.noise(totals), left_out)
+
+    def verdict(self, before: Judgement, after: Judgement, best: float | None) -> Verdict:
+        """Whether `after` is better than `before`, by more than chance.
+
+        With a metric: it is better by more than the standard error of the difference; or it is not
+        worse than that, next to `before` and next to the `best` so far, and the outputs' noise is
+        lower by more than its own standard error. Without one the noise alone decides.
+
+        The standard error of the noise is that of its mean over the executions; that of the metric
+        is the jackknife's over groups of samples (Efron and Tibshirani 1993, An Introduction to the
+        Bootstrap, 11.5).
+        """
+        if after.failure:
+            return Verdict(False, Reason.FAILS)
+        quieter, gain = _lower(before.noise, after.noise)
+        if after.metric is None or before.metric is None:
+            reason = Reason.LESS_NOISE if quieter else Reason.NO_GAIN
+            return Verdict(quieter, reason, (0.0, gain))
+        risen = self._sign * (after.metric - before.metric)
+        error = _jackknife(after.left_out - before.left_out, abs(risen))
+        fallen = 0.0 if best is None else self._sign * (best - after.metric)
+        rank = (risen if risen > error else 0.0, gain)
+        if risen > error:
+            return Verdict(True, Reason.METRIC, rank)
+        if risen < -error or fallen > error:
+            return Verdict(False, Reason.METRIC_FELL, rank)
+        return Verdict(quieter, Reason.LESS_NOISE if quieter else Reason.NO_GAIN, rank)
+
+    def best_of(self, one: float | None, other: float | None) -> float | None:
+        """The better of two metrics."""
+        if one is None or other is None:
+            return one if other is None else other
+        return one if self._sign * (one - other) >= 0 else other
+
+    def _left_out(self, kept: OutputKeeper) -> Float64:
+        """The metric without each group of samples; empty where it cannot be computed without
+        some."""
+        found = []
+        for task, batches in zip(self._tasks, self._without, strict=True):
+            assert isinstance(task, MetricEvaluator)  # there is a metric
+            try:
+                found.append(task(kept.joined(batches)))
+            except MetricError:
+                return np.zeros(0)
+        return np.array(found)
+
+
+def standard_error(judgement: Judgement) -> float:
+    """That of a network's metric; 0 where it cannot be said."""
+    return _jackknife(judgement.left_out, 0.0)
+
+
+def _lower(before: Float64, after: Float64) -> tuple[bool, float]:
+    """Whether noise is lower by more than the standard error of the difference, and by how much of
+    what it was."""
+    if not np.all(np.isfinite(after)) or len(before) != len(after):
+        return False, -math.inf
+    if not np.all(np.isfinite(before)):
+        return True, math.inf
+    gain = before - after
+    mean = float(gain.mean())
+    error = float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else 0.0
+    whole = float(before.sum())
+    return mean > error, float(gain.sum()) / whole if whole > 0 else 0.0
+
+
+def _jackknife(differences: Float64, change: float) -> float:
+    """The standard error of a difference, from what it is without each group in turn. Without
+    groups any change may be chance."""
+    count = len(differences)
+    if count < 2:
+        return change
+    spread = differences - differences.mean()
+    return math.sqrt((count - 1) / count * float(spread @ spread))
+
+
+class _NoiseByExecution:
+    """A sink: Σerr² of every output in each execution; Inf where it holds NaN or Inf that do not
+    belong there. See `pipeline.evaluator.Sink`."""
+
+    def __init__(self) -> None:
+        self._found: list[dict[str, float]] = []
+
+    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        sums = errors[CANDIDATE].tensors
+        self._found.append(
+            {t: math.inf if s.mismatched_non_finite else s.sq_err for t, s in sums.items()}
+        )
+
+    def noise(self, totals: ErrorTotals) -> Float64:
+        """See Judgement.noise."""
+        energies = {t: sums.ref_sq for t, sums in totals.tensors.items() if sums.ref_sq > 0}
+        count = max(1, len(energies))
+        return np.array(
+            [
+                sum(one.get(t, 0.0) / energy for t, energy in energies.items()) / count
+                for one in self._found
+            ]
+        )

@@ -1,0 +1,258 @@
+"""Everything that `qdebug repair` has ready before it tries a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.calibrators.registry import parse_method
+from qdebug.config.bisect import BisectSettings
+from qdebug.config.repair import RepairSettings
+from qdebug.errors import UsageError, given_by
+from qdebug.measure.task import TaskMetric, labels_of, load_metric
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.samples.subset import SampleSubset, halves, open_subsets
+from qdebug.pipeline.bisect.setup import rate_layers
+from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
+from qdebug.pipeline.compare.diagnose import diagnosed
+from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.effect import noise_alone
+from qdebug.pipeline.gather import calibrated, gather_ranges
+from qdebug.pipeline.model_pair import explicit, load_model, plan_from, plan_ranges
+from qdebug.plan.pair import planned_pair, quantized_pair
+from qdebug.plan.plan import PrecisionPlan, TensorRange
+from qdebug.remedies.quantized import Quantized, quantized
+from qdebug.remedies.remedy import Study
+from qdebug.run.simulation import SimulationBackend
+from qdebug.run.sizing import parallelism
+from qdebug.types import Fp16Kernels, Precision, ProgressCallback
+from qdebug.wording import option
+
+_EXECUTIONS = 24
+"""Samples are run in at least this many executions: how much the error varies between them says
+what a difference is worth."""
+_EXAMINED = 8
+"""Leading layers whose causes are found."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a repair starts from.
+
+    Attributes:
+        search: the same as settings of a search for what to pin.
+        target: None where only an improvement is asked for.
+        metric: that judges; None without one.
+        reference: the FP32 network.
+        start: the network as it is quantized before the repair.
+        given: the quantized model that was given, for the baseline; None where the user gave the
+            FP32 model.
+        fitting, choosing, proving: samples that remedies are fitted on, those that choose what is
+            kept, and those that take no part.
+    """
+
+    context: Context
+    search: BisectSettings
+    target: AccuracyTarget | None
+    metric: TaskMetric | None
+    reference: Model
+    start: Quantized
+    given: Model | None
+    fitting: SampleSubset
+    choosing: SampleSubset
+    proving: SampleSubset
+    study: Study
+    notes: tuple[str, ...]
+
+
+def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
+    """Read everything, calibrate, and find out which layers are wrong, and why.
+
+    Raises:
+        UsageError: nothing runs in a lower precision.
+        QdebugError: bad input, or a runtime that failed.
+    """
+    search = _as_search(settings)
+    target = _target(settings, search)
+    metric = load_metric(settings.metric) if settings.metric else None
+    plan = plan_from(search)
+    if plan.precision is Precision.FP32:
+        raise UsageError(
+            f"{option('precision')}: in FP32 there is nothing to repair",
+            f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
+            code="QD-USAGE-NOTHING-TO-REPAIR",
+        )
+    given = load_model(settings.model, plan)
+    reference, plan, notes = _reference(settings, given, plan)
+    fitting, held_out = open_subsets(
+        ("calib_data", "inputs"),
+        settings.calib_data,
+        reference.graph.inputs,
+        holdout=settings.inputs,
+        holdout_share=settings.holdout_share,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+        executions=(_EXECUTIONS, 2 * _EXECUTIONS),
+    )
+    choosing, proving = halves(held_out, "inputs")
+    if metric is not None and metric.needs_labels:
+        labels_of(held_out.samples.extras)
+    context = simulation_context(
+        parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
+    )
+    planned = plan_ranges(search, context, plan, reference, choosing, calibrate_on=fitting)
+    start = quantized(reference, planned.bound)
+    if not start.bound.layers_in(Precision.INT8) and not start.bound.layers_in(Precision.FP16):
+        raise UsageError(
+            f"{settings.model}: no layer runs in a lower precision: there is nothing to repair",
+            "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
+            code="QD-USAGE-NOTHING-TO-QUANTIZE",
+        )
+    return Setup(
+        context=context,
+        search=search,
+        target=target,
+        metric=metric,
+        reference=reference,
+        start=start,
+        given=given if given.quantized else None,
+        fitting=fitting,
+        choosing=choosing,
+        proving=proving,
+        study=_study(settings, context, start, fitting),
+        notes=(*notes, *planned.notes),
+    )
+
+
+def _as_search(settings: RepairSettings) -> BisectSettings:
+    """The same as settings of a search for what to pin."""
+    return BisectSettings(
+        model=settings.model,
+        inputs=settings.inputs or settings.calib_data,
+        precision=settings.precision,
+        fallback_precision=settings.fallback_precision,
+        weights=settings.weights,
+        plan=settings.plan,
+        calibration=settings.calibration,
+        calib_data=settings.calib_data,
+        method=settings.method,
+        batch_size=settings.batch_size,
+        metric=settings.metric,
+        fp16_kernels=settings.fp16_kernels,
+        cache=settings.cache,
+        target=settings.target,
+        max_drop=settings.max_drop,
+        max_rise=settings.max_rise,
+        pin_to=settings.pin_to,
+        never_pin=settings.never_pin,
+        memory_budget=settings.memory_budget,
+    )
+
+
+def _target(settings: RepairSettings, search: BisectSettings) -> AccuracyTarget | None:
+    """What is asked for: a target, or with None as good as can be; then a metric may still judge.
+
+    Raises:
+        UsageError: two targets, or one about tensors inside the network.
+        MetricError: a metric that is not known, or one that is missing.
+    """
+    if settings.target is None and settings.max_drop is None and settings.max_rise is None:
+        return None
+    target = read_target(search)
+    if target.condition is not None and target.condition.scope not in ("output", "metric"):
+        raise UsageError(
+            f"{option('target')}: {target.condition.expression} is about tensors inside of the "
+            "network, which a repair changes",
+            "Set a target for the outputs, such as output.sqnr_db>=20, or for a metric.",
+            code="QD-USAGE-TARGET-SCOPE",
+        )
+    return target
+
+
+def _reference(
+    settings: RepairSettings, given: Model, plan: PrecisionPlan
+) -> tuple[Model, PrecisionPlan, tuple[str, ...]]:
+    """The FP32 network, the plan to start from, and what to note.
+
+    Raises:
+        UsageError: a quantized model without its FP32 model, or the other way round.
+        QdebugError: the two do not belong together.
+    """
+    if not given.quantized:
+        if settings.reference is not None:
+            raise UsageError(
+                f"{option('reference')}: {settings.model} is an FP32 model and is its own "
+                "reference",
+                f"Leave {option('reference')} out.",
+                code="QD-USAGE-REFERENCE",
+            )
+        return given, plan, ()
+    if settings.reference is None:
+        raise UsageError(
+            f"{settings.model} is quantized: its ranges, biases and rounding can be repaired next "
+            "to the FP32 model that it was made from",
+            f"Give that model as {option('reference', 'FP32.onnx')}, or repair the FP32 model "
+            "itself.",
+            code="QD-USAGE-REPAIR-REFERENCE",
+        )
+    with given_by("reference"):
+        reference = prepare_model(read_model(settings.reference))
+    model, notes = explicit(given)
+    pair = quantized_pair(model, reference.graph, settings.reference)
+    ranges = {
+        tensor: TensorRange(max(map(abs, grid.range)), "given")
+        for tensor, grid in pair.grids.items()
+        if tensor in reference.graph.producers
+        or tensor in {spec.name for spec in reference.graph.inputs}
+    }
+    layers = {layer.name: pair.precisions[layer.name] for layer in pair.layers}
+    found = replace(plan, layers={**layers, **plan.layers}, tensors={**ranges, **plan.tensors})
+    asymmetric = sum(not grid.symmetric for grid in pair.grids.values())
+    if asymmetric:
+        notes += (
+            f"{asymmetric} tensors have unsigned or asymmetric codes in {settings.model}: the "
+            "repaired model has symmetric INT8, as TensorRT takes it.",
+        )
+    return reference, found, notes
+
+
+def _study(
+    settings: RepairSettings, context: Context, start: Quantized, fitting: SampleSubset
+) -> Study:
+    calibrator = parse_method(settings.method)
+
+    def gather(network: Quantized, tensors: Sequence[str]) -> Mapping[str, TensorHistogram]:
+        found = gather_ranges(context, network.graph, fitting, cached=False, tensors=list(tensors))
+        return found.histograms
+
+    def complete(network: Quantized) -> Quantized:
+        missing = network.bound.missing_ranges()
+        if not missing:
+            return network
+        found = calibrated(gather(network, missing), missing, calibrator)
+        return network.with_ranges(
+            {tensor: TensorRange(amax, calibrator.name) for tensor, amax in found.items()}
+        )
+
+    pair = planned_pair(start.model, start.bound)
+    effect = noise_alone(context, pair, fitting, settings.memory_budget) or {}
+    rated = rate_layers(context, pair, fitting)
+    leading = sorted(rated, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
+    results = diagnosed(
+        context, pair, fitting.samples, fitting.batches, [rated[n] for n in leading], (), _EXAMINED
+    )
+    cores = context.parallel.workers * context.parallel.threads
+    return Study(
+        backend=SimulationBackend(cores),
+        simulation=SimulationBackend(cores, context.fp16_kernels),
+        samples=fitting,
+        gather=gather,
+        calibrated=complete,
+        effect=effect,
+        causes={r.name: tuple(str(cause.label) for cause in r.causes) for r in results},
+        memory_bytes=settings.memory_budget,
+        workers=context.parallel.workers,
+        progress=context.progress,
+    )

@@ -1,0 +1,197 @@
+"""Try remedies one after the other, and keep what is better on samples that it has not seen."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from qdebug.pipeline.repair.judge import Judge, Judgement, Verdict
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.remedy import Proposal, Remedy, Study
+from qdebug.remedies.result import Reason, SkippedRemedy, Step
+from qdebug.types import Progress
+from qdebug.wording import counted
+
+_LOG = logging.getLogger(__name__)
+_DEPTH = 3
+"""How often layers are halved on which a remedy was rejected."""
+_MOST_ATTEMPTS = 8
+"""How often one remedy is tried, on all layers and on parts of them."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A remedy that is to be tried.
+
+    Attributes:
+        layers: on which; None stands for all that it applies to.
+        depth: how often these layers were halved.
+    """
+
+    remedy: str
+    layers: tuple[str, ...] | None = None
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a repair is.
+
+    Attributes:
+        network: with all that was kept so far.
+        waiting: what is still to be tried, in order.
+        tried: how many changes had been kept when each remedy was last tried on all layers.
+    """
+
+    network: Quantized
+    waiting: tuple[Attempt, ...]
+    steps: tuple[Step, ...] = ()
+    skipped: tuple[SkippedRemedy, ...] = ()
+    tried: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> int:
+        """How many changes were kept."""
+        return sum(step.accepted for step in self.steps)
+
+
+@dataclass
+class Trying:
+    """Tries the remedies of `remedies` that a state waits for.
+
+    Attributes:
+        enough: whether a network is good enough to stop.
+        ends_at: no attempt is begun after this time, of `time.monotonic`.
+        on_step: is told every state.
+    """
+
+    study: Study
+    judge: Judge
+    remedies: Mapping[str, Remedy]
+    enough: Callable[[Judgement], bool]
+    ends_at: float = math.inf
+    on_step: Callable[[State], None] = lambda _: None
+
+    def run(self, state: State) -> tuple[State, Judgement, str]:
+        """Try all that waits. Returns the state, what its network is worth, and why it ended
+        early, or "".
+
+        Raises:
+            QdebugError: the metric raised, or samples cannot be read.
+        """
+        current = self.judge(state.network)
+        best = current.metric
+        while state.waiting:
+            if self.enough(current):
+                return state, current, ""
+            if time.monotonic() > self.ends_at:
+                left = ", ".join(dict.fromkeys(a.remedy for a in state.waiting))
+                return state, current, f"The time limit ended the repair before {left}."
+            state, current = self._next(state, current, best)
+            best = self.judge.best_of(best, current.metric)
+            self.on_step(state)
+            self._report(state, current)
+        return state, current, ""
+
+    def _next(
+        self, state: State, current: Judgement, best: float | None
+    ) -> tuple[State, Judgement]:
+        """After the first attempt that waits."""
+        attempt, rest = state.waiting[0], state.waiting[1:]
+        remedy = self.remedies[attempt.remedy]
+        if attempt.layers is None:
+            return self._opened(replace(state, waiting=rest), remedy), current
+        step, result, after = self._attempt(state.network, remedy, attempt.layers, current, best)
+        state = replace(state, waiting=rest, steps=(*state.steps, step))
+        if step.accepted and result is not None and after is not None:
+            return replace(state, network=result), after
+        if step.reason not in (Reason.NOTHING_CHANGED, Reason.FAILS):
+            state = replace(state, waiting=(*self._halves(state, attempt), *rest))
+        return state, current
+
+    def _opened(self, state: State, remedy: Remedy) -> State:
+        """With the attempts that a remedy on all its layers consists of, at the front."""
+        name = remedy.name
+        if state.tried.get(name) == state.kept:  # nothing has changed since
+            return state
+        first = name not in state.tried
+        state = replace(state, tried={**state.tried, name: state.kept})
+        reason = ""
+        layers = remedy.layers(state.network)
+        count = self.study.samples.count
+        if not layers:
+            reason = "no layer that it applies to"
+        elif count < remedy.fewest_samples:
+            reason = f"needs {remedy.fewest_samples} calibration samples, there are {count}"
+        if reason:
+            entry = SkippedRemedy(name, reason)
+            return replace(state, skipped=(*state.skipped, entry)) if first else state
+        groups = [Attempt(name, tuple(group)) for group in remedy.groups(state.network, layers)]
+        return replace(state, waiting=(*groups, *state.waiting))
+
+    def _attempt(
+        self,
+        network: Quantized,
+        remedy: Remedy,
+        layers: tuple[str, ...],
+        current: Judgement,
+        best: float | None,
+    ) -> tuple[Step, Quantized | None, Judgement | None]:
+        begun, count = time.monotonic(), 0
+        found: tuple[Proposal, Judgement, Verdict] | None = None
+        for proposal in remedy.propose(self.study, network, layers):
+            count += 1
+            after = self.judge(proposal.result)
+            verdict = self.judge.verdict(current, after, best)
+            _LOG.info(
+                "%s (%s): %.2f dB, %s: %s",
+                remedy.name, proposal.what, after.sqnr_db, after.metric, verdict.reason,
+            )  # fmt: skip
+            if found is None or (verdict.better, verdict.rank) > (found[2].better, found[2].rank):
+                found = proposal, after, verdict
+            if time.monotonic() > self.ends_at:
+                break
+        seconds = time.monotonic() - begun
+        before = current.figures
+        if found is None:
+            step = Step(
+                remedy.name, "", layers, False, Reason.NOTHING_CHANGED, before, None, 0, seconds
+            )
+            return step, None, None
+        proposal, after, verdict = found
+        step = Step(
+            remedy=remedy.name,
+            what=proposal.what,
+            layers=proposal.layers if verdict.better else layers,
+            accepted=verdict.better,
+            reason=verdict.reason,
+            before=before,
+            after=after.figures,
+            proposals=count,
+            seconds=seconds,
+        )
+        return step, proposal.result, after
+
+    def _halves(self, state: State, attempt: Attempt) -> list[Attempt]:
+        """The layers of an attempt that was rejected, in two parts, the more harmful ones first."""
+        layers = attempt.layers or ()
+        tries = sum(step.remedy == attempt.remedy for step in state.steps)
+        if len(layers) < 2 or attempt.depth >= _DEPTH or tries >= _MOST_ATTEMPTS:
+            return []
+        ranked = self.study.most_harmful_first(layers)
+        middle = (len(ranked) + 1) // 2
+        parts: Sequence[Sequence[str]] = (ranked[:middle], ranked[middle:])
+        return [
+            Attempt(attempt.remedy, tuple(n for n in layers if n in set(part)), attempt.depth + 1)
+            for part in parts
+        ]
+
+    def _report(self, state: State, current: Judgement) -> None:
+        done = len(state.steps) + len(state.skipped)
+        note = f"{counted(state.kept, 'change')} kept, {current.sqnr_db:.1f} dB"
+        if current.metric is not None:
+            note += f", metric {current.metric:.4g}"
+        self.study.progress(Progress("repair", done, done + len(state.waiting), note))

@@ -1,0 +1,223 @@
+"""What a repair did; its fields are the JSON of `repair`, schema qdebug.repair/1."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from qdebug.plan.plan import PrecisionPlan
+from qdebug.plan.quantize import scale_of
+from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
+from qdebug.remedies.quantized import Quantized
+from qdebug.results import Hidden, Json, MaybeText, ModelRef, Result, display, in_json
+from qdebug.search.outcome import BisectResult
+
+
+class Reason(StrEnum):
+    """Why a changed network was kept or not."""
+
+    METRIC = "metric"
+    LESS_NOISE = "less-noise"
+    NO_GAIN = "no-gain"
+    METRIC_FELL = "metric-fell"
+    FAILS = "fails"
+    NOTHING_CHANGED = "nothing-changed"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a network makes of some samples.
+
+    Attributes:
+        sqnr_db: of the output that is worst; null where one is broken.
+        metric: the end-to-end metric; null without one.
+        failure: why it cannot be run.
+    """
+
+    sqnr_db: float
+    metric: float | None
+    failure: MaybeText = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A remedy, tried on some layers.
+
+    Attributes:
+        remedy: its name.
+        what: what was done, such as the exponent that was chosen.
+        layers: the layers that were changed, in execution order; of a rejected one those that it
+            was tried on.
+        accepted: the change was kept.
+        reason: why, or why not.
+        before, after: on the samples that choose.
+        proposals: how many variants were judged.
+        seconds: wall time.
+    """
+
+    remedy: str
+    what: str
+    layers: tuple[str, ...]
+    accepted: bool
+    reason: Reason
+    before: Figures
+    after: Figures | None
+    proposals: int
+    seconds: float
+
+    @property
+    @in_json
+    def gain_db(self) -> float | None:
+        """By how much it raised the SQNR of the worst output; null where that is not known."""
+        if self.after is None or not math.isfinite(self.after.sqnr_db - self.before.sqnr_db):
+            return None
+        return self.after.sqnr_db - self.before.sqnr_db
+
+
+@dataclass(frozen=True)
+class SkippedRemedy:
+    """A remedy that was not tried, and why."""
+
+    remedy: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The networks on samples that took no part in the repair.
+
+    Attributes:
+        samples: how many.
+        reference_metric: the end-to-end metric of FP32; null without one.
+        start: quantized as it was.
+        repaired: with the remedies that were kept, nothing pinned.
+        passed: the target holds with the remedies alone; null without a target.
+        used_in_search: these samples were searched on too, to find what to pin.
+    """
+
+    samples: int
+    reference_metric: float | None
+    start: Figures
+    repaired: Figures
+    passed: bool | None
+    used_in_search: bool = False
+
+    @property
+    @in_json
+    def recovered(self) -> float | None:
+        """The part of the metric's loss that the remedies give back; null where nothing was lost,
+        or there is no metric."""
+        before, after, full = self.start.metric, self.repaired.metric, self.reference_metric
+        if before is None or after is None or full is None or before == full:
+            return None
+        return (after - before) / (full - before)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class RepairResult(Result):
+    """Everything `qdebug repair` did.
+
+    Attributes:
+        calibration_samples: that remedies were fitted on.
+        choosing_samples: that decided what was kept.
+        metric: the end-to-end metric's name; null without one.
+        target: the condition; null without one.
+        baseline: the quantized network as it was, on the samples that choose.
+        repaired: with the remedies that were kept, on the same samples.
+        steps: all that was tried, in order.
+        skipped: remedies that were not tried.
+        proof: on samples that took no part.
+        pinning: what had to be pinned besides; null where nothing was searched.
+        resumed: steps that an earlier run of the same command had done.
+        explanation: why the target was not reached, or why the repair stopped early.
+        plan: of the repaired network, with what was pinned.
+        network: the same, with its weights.
+    """
+
+    SCHEMA: ClassVar[str] = "qdebug.repair/1"
+    ROWS: ClassVar[str] = "steps"
+
+    model: ModelRef
+    precision: str
+    calibration_samples: int
+    choosing_samples: int
+    metric: Annotated[str, Json(empty_is_null=True)]
+    target: Annotated[str, Json(empty_is_null=True)]
+    baseline: Figures
+    repaired: Figures
+    steps: tuple[Step, ...]
+    skipped: tuple[SkippedRemedy, ...]
+    proof: Proof
+    pinning: BisectResult | None = None
+    resumed: int = 0
+    explanation: str
+    plan: Hidden[PrecisionPlan]
+    network: Hidden[Quantized]
+    notes: tuple[str, ...] = ()
+
+    @property
+    @in_json
+    def passed(self) -> bool | None:
+        """The target holds on samples that took no part in choosing, with what was pinned; null
+        without a target."""
+        if self.pinning is not None and self.proof.passed is not True:
+            return self.pinning.passed
+        return self.proof.passed
+
+    @property
+    @in_json
+    def pinned(self) -> tuple[str, ...]:
+        """The layers that were pinned, by name."""
+        return self.pinning.pinned if self.pinning is not None else ()
+
+    @property
+    @in_json
+    def accepted(self) -> tuple[str, ...]:
+        """The remedies that were kept, each once."""
+        return tuple(dict.fromkeys(step.remedy for step in self.steps if step.accepted))
+
+    def model_bytes(self) -> bytes:
+        """The network with Q/DQ, as ONNX.
+
+        Raises:
+            PlanError: it is too large for one file.
+        """
+        data: bytes = self.network.proto().SerializeToString()
+        return data
+
+    def fp32_bytes(self) -> bytes:
+        """The FP32 network that the plan and the calibration table are for, as ONNX."""
+        data: bytes = self.network.graph.proto.SerializeToString()
+        return data
+
+    def plan_yaml(self) -> str:
+        """The plan as YAML, schema qdebug.plan/1, with what was done as comments."""
+        return str(display("repair").plan_text(self))
+
+    def trt_cache(self) -> str:
+        """The ranges as a calibration cache of TensorRT 10."""
+        scales = {
+            tensor: float(scale_of(self.plan.tensors[tensor].amax, f"tensor '{tensor}'"))
+            for tensor in self.network.bound.needed_ranges()
+        }
+        return cache_text(CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales))
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the network with Q/DQ.
+
+        Raises:
+            StoreError: the file exists and `force` is False, or cannot be written.
+        """
+        self._save_bytes(path, self.model_bytes(), force)
+
+    def headline(self) -> str:
+        """The model, and what the repair gave."""
+        proof = self.proof
+        before, after = (f"{f.sqnr_db:.1f}" for f in (proof.start, proof.repaired))
+        text = f"{self.model.name}: SQNR {before} → {after} dB"
+        if proof.repaired.metric is not None and proof.start.metric is not None:
+            text += f", {self.metric} {proof.start.metric:.4g} → {proof.repaired.metric:.4g}"
+        return text + (f", {len(self.pinned)} layers pinned" if self.pinned else "")
