@@ -10,22 +10,25 @@ that is exact, and by one product otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qdebug.calibrators.weights import weight_amax
+from qdebug.model.graph import Graph
+from qdebug.model.samples.subset import SampleSubset, finely, is_whole, whole
 from qdebug.plan.plan import Granularity
-from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
+from qdebug.plan.quantize import fake_quantize, scale_of
 from qdebug.plan.rewrite.rescale import (
     Factors,
     channel_axis,
     divided_weight,
     input_channels,
     rescale_inputs,
+    takes_in,
     weight_reach,
 )
-from qdebug.remedies.channels import ChannelRange, channel_ranges
+from qdebug.remedies.channels import ChannelRange, Float64, channel_ranges
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
 from qdebug.remedies.walk import Batches, Site, Walk
@@ -37,8 +40,9 @@ _TRIED: tuple[Exponents, ...] = (
     *((0.25, 0.0), (0.5, 0.0), (0.75, 0.0), (1.0, 0.0)),
     *((0.5, 0.25), (0.75, 0.25), (0.5, 0.5), (0.65, 0.35), (0.85, 0.15)),
 )
-_WORTH = 0.9
-"""A layer's noise must fall to this share of what it is without."""
+_WORTH, _WORTH_A_PRODUCT = 0.9, 0.7
+"""To which share of what it is without a layer's noise must fall, at least: where constants take
+the factors in, and where a product is inserted."""
 
 _FARTHEST = 1024.0
 """Between the largest magnitude of a channel and one that counts."""
@@ -72,24 +76,32 @@ def _is_plain(network: Quantized, layer: str) -> bool:
 
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
     graph = start.graph
-    axes = {graph.by_name[n].inputs[0]: channel_axis(graph, graph.by_name[n]) for n in layers}
-    ranges = channel_ranges(study, graph, axes)
-    choices = _choices(start, layers, ranges)
-    noise = _measured(study, start, choices)
+    noise = _measured(study, start, layers)
+    choices = _choices(start, layers, channel_ranges(study, graph, _axes(graph, layers)))
+    corrected = frozenset(start.bound.corrections)
     chosen: dict[str, Factors] = {}
     for tensor, choice in choices.items():
-        best = min(noise[tensor], key=lambda e: noise[tensor][e])
-        if best != _NONE and noise[tensor][best] < _WORTH * noise[tensor][_NONE]:
-            chosen |= dict.fromkeys(choice.layers, choice.factors[best])
+        found = noise[tensor]
+        best = min(found, key=lambda exponents: found[exponents])
+        if best == _NONE:
+            continue
+        factors = dict.fromkeys(choice.layers, choice.factors[best])
+        free = takes_in(graph, factors, corrected)
+        if found[best] < (_WORTH if free else _WORTH_A_PRODUCT) * found[_NONE]:
+            chosen |= factors
     if not chosen:
         return
-    corrected = frozenset(start.bound.corrections)
     rescaled = rescale_inputs(graph, chosen, untouched=corrected)
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
     what = f"{len(chosen)} of {len(layers)} layers"
     if rescaled.products:
         what += f", {rescaled.products} products inserted"
     yield Proposal(network, tuple(n for n in layers if n in chosen), what)
+
+
+def _axes(graph: Graph, layers: Sequence[str]) -> dict[str, int]:
+    nodes = [graph.by_name[name] for name in layers]
+    return {node.inputs[0]: channel_axis(graph, node) for node in nodes}
 
 
 _NONE: Exponents = (0.0, 0.0)
@@ -119,39 +131,55 @@ def _choices(
 
 
 def _measured(
-    study: Study, start: Quantized, choices: Mapping[str, _Choice]
+    study: Study, start: Quantized, layers: Sequence[str]
 ) -> dict[str, dict[Exponents, float]]:
-    """By tensor, the noise of what its readers compute, Σerr²/Σref² summed over them."""
-    wanted = frozenset(name for choice in choices.values() for name in choice.layers)
+    """By tensor, the noise of what its readers compute, Σerr²/Σref² summed over them.
+
+    It is measured on samples that the ranges were not taken from: other samples reach beyond the
+    ranges that channels have on a few, and factors that use a range fully then clip them.
+    """
     noise: dict[str, dict[Exponents, float]] = {}
-    for site in Walk(study, start, wanted, "smoothing", _SAMPLES):
-        choice = choices[site.source]
-        found = noise.setdefault(site.source, dict.fromkeys((_NONE, *choice.factors), 0.0))
-        exact = site.run(site.reference, site.weight)
-        found[_NONE] += _noise(exact, _quantized(start, site, None))
-        for exponents, factors in choice.factors.items():
-            found[exponents] += _noise(exact, _quantized(start, site, factors))
+    for seen, other in _folds(study):
+        ranges = channel_ranges(seen, start.graph, _axes(start.graph, layers))
+        choices = _choices(start, layers, ranges)
+        wanted = frozenset(name for choice in choices.values() for name in choice.layers)
+        for site in Walk(other, start, wanted, "smoothing", _SAMPLES):
+            amax, choice = ranges[site.source].amax, choices[site.source]
+            found = noise.setdefault(site.source, dict.fromkeys((_NONE, *_TRIED), 0.0))
+            exact = site.run(site.reference, site.weight)
+            found[_NONE] += _noise(exact, _quantized(start, site, np.ones(len(amax)), amax))
+            for exponents, factors in choice.factors.items():
+                found[exponents] += _noise(exact, _quantized(start, site, factors, amax))
     return noise
 
 
-def _quantized(network: Quantized, site: Site, factors: Factors | None) -> Batches:
-    """What a layer gives with its operands quantized, what it reads multiplied by `factors`."""
+def _folds(study: Study) -> list[tuple[Study, Study]]:
+    """Samples to take ranges from, and others to measure on."""
+    subset = study.samples
+    if len(subset.batches) < 2 and is_whole(subset):
+        subset = whole(finely(subset.samples, _SAMPLES))
+    if len(subset.batches) < 2:
+        return [(study, study)]
+    parts = [
+        replace(study, samples=SampleSubset(subset.samples, subset.batches[i::2])) for i in (0, 1)
+    ]
+    return [(parts[0], parts[1]), (parts[1], parts[0])]
+
+
+def _quantized(network: Quantized, site: Site, factors: Factors, amax: Float64) -> Batches:
+    """What a layer gives with its operands quantized, what it reads multiplied by `factors`; `amax`
+    is that of each channel without them."""
     graph = network.graph
     node = graph.by_name[site.layer.name]
-    if factors is None:
-        rounded = [fake_quantize(x, site.scale) for x in site.reference]
-        return site.run(rounded, site.rounded_weight())
-    axis = channel_axis(graph, node)
-    shape = [1] * -axis
+    shape = [1] * -channel_axis(graph, node)
     shape[0] = -1
     each = factors.reshape(shape).astype(np.float32)
-    scaled = [x * each for x in site.reference]
-    scale = scale_of(max(float(np.abs(x).max(initial=0.0)) for x in scaled))
+    scale = scale_of(float((factors * amax).max()))
     weight = divided_weight(graph, node, site.weight, factors).astype(np.float32)
     per_channel = network.bound.plan.weights is Granularity.PER_CHANNEL
     along = site.axis if per_channel else None
-    rounded_weight: FloatArray = fake_quantize(weight, scale_of(weight_amax(weight, along)), along)
-    return site.run([fake_quantize(x, scale) for x in scaled], rounded_weight)
+    rounded_weight = fake_quantize(weight, scale_of(weight_amax(weight, along)), along)
+    return site.run([fake_quantize(x * each, scale) for x in site.reference], rounded_weight)
 
 
 def _noise(exact: Batches, found: Batches) -> float:

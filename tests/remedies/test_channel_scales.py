@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from repair_networks import IMAGES, NETWORKS, Builder
 
+import qdebug
 from qdebug.plan.plan import Correction
 from qdebug.remedies.channel_scales import REMEDY, equal_reach
 from qdebug.remedies.channels import channel_ranges
+from qdebug.run.tensorrt.execute.device import find_device
 
 
 def ops(network: Any) -> list[str]:
@@ -114,3 +119,30 @@ def test_statistics_of_channels_do_not_depend_on_the_batches(case: Callable[...,
     np.testing.assert_allclose(found.amax, np.abs(whole).max((0, 2, 3)))
     np.testing.assert_allclose(found.mean_amax, np.abs(whole).max((2, 3)).mean(0), rtol=1e-6)
     np.testing.assert_allclose(found.mean_sq, np.square(whole).mean((0, 2, 3)), rtol=1e-5)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None, reason="needs TensorRT for RTX"
+)
+@pytest.mark.skipif(not isinstance(find_device(), str), reason="is about machines without a GPU")
+def test_tensorrt_builds_no_kernel_for_the_product(
+    case: Callable[..., Any], tmp_path: Path
+) -> None:
+    at = case(NETWORKS["depthwise-silu"]())
+    result = only(at).result
+    assert ops(result).count("Mul") == ops(at.start).count("Mul") + 1
+    np.savez(tmp_path / "x.npz", **at.feeds()[0])
+    layers = []
+    for network in (at.start, result):
+        onnx.save(network.proto(), tmp_path / "int8.onnx")
+        engine = qdebug.compare(
+            tmp_path / "int8.onnx",
+            inputs=tmp_path / "x.npz",
+            backend="tensorrt-rtx",
+            compute_capability="8.9",
+        ).engine
+        assert engine is not None and engine.audit is not None
+        products = [row for row in engine.audit.layers if row.op_type in ("Conv", "Gemm")]
+        assert [row.built for row in products] == ["int8"] * 5
+        layers.append(engine.layers)
+    assert layers[1] == layers[0]

@@ -84,25 +84,46 @@ def rescale_inputs(
         PlanError: as `check`.
     """
     edits = _Edits()
-    shared: dict[tuple[str, int, bytes], list[Node]] = {}
     for name, each in factors.items():
-        node = graph.by_name[name]
-        _divide_weight(graph, node, each, edits)
-        axis = channel_axis(graph, node)
-        key = node.inputs[0], axis, np.asarray(each, np.float64).tobytes()
-        shared.setdefault(key, []).append(node)
+        _divide_weight(graph, graph.by_name[name], each, edits)
     products: list[tuple[Factors, list[Node]]] = []
-    for (tensor, axis, data), nodes in shared.items():
-        each = np.frombuffer(data, np.float64)
-        readers = {n.name for n in graph.consumers[tensor]}
-        alone = readers == {n.name for n in nodes} and len(readers) == len(nodes)
-        walk = _Fold(graph, frozenset(untouched), edits)
-        if not (fold and alone and walk.take_in(tensor, _along(each, 0, -axis))):
+    for each, nodes in _shared(graph, factors):
+        if not (fold and _folded(graph, each, nodes, untouched, edits)):
             products.append((each, nodes))
-        else:
-            walk.keep()
     proto = _emit(graph, edits, products)
     return Rescaled(proto, frozenset(edits.stale), len(products))
+
+
+def takes_in(graph: Graph, factors: Mapping[str, Factors], untouched: Collection[str] = ()) -> bool:
+    """Whether `rescale_inputs` would insert no product."""
+    groups = _shared(graph, factors)
+    return all(_folded(graph, each, nodes, untouched, _Edits()) for each, nodes in groups)
+
+
+def _shared(graph: Graph, factors: Mapping[str, Factors]) -> list[tuple[Factors, list[Node]]]:
+    """Factors with the nodes that share them: they read the same tensor."""
+    shared: dict[tuple[str, int, bytes], tuple[Factors, list[Node]]] = {}
+    for name, each in factors.items():
+        node = graph.by_name[name]
+        values = np.asarray(each, np.float64)
+        key = node.inputs[0], channel_axis(graph, node), values.tobytes()
+        shared.setdefault(key, (values, []))[1].append(node)
+    return list(shared.values())
+
+
+def _folded(
+    graph: Graph, factors: Factors, nodes: list[Node], untouched: Collection[str], edits: _Edits
+) -> bool:
+    """Whether what computes the tensor that `nodes` read takes the factors in; if so it does."""
+    tensor = nodes[0].inputs[0]
+    readers = {n.name for n in graph.consumers[tensor]}
+    if readers != {n.name for n in nodes}:
+        return False
+    walk = _Fold(graph, frozenset(untouched), edits)
+    if not walk.take_in(tensor, _along(factors, 0, -channel_axis(graph, nodes[0]))):
+        return False
+    walk.keep()
+    return True
 
 
 def _input_axis(graph: Graph, node: Node) -> int | None:
