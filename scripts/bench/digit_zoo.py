@@ -1,10 +1,14 @@
 """Train small networks of many kinds on scikit-learn's 8x8 digits, for the benchmarks.
 
 Writes `NAME.onnx`, `NAME_calib.npz` (inputs) and `NAME_holdout.npz` (inputs, and `labels` for a
-classifier) into a folder; nothing of it is committed. Needs what `make_digits_model.py` needs, from
-which the data, their splits and the training come. One thread, 10 to 60 s for each network.
+classifier or `targets` for the metric of `zoo_metrics.py`) into a folder; nothing of it is
+committed. Needs what `make_digits_model.py` needs, from which the data, their splits and the
+training come. One thread, 10 to 90 s for each network.
 
-    python scripts/bench/digit_zoo.py FOLDER [--only NAME ...]
+`--hard` trains those of `HARD`, which are like public networks that lose much in INT8:
+`zoo_hard_networks.py` has why.
+
+    python scripts/bench/digit_zoo.py FOLDER [--hard | --only NAME ...]
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import zoo_hard_networks as hard
+import zoo_metrics
 import zoo_networks as networks
 from digits_networks import ConvBn
-from make_digits_model import OPSET, SEED, FloatArray, IntArray, Split, load_data, shift, write_npz
+from make_digits_model import OPSET, SEED, FloatArray, Split, load_data, shift, write_npz
 
 LEAST_QUALITY = 0.9
 """What a network must reach in FP32 on held-out data; a benchmark on a bad one shows nothing."""
@@ -38,14 +44,16 @@ class Task:
     Attributes:
         scene: makes the inputs and the targets of a split.
         loss: of the outputs, given the targets.
-        quality: 0 to 1, of the outputs as arrays.
+        quality: 0 to 1, of the outputs, given the targets.
         outputs: their names.
+        labelled: targets are the labels of the split.
     """
 
     scene: Callable[[Split, np.random.Generator], tuple[FloatArray, FloatArray]]
     loss: Callable[[tuple[Tensor, ...], Tensor], Tensor]
-    quality: Callable[[list[FloatArray], FloatArray], float]
+    quality: Callable[[zoo_metrics.Arrays, zoo_metrics.Arrays], float]
     outputs: tuple[str, ...]
+    labelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,41 @@ def segmented(split: Split, generator: np.random.Generator) -> tuple[FloatArray,
     return images, pixels
 
 
+def in_lines(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Lines of four digits in 12 x 44 pixels, each moved a little, the first of each its own; the
+    four labels plus one."""
+    count = len(split.labels)
+    images = generator.uniform(0, 0.1, (count, 1, 12, 44)).astype(np.float32)
+    chosen = generator.integers(0, count, (count, 4))
+    chosen[:, 0] = np.arange(count)
+    for i, four in enumerate(chosen):
+        for place, k in enumerate(four):
+            top, left = generator.integers(0, 5), 2 + 10 * place + generator.integers(0, 3)
+            images[i, 0, top : top + 8, left : left + 8] += split.images[k, 0]
+    return images, (split.labels[chosen] + 1).astype(np.float32)
+
+
+def in_scenes(split: Split, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """One to four digits, 9 to 15 pixels large, in the quadrants of 32 x 32 noisy pixels, the first
+    of each its own; for each of 4 x 4 cells 1 where the centre of a digit is, its label, centre and
+    size in pixels."""
+    count = len(split.labels)
+    images = generator.uniform(0, 0.15, (count, 1, 32, 32)).astype(np.float32)
+    cells = np.zeros((count, 16, 6), np.float32)
+    for i in range(count):
+        quadrants = generator.permutation(4)[: generator.integers(1, 5)]
+        for k, quadrant in enumerate(quadrants):
+            which = i if k == 0 else int(generator.integers(0, count))
+            side = int(generator.integers(9, 16))
+            top, left = generator.integers(0, 17 - side, 2) + 16 * np.array(divmod(quadrant, 2))
+            digit = torch.from_numpy(split.images[which])[None]
+            large = nn.functional.interpolate(digit, (side, side), mode="bilinear")
+            images[i, 0, top : top + side, left : left + side] += large[0, 0].numpy()
+            x, y = left + side / 2, top + side / 2
+            cells[i, int(y // 8) * 4 + int(x // 8)] = [1, split.labels[which], x, y, side, side]
+    return images, cells
+
+
 def class_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
     """Cross-entropy."""
     return nn.functional.cross_entropy(outputs[0], targets[:, 0].long())
@@ -112,30 +155,31 @@ def pixel_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs[0], targets.long(), weight=weight)
 
 
-def top1(outputs: list[FloatArray], targets: FloatArray) -> float:
-    """The share of labels that are right."""
-    return float((outputs[0].argmax(axis=1) == targets[:, 0]).mean())
+def line_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """Connectionist temporal classification."""
+    scores = outputs[0].log_softmax(2).transpose(0, 1)
+    count = len(targets)
+    columns, digits = (torch.full((count,), n) for n in (len(scores), targets.shape[1]))
+    return nn.functional.ctc_loss(scores, targets.long(), columns, digits)
 
 
-def found(outputs: list[FloatArray], targets: FloatArray) -> float:
-    """The share of images with the right label and a box that overlaps (IoU) by half or more."""
-    a, b = outputs[1], targets[:, 1:]
-    overlap = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
-    both = np.prod(np.maximum(overlap, 0), axis=1)
-    union = np.prod(a[:, 2:] - a[:, :2], axis=1) + np.prod(b[:, 2:] - b[:, :2], axis=1) - both
-    right = outputs[0].argmax(axis=1) == targets[:, 0]
-    return float((right & (both >= 0.5 * union)).mean())
+def scene_loss(outputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+    """Objectness of each cell; the box and the class of those that hold a digit."""
+    rows = outputs[0]
+    full = targets[..., 0] > 0
+    classes = nn.functional.one_hot(targets[full][:, 1].long(), 10).float()
+    certain = rows[..., 4:].clamp(1e-6, 1 - 1e-6)
+    objects = nn.functional.binary_cross_entropy(certain[..., 0], full.float())
+    right = nn.functional.binary_cross_entropy(certain[full][:, 1:], classes)
+    boxes = nn.functional.smooth_l1_loss(rows[full][:, :4], targets[full][:, 2:])
+    return 2 * objects + 4 * right + boxes / 2
 
 
-def pixels_right(outputs: list[FloatArray], targets: FloatArray) -> float:
-    """The share of the digits' pixels with the right class."""
-    ink = targets > 0
-    return float((outputs[0].argmax(axis=1) == targets)[ink].mean())
-
-
-CLASSIFY = Task(as_they_are, class_loss, top1, ("logits",))
-DETECT = Task(pasted, detection_loss, found, ("scores", "boxes"))
-SEGMENT = Task(segmented, pixel_loss, pixels_right, ("classes",))
+CLASSIFY = Task(as_they_are, class_loss, zoo_metrics.top1, ("logits",), labelled=True)
+DETECT = Task(pasted, detection_loss, zoo_metrics.found, ("scores", "boxes"))
+SEGMENT = Task(segmented, pixel_loss, zoo_metrics.pixels_right, ("classes",))
+READ = Task(in_lines, line_loss, zoo_metrics.lines_read, ("columns",))
+FIND = Task(in_scenes, scene_loss, zoo_metrics.detections, ("detections",))
 
 ZOO = {
     "resnet": Recipe(networks.resnet, CLASSIFY, 40),
@@ -150,6 +194,18 @@ ZOO = {
     "detector": Recipe(networks.Detector, DETECT, 60),
     "unet": Recipe(networks.Unet, SEGMENT, 40),
 }
+HARD = {
+    "mobilenet_v2_wide": Recipe(lambda: hard.spread_mobilenet(nn.ReLU6, False, 2.5), CLASSIFY, 60),
+    "mobilenet_v3_wide": Recipe(
+        lambda: hard.spread_mobilenet(nn.Hardswish, True, 2.1), CLASSIFY, 60
+    ),
+    "efficientnet": Recipe(lambda: hard.spread_mobilenet(nn.SiLU, True, 2.2), CLASSIFY, 60),
+    "repvgg": Recipe(lambda: hard.repvgg(2.5), CLASSIFY, 40),
+    "vit_outliers": Recipe(networks.Vit, CLASSIFY, 120, 2e-3, finish=hard.outliers),
+    "crnn": Recipe(lambda: hard.Crnn(1.9), READ, 80),
+    "yolox": Recipe(lambda: hard.Yolox(1.8), FIND, 100),
+}
+ALL = ZOO | HARD
 
 
 # --- training and export --------------------------------------------------------------------
@@ -184,9 +240,12 @@ def trained(recipe: Recipe, split: Split, batch: int = 64) -> nn.Module:
             optimizer.step()
             schedule.step()
     model.eval()
+    folding: list[ConvBn | hard.RepBlock] = []
     for module in model.modules():
-        if isinstance(module, ConvBn):
-            module.fold()
+        if isinstance(module, (ConvBn, hard.RepBlock)):
+            folding.append(module)
+    for module in reversed(folding):  # a block after what it is made of
+        module.fold()
     return recipe.finish(model)
 
 
@@ -221,13 +280,13 @@ def write(name: str, recipe: Recipe, folder: Path) -> float:
     images, targets = recipe.task.scene(data.holdout, generator)
     path = folder / f"{name}.onnx"
     export(model, path, images[:2], recipe.task.outputs)
-    labels: dict[str, IntArray] = {} if recipe.task is SEGMENT else {"labels": data.holdout.labels}
+    labels = {"labels": data.holdout.labels} if recipe.task.labelled else {"targets": targets}
     write_npz(folder / f"{name}_calib.npz", input=calibration)
     write_npz(folder / f"{name}_holdout.npz", input=images, **labels)
     outputs = run(path, images)
     for together, apart in zip(outputs, run(path, images[:1]), strict=True):
         np.testing.assert_allclose(together[:1], apart, rtol=1e-3, atol=1e-4)
-    return recipe.task.quality(outputs, targets)
+    return recipe.task.quality(dict(zip(recipe.task.outputs, outputs, strict=True)), labels)
 
 
 def main() -> int:
@@ -236,15 +295,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="+", choices=ZOO, default=[*ZOO], metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=ALL, metavar="NAME")
+    parser.add_argument("--hard", action="store_true", help="those of HARD instead of ZOO")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     bad = 0
-    for name in arguments.only:
+    for name in arguments.only or (HARD if arguments.hard else ZOO):
         start = time.perf_counter()
-        quality = write(name, ZOO[name], arguments.folder)
+        quality = write(name, ALL[name], arguments.folder)
         bad += quality < LEAST_QUALITY
         print(f"{name:16} {quality:.3f} {time.perf_counter() - start:5.0f} s", flush=True)
     return 1 if bad else 0

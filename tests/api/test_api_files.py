@@ -72,8 +72,11 @@ def keywords(command: str, setting: str, given: dict[str, list[Any]], folder: Pa
         "ranges": {"source": model, "calib_data": data, "batch_size": 1},
         "bisect": {**both, "target": "output.sqnr_db>=60"},
         "repair": {
-            "model": model, "calib_data": {"x": np.eye(12, 4, dtype="f")}, "batch_size": 1,
-            "inputs": {"x": 2 * np.eye(4, dtype="f")}, "only": "bias-correction",
+            "model": model,
+            "calib_data": {"x": np.eye(12, 4, dtype="f")},
+            "batch_size": 1,
+            "inputs": {"x": 2 * np.eye(4, dtype="f")},
+            "only": "bias-correction",
         },
         "sweep": {**both, "backend": "onnxruntime"},
         "inspect": {"file": given["quantized"][0], "model": model},

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "bench_parts": "--nets digits_cnn --samples 4",
     "bench_prefix_cache": f"{SMALL} --target output.sqnr_db>=20",
     "bench_producers": "--samples 16",
+    "bench_repair": "--nets digits_cnn --tools calibrators ort-minmax repair --samples 8",
     "bench_report": "--nets digits_cnn --rounds 1",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
@@ -43,6 +44,7 @@ SHOWS = {
     "bench_parts": ["| `amax-by-8` | clipping |", "fp16: 1 networks, 19 layers"],
     "bench_prefix_cache": ["evaluations", "everywhere"],
     "bench_producers": ["| nncf", "| 32 of 32 | 32 |", "qoperator"],
+    "bench_repair": ["| fp32 | 0.988 |", "| ort-minmax | 0.9"],
     "bench_report": ["Frames/s", "| digits_cnn |"],
     "bench_store": ["float16 write", "chunks up to"],
 }
