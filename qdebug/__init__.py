@@ -12,8 +12,13 @@ Models, samples, metrics, calibrators and plans may be objects in memory. Import
 none of the numeric packages: that waits until one of its functions is used.
 """
 
+import os
 from importlib import import_module
 from typing import Any
+
+# ONNX Runtime reports its use to Microsoft, and reads this once, when it is imported; calling its
+# disable_telemetry_events() afterwards is too late. Who set the variable has decided already.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 

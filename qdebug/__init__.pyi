@@ -354,6 +354,7 @@ def inspect(
     expect: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,
     fail_on: Sequence[str] = (),
     html: str | os.PathLike[str] | None = None,
+    force: bool = False,
 ) -> InspectResult:
     """What an engine really is: precision, fusion, formats and tactics of its layers.
 

@@ -21,7 +21,7 @@ from qdebug.config.repair import RepairSettings
 from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
-from qdebug.errors import UsageError
+from qdebug.errors import UsageError, about_model
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
@@ -63,9 +63,10 @@ def compare(
     from qdebug.pipeline.report.attached import compare_with_page
 
     checked = _settings(CompareSettings, model, settings)
-    if checked.html:
-        return compare_with_page(checked, checked.html, progress or ignore_progress)
-    return run(checked, progress or ignore_progress)
+    with about_model(checked.model):
+        if checked.html:
+            return compare_with_page(checked, checked.html, progress or ignore_progress)
+        return run(checked, progress or ignore_progress)
 
 
 def calibrate(
@@ -86,11 +87,12 @@ def calibrate(
     from qdebug.pipeline.calibrate.command import calibrate as run
 
     checked = _settings(CalibrateSettings, model, settings)
-    result = run(checked, progress or ignore_progress)
+    with about_model(checked.model):
+        result = run(checked, progress or ignore_progress)
     if checked.output:
-        write_text(checked.output, result.scales_yaml(), option("output"))
+        write_text(checked.output, result.scales_yaml(), option("output"), force=checked.force)
     if checked.trt_cache:
-        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"))
+        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"), force=checked.force)
     _write_page(checked, checked.html, checked.model, result)
     return result
 
@@ -117,7 +119,8 @@ def ranges(
     plots = None
     if checked.plot:
         plots = PlotFiles(checked.plot, checked.tensors, checked.top, checked.force)
-    result = run(checked, progress or ignore_progress)
+    with about_model(checked.source):
+        result = run(checked, progress or ignore_progress)
     if plots:
         plots.write(result)
     return result
@@ -144,9 +147,10 @@ def bisect(
     from qdebug.pipeline.bisect.command import bisect as run
 
     checked = _settings(BisectSettings, model, settings)
-    result = run(checked, progress or ignore_progress)
+    with about_model(checked.model):
+        result = run(checked, progress or ignore_progress)
     if checked.output and result.found:
-        write_text(checked.output, result.plan_yaml(), option("output"))
+        write_text(checked.output, result.plan_yaml(), option("output"), force=checked.force)
     _write_page(checked, checked.html, checked.model, result)
     return result
 
@@ -223,9 +227,10 @@ def sweep(
     from qdebug.pipeline.sweep.command import sweep as run
 
     checked = _settings(SweepSettings, model, settings)
-    result = run(checked, progress or ignore_progress)
+    with about_model(checked.model):
+        result = run(checked, progress or ignore_progress)
     if checked.output:
-        write_text(checked.output, sweep_to_csv(result), option("output"))
+        write_text(checked.output, sweep_to_csv(result), option("output"), force=checked.force)
     _write_page(checked, checked.html, checked.model, result)
     return result
 

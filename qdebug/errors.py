@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from qdebug.wording import option
+from qdebug.wording import option, printable
 
 _ENDLESS, _SHOWN = re.compile(r"\S{1000,}"), 200
+_LONGEST, _START, _END = 3000, 2000, 500
 
 
 class QdebugError(Exception):
@@ -26,8 +27,8 @@ class QdebugError(Exception):
     family = "QD-ERROR"
 
     def __init__(self, message: str, hint: str = "", *, code: str | None = None) -> None:
-        self.message = _readable(message)
-        self.hint = _readable(hint)
+        self.message = _readable(printable(message))
+        self.hint = _readable(printable(hint, kept="\n"))
         super().__init__(self.message)
         self.code = code or self.family
         self.setting = ""
@@ -43,7 +44,8 @@ class QdebugError(Exception):
 
 def _readable(text: str) -> str:
     """`text`, in which words are cut that no name is as long as: something else was given."""
-    return _ENDLESS.sub(lambda found: f"{found[0][:_SHOWN]}…", text)
+    short = _ENDLESS.sub(lambda found: f"{found[0][:_SHOWN]}…", text)
+    return short if len(short) <= _LONGEST else f"{short[:_START]} … {short[-_END:]}"
 
 
 class UsageError(QdebugError):
@@ -87,6 +89,20 @@ class BackendError(QdebugError):
 
     family = "QD-BACKEND"
     exit_code = 3
+
+
+@contextmanager
+def about_model(path: str | None) -> Iterator[None]:
+    """Errors within of a model, and of a runtime that executes it, name its file."""
+    try:
+        yield
+    except (ModelError, BackendError) as error:
+        name = printable(path or "")
+        if not name or name in error.message:
+            raise
+        named = error.reworded(f"{name}: {error.message}")
+        named.setting = error.setting
+        raise named from error
 
 
 @contextmanager

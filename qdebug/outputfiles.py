@@ -1,13 +1,20 @@
 """Files for the user (JSON, plans, engines): checked before the work starts, written whole or not
-at all."""
+at all, and never through a link that somebody planted."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import re
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import IO
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.wording import option
@@ -27,11 +34,9 @@ def check_writable(path: str, flag: str) -> None:
         )
     if _is_special(path):
         return
-    target = Path(os.path.realpath(path))
-    directory = target.parent
+    directory = Path(os.path.realpath(path)).parent
     try:
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=f".{target.name}."):
-            pass
+        PartialFile(path).discard()
     except FileNotFoundError:
         raise StoreError(
             f"{flag}: {path} cannot be written: there is no directory {directory}",
@@ -78,30 +83,87 @@ def make_folder(path: str, names: Iterable[str], flag: str, *, force: bool) -> N
         raise _refused(path, flag, error) from error
 
 
-def write_text(path: str, text: str, flag: str) -> None:
+def write_text(path: str, text: str, flag: str, *, force: bool) -> None:
     """`write_bytes` of `text` in UTF-8."""
-    write_bytes(path, text.encode(), flag)
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), flag, force=force)
 
 
-def write_bytes(path: str, data: bytes, flag: str) -> None:
+def write_bytes(path: str, data: bytes, flag: str, *, force: bool) -> None:
     """Write a file in one step: what was there stays until the new one is whole.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: it cannot be written, or it exists (another program may have written it since
+            it was checked) and `force` is False.
     """
-    target = Path(os.path.realpath(path))
-    partial = target.with_name(f".{target.name}.partial")
+    if not _is_special(path):
+        write_all({Path(path): data}, flag, force=force)
+        return
     try:
-        if _is_special(path):  # a device or a pipe is written to, not replaced
-            Path(path).write_bytes(data)
-            return
-        partial.write_bytes(data)
-        partial.replace(target)
+        Path(path).write_bytes(data)  # a device or a pipe is written to, not replaced
     except OSError as error:
         raise _refused(path, flag, error) from error
+
+
+def write_all(files: Mapping[Path, bytes], flag: str, *, force: bool) -> None:
+    """Write files that belong together: all or none, also where the program is interrupted.
+
+    The first is written last: where it is there, so are the others, even after a kill.
+
+    Raises:
+        StoreError: as of `write_bytes`; those that were there before stay then.
+    """
+    path = next(iter(files))
+    partials: dict[Path, PartialFile] = {}
+    try:
+        for path, data in files.items():
+            partials[path] = PartialFile(path)
+            partials[path].write(data)
+        with uninterrupted():
+            for path in reversed(partials):
+                partials[path].publish(force=force)
+    except OSError as error:
+        for each in partials.values():
+            each.withdraw()
+        if isinstance(error, FileExistsError):
+            raise output_exists(str(path), flag) from error
+        raise _refused(str(path), flag, error) from error
     finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        for each in partials.values():
+            each.discard()
+
+
+def keep(path: Path, data: bytes | Callable[[IO[bytes]], object]) -> None:
+    """Write a file of a cache, whole or not at all; a disk that refuses is no error. What killed
+    programs left in its folder is removed.
+
+    Args:
+        data: what it holds, or what writes that.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _clear(path.parent)
+        partial = PartialFile(path)
+    except OSError:
+        return
+    try:
+        if isinstance(data, bytes):
+            partial.write(data)
+        else:
+            with os.fdopen(os.dup(partial.fd), "wb") as file:
+                data(file)
+        partial.publish(force=True)
+    except OSError:
+        pass
+    finally:
+        partial.discard()
+
+
+@cache
+def _clear(folder: Path) -> None:
+    """Remove the partial files that killed programs left in a folder; once in a process."""
+    for path, busy in _unfinished(folder, _PARTIAL):
+        if not busy:
+            path.unlink(missing_ok=True)
 
 
 def check_distinct(outputs: Mapping[str, str | None], inputs: Mapping[str, str | None]) -> None:
@@ -123,6 +185,180 @@ def check_distinct(outputs: Mapping[str, str | None], inputs: Mapping[str, str |
                 f"Give another path for {flag}.",
                 code="QD-USAGE-SAME-FILE",
             )
+
+
+class PartialFile:
+    """A file beside its target, whose place it takes once it is whole.
+
+    Its name cannot be guessed and it is created anew, so that nobody can have planted a link there.
+    It is locked as long as its process lives: so what a killed one left is known, and the next
+    PartialFile of the same target removes it.
+    """
+
+    def __init__(self, target: str | Path) -> None:
+        """Create the file.
+
+        Args:
+            target: through a link, the file that it leads to is replaced, not the link.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        self.target = Path(os.path.realpath(target))
+        remove_leftovers(self.target)
+        self._published = self._replaced = False
+        self.fd = -1
+        while self.fd < 0:
+            token = secrets.token_hex(_TOKEN_BYTES)
+            self.path = self.target.with_name(f".{self.target.name}.{token}.partial")
+            with suppress(FileExistsError):
+                self.fd = os.open(self.path, _NEW, 0o666)
+                if not (_lock(self.fd) and self._is_here()):
+                    self._close()  # somebody took it for a leftover before it was locked
+
+    def write(self, data: bytes) -> None:
+        """Append; a script becomes executable.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self.fd, left) :]
+        if data.startswith(b"#!"):
+            os.fchmod(self.fd, 0o755)
+
+    def publish(self, *, force: bool) -> None:
+        """Take the target's place, in one step.
+
+        Raises:
+            FileExistsError: there is a file and `force` is False.
+            OSError: the system refuses; the file is still there under its own name.
+        """
+        self._replaced = os.path.lexists(self.target)
+        if force:
+            self.path.replace(self.target)
+        else:
+            self._publish_new()
+        self._published = True
+
+    def _publish_new(self) -> None:
+        try:
+            os.link(self.path, self.target, follow_symlinks=False)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            if os.path.lexists(self.target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            self.path.replace(self.target)
+        else:
+            with suppress(OSError):  # discard() tries again
+                self.path.unlink()
+
+    def withdraw(self) -> None:
+        """Remove what was published, unless it replaced something: that is gone."""
+        if self._published and not self._replaced:
+            with suppress(OSError):
+                self.target.unlink()
+
+    def discard(self) -> None:
+        """Remove the file if it was not published, and close it."""
+        if self._is_here():
+            with suppress(OSError):
+                self.path.unlink()
+        self._close()
+
+    def _is_here(self) -> bool:
+        """Whether the file is still under its own name."""
+        try:
+            return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), self.path.lstat())
+        except OSError:
+            return False
+
+    def _close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_TOKEN_BYTES = 6
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_BUSY = {errno.EAGAIN, errno.EACCES}
+
+
+def being_written(target: str | Path, own: Path | None = None) -> bool:
+    """Whether a file is being written to `target` right now, `own` aside: what a killed program
+    left is not."""
+    final = Path(os.path.realpath(target))
+    found = _unfinished(final.parent, _partial_of(final))
+    return any(busy for path, busy in found if path != own)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the partial files of `target` that killed programs left."""
+    with suppress(OSError):
+        for path, busy in _unfinished(target.parent, _partial_of(target)):
+            if not busy:
+                path.unlink()
+
+
+_TOKEN = rf"\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}\.partial"
+_PARTIAL = re.compile(rf"\..+{_TOKEN}", re.DOTALL)
+
+
+def _partial_of(target: Path) -> re.Pattern[str]:
+    return re.compile(rf"\.{re.escape(target.name)}{_TOKEN}")
+
+
+def _unfinished(folder: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, bool]]:
+    """The partial files in a folder, and whether they are being written."""
+    try:
+        found = [e for e in os.scandir(folder) if name.fullmatch(e.name)]
+    except OSError:
+        return
+    for entry in found:
+        try:
+            fd = os.open(entry.path, _OLD)
+        except OSError:  # a link that somebody planted, or it is gone
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(entry.path), False
+        except OSError as error:
+            if error.errno in _BUSY:
+                yield Path(entry.path), True
+        finally:
+            os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    """Lock a file that is being written; False where another process has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _BUSY  # some network file systems have no locks
+    return True
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM within, which takes a moment, come after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python handles signals in the main thread only
+        return
+    caught: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in ours:
+        signal.signal(number, lambda received, _: caught.append(received))
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for received in caught[:1]:
+            signal.raise_signal(received)
 
 
 def _is_special(path: str) -> bool:

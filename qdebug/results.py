@@ -150,7 +150,7 @@ class Result:
             StoreError: it exists and is not to be replaced, or cannot be written.
         """
         check_new(os.fspath(path), option("path"), force=force)
-        write_bytes(os.fspath(path), data, option("path"))
+        write_bytes(os.fspath(path), data, option("path"), force=force)
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -33,6 +33,16 @@ def option(name: str, value: str | None = None) -> str:
     return _spelling(name, value)
 
 
+def printable(text: str, kept: str = "") -> str:
+    """Foreign text with what would move the cursor, colour the terminal or end the line written as
+    an escape; characters in `kept` stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def counted(items: int | Sized, what: str) -> str:
     """A number, or that of some items, with its noun, such as "1 tensor" or "3 tensors"."""
     count = items if isinstance(items, int) else len(items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from yaml.reader import ReaderError
 
 from qdebug.errors import PlanError, QdebugError, UsageError
+from qdebug.inputfiles import read_text
 from qdebug.wording import option
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
@@ -26,7 +27,7 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
     """
     wrong = _with_code(error)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise wrong(f"{path}: no such file") from None
     except UnicodeDecodeError as problem:
@@ -97,11 +98,44 @@ def _parse(name: str, text: str, wrong: Callable[..., QdebugError]) -> tuple[yam
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
+        if root is not None:
+            _check_size(root)
         return root, None if root is None else loader.construct_document(root)
     except yaml.YAMLError as problem:
         raise wrong(_yaml_message(name, text, problem)) from problem
     except RecursionError as problem:
         raise wrong(f"{name}:1: is nested too deeply") from problem
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Refuse a document in which aliases repeat so much that it does not fit the memory.
+
+    Raises:
+        yaml.MarkedYAMLError: it is such a document, or repeats itself without end.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        key = id(node)
+        if sizes.get(key) == 0:
+            raise yaml.MarkedYAMLError(None, None, "holds itself", node.start_mark)
+        if key not in sizes:
+            sizes[key] = 0
+            sizes[key] = 1 + sum(map(size, _children(node)))
+        return sizes[key]
+
+    if size(root) > max(_MOST_NODES, _MOST_REPEATED * len(sizes)):
+        raise yaml.MarkedYAMLError(
+            None, None, "its aliases repeat too much: write it without them", root.start_mark
+        )
+
+
+_MOST_NODES, _MOST_REPEATED = 100_000, 4
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    for child in node.value if isinstance(node, yaml.CollectionNode) else ():
+        yield from child if isinstance(child, tuple) else (child,)
 
 
 def _yaml_message(name: str, text: str, problem: yaml.YAMLError) -> str:

@@ -39,6 +39,7 @@ table says *repeatable*; of any other flag the last one counts.
 | 2 | bad input or usage |
 | 3 | a backend failed |
 | 130 | interrupted; nothing half-written is left behind |
+| 143 | ended by SIGTERM; the same |
 
 An error is one message, which ends with a [code](errors.md); `-vv` adds the traceback.
 """

@@ -22,7 +22,8 @@ from qdebug.run.registry import backend_names
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("outputfiles",),
+    ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("inputfiles",),
+    ("outputfiles",),
     ("results",), ("yamlfile",), ("userfile",), ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("remedies",), ("display",),
     ("page",), ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
@@ -34,8 +35,8 @@ ONLY_IN = {
     "tensorrt_bindings": ("run/tensorrt/",),
     "pycuda": ("run/tensorrt/",),
     "openvino": ("run/openvino.py",),
-    "h5py": ("store/", "model/samples/arrays.py"),
-    "hdf5plugin": ("store/", "model/samples/arrays.py"),
+    "h5py": ("store/", "model/samples/hdf5.py"),
+    "hdf5plugin": ("store/", "model/samples/hdf5.py"),
     "cyclopts": ("cli/parser.py",),
     "rich": ("cli/", "display/"),
 }

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from refusals import refused
 
 from qdebug.errors import StoreError
-from qdebug.outputfiles import check_distinct, check_writable, write_text
+from qdebug.outputfiles import (
+    PartialFile,
+    being_written,
+    check_distinct,
+    check_new,
+    check_writable,
+    write_all,
+    write_text,
+)
 
 
 def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "out.json"
-    write_text(str(file), "old", "--json")
+    write_text(str(file), "old", "--json", force=False)
 
     def interrupted(self: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_text(str(file), "new", "--json")
+        write_text(str(file), "new", "--json", force=True)
     assert [p.name for p in tmp_path.iterdir()] == ["out.json"] and file.read_text() == "old"
 
 
@@ -29,7 +40,7 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     link = tmp_path / "link.json"
     link.symlink_to("real.json")
     check_writable(str(link), "--json")
-    write_text(str(link), "new", "--json")
+    write_text(str(link), "new", "--json", force=True)
     assert link.is_symlink() and (tmp_path / "real.json").read_text() == "new"
 
 
@@ -55,3 +66,80 @@ def test_check_distinct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             check_distinct({"-o": path}, inputs)
     with refused("QD-USAGE-SAME-FILE", "--json: ./run", "-o"):
         check_distinct({"-o": "run", "--json": "./run"}, inputs)
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    """Where a name can be guessed, somebody else may have put a link there."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    names = [".out.json.partial", f".out.json.{os.getpid()}.partial"]
+    names.append(".out.json.0123456789ab.partial")
+    for name in names:
+        (tmp_path / name).symlink_to(victim)
+    check_writable(str(tmp_path / "out.json"), "--json")
+    write_text(str(tmp_path / "out.json"), "new", "--json", force=False)
+    assert victim.read_text() == "precious"
+    assert all((tmp_path / name).is_symlink() for name in names)
+
+
+def test_every_partial_file_is_created_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = iter(["0" * 12, "1" * 12])
+    monkeypatch.setattr("qdebug.outputfiles.secrets.token_hex", lambda _: next(tokens))
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / f".out.{'0' * 12}.partial").symlink_to(tmp_path / "victim")
+    partial = PartialFile(tmp_path / "out")
+    assert partial.path.name == f".out.{'1' * 12}.partial"
+    partial.discard()
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_file_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    check_new(str(file), "--json", force=False)
+    file.write_text("of another program")
+    with refused("QD-STORE-OUTPUT-EXISTS", "out.json"):
+        write_text(str(file), "ours", "--json", force=False)
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["of another program"]
+
+
+def test_what_a_killed_program_left_is_removed_and_what_is_written_is_not(tmp_path: Path) -> None:
+    left = tmp_path / f".out.json.{'a' * 12}.partial"
+    left.touch()
+    others = [tmp_path / f".other.json.{'a' * 12}.partial", tmp_path / ".out.json.partial"]
+    for other in others:
+        other.touch()
+    writing = PartialFile(tmp_path / "out.json")
+    assert not left.exists() and all(o.exists() for o in others)
+    write_text(str(tmp_path / "out.json"), "new", "--json", force=False)
+    assert writing.path.exists() and being_written(tmp_path / "out.json")
+    writing.discard()
+    assert not being_written(tmp_path / "out.json")
+
+
+def test_files_that_belong_together_are_written_all_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("main", "part", "data")
+    files = {tmp_path / name: name.encode() for name in names}
+    publish = PartialFile.publish
+
+    def refuse(self: PartialFile, *, force: bool) -> None:
+        if self.target.name == "main":
+            raise OSError(errno.EIO, "the disk")
+        publish(self, force=force)
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="QD-STORE-OUTPUT-PATH"):
+        patch.setattr(PartialFile, "publish", refuse)
+        write_all(files, "--output", force=False)
+    assert not list(tmp_path.iterdir())
+
+    def interrupt(self: PartialFile, *, force: bool) -> None:
+        publish(self, force=force)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PartialFile, "publish", interrupt)
+        write_all(files, "--output", force=False)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {n: n for n in names}

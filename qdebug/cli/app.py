@@ -11,15 +11,15 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from qdebug.cli.parser import parse_and_run
+from qdebug.cli.process import interrupted_code, terminated
 from qdebug.config.commands import Command
 from qdebug.config.option import flags_of
 from qdebug.errors import BackendError, QdebugError, UsageError
-from qdebug.wording import Spelling, spelled_by
-
-INTERRUPTED = 130
+from qdebug.wording import Spelling, printable, spelled_by
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _was_interrupted(error):
             return _report(error, arguments)
         if _wants_traceback(arguments):
-            traceback.print_exception(error)
+            _say("".join(traceback.format_exception(error)))
     print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
-    return INTERRUPTED
+    return interrupted_code()
 
 
 def entry() -> None:
@@ -46,14 +46,14 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names that the locale cannot show
     code = main()
-    if code == INTERRUPTED:
+    if terminated() or code == interrupted_code():
         # At once: whatever had to be put away was, on the way here. Ending in order would wait for
         # threads of the user's scripts, and tear down runtimes that were interrupted half-loaded,
         # which aborts.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()
-        os._exit(code)
+        os._exit(interrupted_code())
     sys.exit(code)
 
 
@@ -75,6 +75,7 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
     from qdebug.pipeline.preflight import check_files, planned_model
 
     with spelled_by(spelling(command)):
+        _check_directory()
         show = command.shown(**validated(command.shown, shown))
         set_verbosity(show.verbose)
         file = getattr(show, "config", None)
@@ -89,6 +90,17 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
                 "A script or metric that qdebug loads must not end the program.",
                 code="QD-USAGE-SCRIPT-EXIT",
             ) from None
+
+
+def _check_directory() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working directory cannot be used: {error.strerror}",
+            "Change to a directory that exists.",
+            code="QD-USAGE-DIRECTORY",
+        ) from error
 
 
 def _was_interrupted(error: BaseException) -> bool:
@@ -109,14 +121,26 @@ def _wants_traceback(arguments: Sequence[str]) -> bool:
 def _report(error: Exception, arguments: Sequence[str]) -> int:
     """Say what went wrong, and give the exit code."""
     if _wants_traceback(arguments):
-        traceback.print_exception(error)
+        _say("".join(traceback.format_exception(error)))
+    if isinstance(error, MemoryError):
+        error = BackendError(
+            f"there is not enough memory{f' ({error})' if str(error) else ''}",
+            "Take fewer samples, smaller batches or a smaller memory budget.",
+            code="QD-BACKEND-HOST-MEMORY",
+        )
     if isinstance(error, QdebugError):
         print(f"qdebug: error: {error}", file=sys.stderr)
         return error.exit_code
     # A defect of ours: said without a page of traceback.
-    last = traceback.format_exception_only(error)[-1].strip()
-    print(
-        f"qdebug: internal error: {last}\n  This is a defect of qdebug; -vv shows the traceback.",
-        file=sys.stderr,
-    )
+    last = printable(traceback.format_exception_only(error)[-1].strip())
+    _say(f"qdebug: internal error: {last[:_LONGEST]}\n  {_DEFECT}\n")
     return BackendError.exit_code
+
+
+def _say(text: str) -> None:
+    """Print foreign text on the error stream."""
+    sys.stderr.write(printable(text, kept="\n"))
+
+
+_LONGEST = 1000
+_DEFECT = "This is a defect of qdebug; -vv shows the traceback."

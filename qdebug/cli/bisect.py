@@ -18,5 +18,5 @@ def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
     if result.engine:
         written += [settings.save_engine, settings.save_log]
     written.append(settings.html)
-    emit(shown.json_to, result, lambda: view(result), written)
+    emit(shown.json_to, result, lambda: view(result), written, force=settings.force)
     return 0 if result.passed else 1

@@ -18,5 +18,6 @@ def run(settings: CalibrateSettings, shown: ShownWithProgress) -> int:
         result,
         lambda: view(result),
         [settings.output, settings.trt_cache, settings.html],
+        force=settings.force,
     )
     return 0

@@ -19,7 +19,7 @@ from qdebug.display.terminal import print_view, print_written
 from qdebug.errors import StoreError
 from qdebug.outputfiles import write_text
 from qdebug.results import Result
-from qdebug.wording import option
+from qdebug.wording import option, printable
 
 
 class _OutputConsole(Console):
@@ -42,12 +42,22 @@ def progress_bars(shown: ShownWithProgress) -> ProgressBars:
 def set_verbosity(level: int) -> None:
     """0 shows warnings, 1 (-v) what is done, 2 (-vv) everything and tracebacks."""
     levels = [logging.WARNING, logging.INFO, logging.DEBUG]
-    logging.basicConfig(
-        level=levels[min(level, 2)], format="qdebug: %(levelname)s: %(message)s", force=True
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Escaped("qdebug: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=levels[min(level, 2)], handlers=[handler], force=True)
+    # Warnings of libraries are about their callers' code: they are shown with -v.
+    logging.captureWarnings(True)
+    logging.getLogger("py.warnings").setLevel(logging.WARNING if level else logging.ERROR)
 
 
-def write_json(data: dict[str, Any], target: str) -> None:
+class _Escaped(logging.Formatter):
+    """Foreign text in a log moves no cursor."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        return printable(super().formatMessage(record))
+
+
+def write_json(data: dict[str, Any], target: str, *, force: bool) -> None:
     """Write `data` to a file, or to the standard output for "-".
 
     Raises:
@@ -57,7 +67,7 @@ def write_json(data: dict[str, Any], target: str) -> None:
     if target == "-":
         print(text)
     else:
-        write_text(target, text + "\n", option("json_to"))
+        write_text(target, text + "\n", option("json_to"), force=force)
 
 
 @contextmanager
@@ -86,16 +96,18 @@ def emit(
     result: Result,
     view: Callable[[], Iterable[Block]],
     written: Sequence[str | None] = (),
+    *,
+    force: bool,
 ) -> None:
     """Write a result where --json says; unless that is the standard output, show its view, then
-    which files were `written` (None for one that was not requested).
+    which files were `written` (None for one that was not requested). `force` replaces a file.
 
     Raises:
         StoreError: the file or the standard output cannot be written.
     """
     with standard_output():
         if json_target:
-            write_json(result.to_dict(), json_target)
+            write_json(result.to_dict(), json_target, force=force)
         if json_target != "-":
             console = output_console()
             print_view(console, view())

@@ -32,6 +32,7 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
                 run_file_line(result.run_file),
             ],
             [settings.save_plan, settings.save_engine, settings.save_log, settings.html],
+            force=settings.force,
         )
         if live is not None:
             with suppress(KeyboardInterrupt):

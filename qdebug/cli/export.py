@@ -7,13 +7,14 @@ import sys
 from qdebug import api
 from qdebug.config.commands import ShownWithConfig
 from qdebug.config.export import ExportSettings
+from qdebug.wording import printable
 
 
 def run(settings: ExportSettings, shown: ShownWithConfig) -> int:
     """Write the files, and say which."""
     done = api.export(settings)
     for file in done.files:
-        print(f"Wrote {file}")
+        print(f"Wrote {printable(str(file))}")
     for note in done.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
     return 0

@@ -18,5 +18,6 @@ def run(settings: InspectSettings, shown: ShownInspection) -> int:
         result,
         lambda: view(result, top=shown.top, detailed=detailed),
         [settings.html],
+        force=settings.force,
     )
     return 0 if result.passed else 1

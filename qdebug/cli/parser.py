@@ -21,7 +21,7 @@ Run = Callable[[Command, Mapping[str, Any], Mapping[str, Any]], int]
 _ABOUT = "Find out where, why and how cheaply to fix the accuracy an INT8 or FP16 network lost."
 _EXIT_CODES = (
     "Exit codes: 0 held, 1 the gate failed, 2 bad input or usage, 3 a backend failed, "
-    "130 interrupted."
+    "130 interrupted, 143 terminated."
 )
 _GROUPS = {name: Group(name, sort_key=k) for k, name in enumerate(GROUPS) if name}
 

@@ -21,5 +21,11 @@ def run(settings: RangesSettings, shown: ShownWithProgress) -> int:
     if settings.plot:
         drawn = drawn_files(settings.plot, settings.tensors, settings.top, result)
     top, detailed = max(settings.top, len(settings.tensors)), bool(settings.tensors)
-    emit(shown.json_to, result, lambda: view(result, top=top, detailed=detailed), drawn)
+    emit(
+        shown.json_to,
+        result,
+        lambda: view(result, top=top, detailed=detailed),
+        drawn,
+        force=settings.force,
+    )
     return 0

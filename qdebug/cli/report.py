@@ -12,5 +12,5 @@ from qdebug.display.report import view
 def run(settings: ReportSettings, shown: ShownReport) -> int:
     """Write the page, and say what it cannot show."""
     result = api.report(settings)
-    emit(shown.json_to, result, lambda: view(result), [str(result.file)])
+    emit(shown.json_to, result, lambda: view(result), [str(result.file)], force=settings.force)
     return 0

@@ -18,7 +18,14 @@ def run(settings: SweepSettings, shown: ShownWithProgress) -> int:
     if settings.save_engines and result.built:
         written.append(f"{settings.save_engines}: N.engine and N.log are those of row #N.")
     written.append(settings.html)
-    emit(shown.json_to, result, lambda: view(result, detailed=bool(shown.verbose)), written)
+    detailed = bool(shown.verbose)
+    emit(
+        shown.json_to,
+        result,
+        lambda: view(result, detailed=detailed),
+        written,
+        force=settings.force,
+    )
     if not result.built:
         return BackendError.exit_code
     return 0 if result.passed else 1

@@ -58,7 +58,7 @@ HTML = Option(
     "Write a page that shows the result: one file that needs nothing else.",
     WRITE,
     metavar="FILE.html",
-    writes="any",
+    writes="new",
 )
 MODEL_OR_PLAN = Option(
     "The ONNX model; by default the one that the plan names.",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.calibrate import CalibrateSettings
+from qdebug.config.candidate import FORCE
 from qdebug.config.compare import CompareSettings
 from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
@@ -41,7 +42,7 @@ class ShownAsJson(Shown):
             OUTPUT,
             metavar="FILE|-",
             flag="--json",
-            writes="any",
+            writes="new",
         ),
     ] = None
 
@@ -108,6 +109,13 @@ class ShownInspection(ShownWithConfig, ShownAsJson):
 @dataclass(frozen=True, kw_only=True)
 class ShownReport(ShownWithConfig, ShownAsJson):
     """Display options of `report`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownExamination(ShownAsJson):
+    """Display options of `doctor`."""
+
+    force: Annotated[bool, FORCE] = False
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,7 @@ _ALL = (
     Command(
         "doctor",
         DoctorSettings,
-        ShownAsJson,
+        ShownExamination,
         "Say what this machine can run, and what to install for the rest.",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from qdebug.config.candidate import HTML
+from qdebug.config.candidate import FORCE, HTML
 from qdebug.config.option import GATE, MORE, ModelLike, Option, PlanLike
 
 
@@ -70,3 +70,4 @@ class InspectSettings:
         ),
     ] = ()
     html: Annotated[str | None, HTML] = None
+    force: Annotated[bool, FORCE] = False

@@ -8,20 +8,12 @@ from collections.abc import Iterator
 
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, notes, table_of
 from qdebug.display.engine import doubt, engine_blocks
-from qdebug.display.words import (
-    FP16_KERNELS,
-    decibel,
-    first_names,
-    in_decibels,
-    number,
-    printable,
-    share,
-)
+from qdebug.display.words import FP16_KERNELS, decibel, first_names, in_decibels, number, share
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
-from qdebug.wording import counted, option
+from qdebug.wording import counted, option, printable
 
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3

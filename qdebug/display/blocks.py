@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from qdebug.display.words import number, printable
+from qdebug.display.words import number
 from qdebug.measure.conditions import Checked
+from qdebug.wording import printable
 
 T = TypeVar("T")
 Style = Literal["", "title", "strong", "good", "fine", "bad", "worst", "note", "muted"]

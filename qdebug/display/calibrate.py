@@ -9,7 +9,7 @@ import numpy as np
 
 from qdebug.display.blocks import Block, Column, Line, Table
 from qdebug.display.names import shorten
-from qdebug.display.words import figure, first_names, number, printable, share
+from qdebug.display.words import figure, first_names, number, share
 from qdebug.measure.calibration import (
     FACTOR,
     CacheDifference,
@@ -18,7 +18,7 @@ from qdebug.measure.calibration import (
     MethodResult,
 )
 from qdebug.measure.metrics import OUTPUT_METRICS
-from qdebug.wording import counted
+from qdebug.wording import counted, printable
 
 _MOST_LISTED = 5
 _MOST_NAMED = 3

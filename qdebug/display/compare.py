@@ -9,20 +9,12 @@ from pathlib import Path
 from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.summary import precisions, sentence
-from qdebug.display.words import (
-    FP16_KERNELS,
-    figure,
-    first_names,
-    in_decibels,
-    number,
-    printable,
-    share,
-)
+from qdebug.display.words import FP16_KERNELS, figure, first_names, in_decibels, number, share
 from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, Correspondence, LayerResult
 from qdebug.types import Fp16Kernels
-from qdebug.wording import counted, option
+from qdebug.wording import counted, option, printable
 
 _AT_OUTPUTS = ("output_share", "alone_sqnr_db")
 _FIGURES = tuple(m for m in LAYER_METRICS if m.column and m.name not in _AT_OUTPUTS)

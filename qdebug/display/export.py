@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qdebug.display.blocks import Block, Line, notes
-from qdebug.display.words import printable
 from qdebug.plan.export import ExportResult
+from qdebug.wording import printable
 
 
 def view(result: ExportResult) -> list[Block]:

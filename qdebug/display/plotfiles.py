@@ -82,7 +82,7 @@ class PlotFiles:
                 if self.tensors
                 else plots.overview_figure(result)
             )
-            return [plots.save_figure(figure, Path(self.path))]
+            return [plots.save_figure(figure, Path(self.path), force=self.force)]
         folder = Path(self.path)
         files = _tensor_files(folder, self.tensors, self.top, result)
         for path in files:
@@ -95,10 +95,9 @@ class PlotFiles:
                 "Give another path.",
                 code="QD-STORE-OUTPUT-PATH",
             ) from error
-        written = [plots.save_figure(plots.overview_figure(result), folder / _OVERVIEW)]
-        for path, tensor in files.items():
-            written.append(plots.save_figure(plots.tensor_figure(tensor), path))
-        return written
+        figures = {folder / _OVERVIEW: plots.overview_figure(result)}
+        figures |= {path: plots.tensor_figure(tensor) for path, tensor in files.items()}
+        return [plots.save_figure(f, path, force=self.force) for path, f in figures.items()]
 
     def _check_new(self, path: Path) -> None:
         if path.exists() and not self.force:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.display.names import shorten_names, tail
-from qdebug.display.words import number, printable, share
-from qdebug.errors import StoreError, UsageError
+from qdebug.display.words import number, share
+from qdebug.errors import UsageError
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
-from qdebug.wording import counted, option
+from qdebug.outputfiles import write_bytes
+from qdebug.wording import counted, option, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,31 +137,21 @@ def overview_figure(result: RangesResult) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: Path) -> str:
+def save_figure(figure: Figure, path: Path, *, force: bool) -> str:
     """Write a figure whole or not at all, as its suffix says; return the path.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: it cannot be written, or exists and `force` is False.
     """
     import matplotlib
 
-    partial = path.with_name(f".{path.name}.partial")
-    kind = path.suffix[1:]
+    drawn, kind = io.BytesIO(), path.suffix[1:]
     metadata = {"Date": None} if kind == "svg" else {}
-    try:
-        with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-            # A script that the font lacks: boxes in a PNG, and no reason to fail.
-            warnings.filterwarnings("ignore", message="Glyph")
-            figure.savefig(partial, format=kind, dpi=_DPI, metadata=metadata)
-        partial.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"{option('plot')}: {path}: cannot be written: {error.strerror}",
-            code="QD-STORE-OUTPUT-PATH",
-        ) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        # A script that the font lacks: boxes in a PNG, and no reason to fail.
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(drawn, format=kind, dpi=_DPI, metadata=metadata)
+    write_bytes(str(path), drawn.getvalue(), option("plot"), force=force)
     return str(path)
 
 

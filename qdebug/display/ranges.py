@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from qdebug.display.blocks import Block, Column, Line, Table, table_of
 from qdebug.display.calibrate import coverage_blocks
 from qdebug.display.names import shorten_names
-from qdebug.display.words import number, printable, share
+from qdebug.display.words import number, share
 from qdebug.measure.orders import ORDERS
 from qdebug.measure.ranges import Mark, RangesResult, TensorDynamics
-from qdebug.wording import counted
+from qdebug.wording import counted, printable
 
 _TOP = 20
 _OCTAVES = 14

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qdebug.display.words import decibel, in_decibels, printable, share
+from qdebug.display.words import decibel, in_decibels, share
 from qdebug.measure.result import CompareResult
 from qdebug.measure.summary import Summary
-from qdebug.wording import counted
+from qdebug.wording import counted, printable
 
 REASONS = {
     "accumulation": "errors come in with what they read",

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from qdebug.display.blocks import Block, Column, Line, Style, Table, notes, table_of
 from qdebug.display.names import shorten
 from qdebug.display.tables import csv_text
-from qdebug.display.words import figure, number, printable
+from qdebug.display.words import figure, number
 from qdebug.measure.conditions import Checked
 from qdebug.measure.metrics import OUTPUT_METRICS, Metric
 from qdebug.measure.sweep import EngineFacts, OutputErrors, SweepResult, SweepRow
-from qdebug.wording import counted, option
+from qdebug.wording import counted, option, printable
 
 
 class _Axis(NamedTuple):

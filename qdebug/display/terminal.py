@@ -15,6 +15,7 @@ from rich.text import Text
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Table
 from qdebug.display.names import shorten_names
 from qdebug.display.words import widest
+from qdebug.wording import printable
 
 _STYLES = {
     "": "",
@@ -45,7 +46,7 @@ def print_view(console: Console, view: Iterable[Block]) -> None:
             case Checks():
                 for passed, text in block.rows:
                     mark, style = ("holds", "green") if passed else ("FAILS", "bold red")
-                    console.print(Text.assemble((f"  {mark}  ", style), text))
+                    console.print(Text.assemble((f"  {mark}  ", style), printable(text)))
             case Table():
                 _print_table(console, block)
 
@@ -54,16 +55,16 @@ def print_written(console: Console, *paths: str | None) -> None:
     """Say which files were written; None stands for one that was not asked for."""
     for path in paths:
         if path:
-            console.print(Text(f"Wrote {path}"), soft_wrap=True)
+            console.print(Text(f"Wrote {printable(path)}"), soft_wrap=True)
 
 
 def _print_line(console: Console, line: Line) -> None:
     style = _STYLES[line.style]
     if console.is_terminal:
-        text = Text(line.text, style=style)
+        text = Text(printable(line.text), style=style)
         console.print(Padding(text, (0, 0, 0, line.indent), expand=False) if line.text else "")
     else:
-        console.print(Text(" " * line.indent + line.text), soft_wrap=True)
+        console.print(Text(" " * line.indent + printable(line.text)), soft_wrap=True)
 
 
 def _print_facts(console: Console, facts: Facts) -> None:
@@ -74,7 +75,7 @@ def _print_facts(console: Console, facts: Facts) -> None:
     if console.is_terminal:
         names = _fact_names(names)
     for name, (_, text) in zip(names, facts.rows, strict=True):
-        table.add_row(Text(name), Text(text))
+        table.add_row(Text(printable(name)), Text(printable(text)))
     _print_rich(console, table)
 
 
@@ -103,7 +104,7 @@ def _print_table(console: Console, table: Table) -> None:
             overflow="fold" if column.kind == "rest" else "ellipsis",
         )
     for k, row in enumerate(zip(*(cells for _, cells in columns), strict=True)):
-        rich.add_row(*map(Text, row), style=_STYLES[table.style(k)])
+        rich.add_row(*(Text(printable(c)) for c in row), style=_STYLES[table.style(k)])
     _print_rich(console, rich)
     if hidden:
         text = f"No room for {', '.join(hidden)}: a wider terminal or the JSON shows them."

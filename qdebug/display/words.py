@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from qdebug.types import Fp16Kernels
+from qdebug.wording import printable
 
 FP16_KERNELS = {
     Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",
@@ -63,11 +64,6 @@ def figure(value: float | None, unit: str, digits: int = 4) -> str:
     if value is None:
         return "–"
     return f"{value:.5f}" if unit == "ratio" and math.isfinite(value) else number(value, digits)
-
-
-def printable(name: str) -> str:
-    """A user's name with what would move the cursor or end the line written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def first_names(names: Sequence[str], most: int | None) -> str:

@@ -18,6 +18,7 @@ from qdebug.engine_info.profile import (
     read_profile,
 )
 from qdebug.errors import ModelError, UsageError
+from qdebug.inputfiles import read_bytes
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
 
@@ -121,7 +122,7 @@ def _parsed(text: str, path: Path) -> object:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror or error}", code="QD-USAGE-FILE-UNREADABLE"

@@ -15,6 +15,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from qdebug.errors import ModelError
 from qdebug.inmemory import InMemory
+from qdebug.inputfiles import open_file, read_bytes
 from qdebug.model.graph import opset_of
 
 OLDEST_OPSET = 9
@@ -91,7 +92,7 @@ def _check_size(path: Path, proto: onnx.ModelProto) -> None:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except IsADirectoryError:
         raise ModelError(
             f"{path}: is a directory, not an ONNX file", code="QD-MODEL-UNREADABLE"
@@ -194,7 +195,7 @@ def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
     digest = hashlib.sha256(sha256.encode())
     for name in files:
         try:
-            with (path.parent / name).open("rb") as stream:
+            with open_file(path.parent / name) as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         except OSError:
             raise ModelError(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from qdebug.errors import PlanError, StoreError, UsageError, given_by
+from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory, path_in
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.outputfiles import check_distinct, check_writable, output_exists
+from qdebug.outputfiles import check_distinct, check_writable, output_exists, write_all
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
 from qdebug.plan.export.source import ExportSource
@@ -61,7 +60,8 @@ def export_plan(
     check_distinct(parts, inputs)
     changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}
     _check_free(list(changed), force)
-    _write_all(changed)
+    if changed:
+        write_all(changed, option("output"), force=force)
     return ExportResult(target, tuple(rendered.files), (*notes, *rendered.notes))
 
 
@@ -117,30 +117,3 @@ def _holds(path: Path, data: bytes) -> bool:
         return path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:
         return False
-
-
-def _write_all(files: Mapping[Path, bytes]) -> None:
-    """Write files beside their places first, then move them there: all or none.
-
-    Raises:
-        StoreError: one cannot be written.
-    """
-    partials = {path: path.with_name(f".{path.name}.partial") for path in files}
-    path = Path()
-    try:
-        for path, data in files.items():
-            partials[path].write_bytes(data)
-            if data.startswith(b"#!"):
-                partials[path].chmod(0o755)
-        for path, partial in partials.items():
-            partial.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"{path}: cannot be written: {error.strerror}",
-            f"Give another path as {option('output')}.",
-            code="QD-STORE-OUTPUT-PATH",
-        ) from error
-    finally:
-        for partial in partials.values():
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)

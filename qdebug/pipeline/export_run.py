@@ -7,7 +7,7 @@ from pathlib import Path
 from qdebug.display.exports import RUN_TARGETS, ExportedRun
 from qdebug.errors import UsageError
 from qdebug.measure.recorded import Run
-from qdebug.outputfiles import check_distinct, check_new, write_bytes
+from qdebug.outputfiles import check_distinct, check_new, write_all
 from qdebug.pipeline.report.sources import described_in, is_run
 from qdebug.plan.export import ExportResult
 from qdebug.store.reader import RunReader
@@ -43,6 +43,5 @@ def export_run(source: str, target: str, *, output: str | None, force: bool) -> 
     check_distinct({option("output"): str(next(iter(files)))}, {"the run": source})
     for path in files:
         check_new(str(path), option("output"), force=force)
-    for path, data in files.items():
-        write_bytes(str(path), data, option("output"))
+    write_all(files, option("output"), force=force)
     return ExportResult(target, tuple(files), ())

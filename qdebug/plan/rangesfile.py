@@ -12,6 +12,7 @@ from pydantic import Field
 
 from qdebug.errors import PlanError
 from qdebug.inmemory import InMemory, path_in
+from qdebug.inputfiles import read_text
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.plan.planfile import ModelKey, Strict, TensorEntry, named_model, read_plan, tensor_range
 from qdebug.plan.quantize import scale_of
@@ -108,7 +109,7 @@ def scales_to_yaml(
 def _schema_of(path: Path) -> str:
     """The schema that a YAML file claims; "" where that cannot be told."""
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_text(path).splitlines():
             if line.startswith("schema:"):
                 return line.removeprefix("schema:").split("#")[0].strip().strip("'\"")
     except (OSError, UnicodeDecodeError):

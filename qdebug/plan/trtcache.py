@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdebug.errors import PlanError
+from qdebug.inputfiles import open_file, read_text
 from qdebug.plan.quantize import QMAX
 
 HEADER = re.compile(r"^TRT-(\d+)-(\w+)$")
@@ -58,7 +59,7 @@ class CalibrationCache:
 def is_cache(path: Path) -> bool:
     """Whether a file starts like a calibration cache."""
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             return stream.read(4) == b"TRT-"
     except OSError:
         return False
@@ -72,7 +73,7 @@ def read_cache(path: str | Path) -> CalibrationCache:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except FileNotFoundError:
         raise PlanError(f"{path}: no such file", "Check the path.", code="QD-PLAN-FILE") from None
     except (OSError, UnicodeDecodeError) as error:

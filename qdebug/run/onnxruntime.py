@@ -26,7 +26,7 @@ from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
-from qdebug.run.simulation import OrtSession, loading, running
+from qdebug.run.simulation import OrtSession, loading, running, silence
 from qdebug.types import Feeds, Skipped
 from qdebug.wording import option
 
@@ -119,7 +119,7 @@ class DeployedSession(OrtSession):
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        options.log_severity_level = 3
+        silence(ort, options)
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile

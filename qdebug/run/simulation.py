@@ -119,7 +119,7 @@ class SimulationSession(OrtSession):
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        options.log_severity_level = 3  # errors: its warnings are about what qdebug does on purpose
+        silence(ort, options)
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -133,6 +133,16 @@ class SimulationSession(OrtSession):
             enable_fallback=0,  # it would print and try the CPU again
         )
         super().__init__(session, skipped)
+
+
+def silence(ort: Any, options: Any) -> None:
+    """ONNX Runtime writes its log to the terminal, past Python, with the model's names as they are
+    and colours: nothing of it. Its errors come as exceptions too."""
+    ort.set_default_logger_severity(_FATAL)
+    options.log_severity_level = _FATAL
+
+
+_FATAL = 4
 
 
 def loading() -> AbstractContextManager[None]:

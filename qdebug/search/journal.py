@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from qdebug.errors import StoreError
+from qdebug.inputfiles import check_file
 from qdebug.search.problem import Measurement, Pins, pins_of
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -51,7 +52,7 @@ class Journal:
         self.path = path
         self._header = _line({"schema": SCHEMA, "key": dict(key)})
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = _open(path)
         except OSError as error:
             _refuse(path, error)
         try:
@@ -181,6 +182,12 @@ class Journal:
         while line:
             line = line[os.write(self._fd, line) :]
         os.fsync(self._fd)
+
+
+def _open(path: Path) -> int:
+    if path.exists():
+        check_file(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 def _refuse(path: Path, error: OSError) -> NoReturn:

@@ -8,15 +8,16 @@ as absent, and a disk that refuses a write is not an error.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qdebug.outputfiles import keep
 from qdebug.store.schema import RangeRecord, read_range_records, write_range_records
 from qdebug.types import Array
 
@@ -52,13 +53,12 @@ def save_calibration(key: str, records: Mapping[str, RangeRecord]) -> None:
     """Keep `records` under `key`, completely or not at all."""
     import h5py
 
-    with (
-        _replacing(cache_folder() / f"{key}.h5") as partial,
-        h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file,
-    ):
+    memory = io.BytesIO()  # HDF5 crashes where a file cannot be written out
+    with h5py.File(memory, "w", libver=("v110", "v110")) as file:
         file.attrs["schema"] = CALIBRATION_SCHEMA
         file.attrs[_DIGEST] = _digest(records)
         write_range_records(file, records)
+    keep(cache_folder() / f"{key}.h5", memory.getvalue())
 
 
 def load_result(kind: str, key: str) -> dict[str, Any] | None:
@@ -78,8 +78,7 @@ def save_result(kind: str, key: str, result: dict[str, Any]) -> None:
         key: the name of the file within it.
         result: JSON types; NaN and Inf are allowed.
     """
-    with _replacing(_result_path(kind, key)) as partial:
-        partial.write_text(json.dumps(result), encoding="utf-8")
+    keep(_result_path(kind, key), json.dumps(result).encode())
 
 
 def load_arrays(kind: str, key: str) -> dict[str, Array] | None:
@@ -108,21 +107,6 @@ def discard_arrays(kind: str, key: str) -> None:
 
 def _result_path(kind: str, key: str) -> Path:
     return cache_folder() / kind / f"{key}.json"
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which takes the place of `path` at the end."""
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        partial.replace(path)
-    except (OSError, RuntimeError):  # h5py raises RuntimeError where a file cannot be flushed
-        pass
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _digest(records: Mapping[str, RangeRecord]) -> str:

@@ -20,7 +20,8 @@ import h5py
 import numpy as np
 
 from qdebug.errors import StoreError
-from qdebug.model.samples.arrays import INSTALL_FILTER, missing_filter
+from qdebug.inputfiles import check_file
+from qdebug.model.samples.hdf5 import INSTALL_FILTER, missing_filter, own_item
 from qdebug.store import schema
 from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_range_record
 from qdebug.types import Array
@@ -54,7 +55,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         self._file = _open_run(self.path)
         try:
             with _damage(self.path, "the list of samples"):
-                kept = self._file[schema.SAMPLES][()].tolist()
+                kept = own_item(self._file, schema.SAMPLES)[()].tolist()
         except StoreError:
             self._file.close()
             raise
@@ -94,7 +95,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         if schema.NETWORK not in self._file:
             return ""
         with _damage(self.path, "the network"):
-            return bytes(self._file[schema.NETWORK][()]).decode()
+            return bytes(own_item(self._file, schema.NETWORK)[()]).decode()
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -180,7 +181,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         """The stored tensor, opened once; None when it was not captured in this role."""
         if (role, tensor) not in self._stored:
             group = self._groups.get(tensor)
-            dataset = None if group is None else group.get(role)
+            dataset = own_item(group, role) if group is not None and role in group else None
             self._stored[role, tensor] = None if dataset is None else _describe(dataset)
         return self._stored[role, tensor]
 
@@ -214,7 +215,8 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
                     code="QD-STORE-NO-TENSOR",
                 )
             if row in stored.ragged:
-                return np.asarray(self._groups[tensor][schema.ragged_group(role)][str(row)][()])
+                apart = own_item(self._groups[tensor], schema.ragged_group(role))
+                return np.asarray(own_item(apart, str(row))[()])
             return np.asarray(stored.dataset[row])
 
     def _unknown(self, role: Role, tensor: str) -> StoreError:
@@ -227,7 +229,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
 
     def _text(self, name: str) -> str:
         with _damage(self.path, f"'{name}'"):
-            text: str = self._file[name].asstr()[()]
+            text: str = own_item(self._file, name).asstr()[()]
             return text
 
 
@@ -298,6 +300,7 @@ def _open_hdf5(path: Path) -> Any:
         )
     try:
         # Whole rows are read, each once: a chunk cache would only copy them.
+        check_file(path)
         return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
     except PermissionError as error:
         raise StoreError(

@@ -42,6 +42,7 @@ from typing import Any, Literal
 import numpy as np
 
 from qdebug.errors import UsageError
+from qdebug.model.samples.hdf5 import own_item
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -165,7 +166,7 @@ def read_range_record(group: Any) -> RangeRecord:
         OSError, KeyError: the file is damaged.
     """
     scalars = {k: value.item() for k, value in group.attrs.items() if k != ATTR_NAME}
-    arrays = {key: np.asarray(item[()]) for key, item in group.items()}
+    arrays = {key: np.asarray(own_item(group, key)[()]) for key in group}
     return RangeRecord(scalars, arrays)
 
 
@@ -174,4 +175,5 @@ def numbered_groups(file: Any, parent: str) -> list[Any]:
     if parent not in file:
         return []
     # HDF5 lists by text, which puts 100000 before 99999.
-    return [file[parent][key] for key in sorted(file[parent], key=int)]
+    group = own_item(file, parent)
+    return [own_item(group, key) for key in sorted(group, key=int)]

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import errno
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ from typing import Any
 import h5py
 import numpy as np
 
+from qdebug.outputfiles import uninterrupted
 from qdebug.store import schema
-from qdebug.store.partial import PartialFile, disk_full, write_error
+from qdebug.store.partial import PartialRun, SizeNeeded, disk_full, largest_file, write_error
 from qdebug.store.rows import TensorRows, storable
 from qdebug.store.schema import FloatStorage, Keep, RangeRecord, Role, write_range_records
+from qdebug.store.sink import Sink
 from qdebug.types import Array, Tensors
 
 # Smaller indices and faster row writes than the oldest format, and readable since HDF5 1.10.
 _FORMAT = ("v110", "v110")
-_HEAD_BYTES = 1 << 16
 _RELEASE_BYTES = 32 << 20
 """How much is written between two calls to release_memory()."""
 
@@ -68,9 +70,10 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         self._unreleased = 0
         self._closed = False
         self._file: Any = None
-        self._partial = PartialFile(self._target, overwrite=overwrite)
+        self._partial = PartialRun(self._target, overwrite=overwrite)
+        self._sink = Sink(self._partial.fd)
         with self._guard():
-            self._file = _create_run(self._partial.path, keep, dtype)
+            self._file = _create_run(self._sink, keep, dtype)
 
     def __exit__(self, *_: object) -> None:
         self._abort()
@@ -157,7 +160,9 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             self._file.attrs[schema.ATTR_COMPLETE] = True
             self._forget_handles()
             self._file.close()
-            self._partial.publish()
+            self._check_sink()
+            self._sink.leave()
+            self._partial.finish()
             self._closed = True
         return self._target
 
@@ -201,8 +206,12 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
     def _check_space(self) -> None:
         needed = self._needed_bytes()
         available = self._partial.free_bytes() + self._partial.size_bytes()
-        if self._expected and needed > available:
-            raise disk_full(self._target, needed, available)
+        if not self._expected:
+            return
+        if needed > available:
+            raise disk_full(self._target, SizeNeeded(needed), available)
+        if needed > largest_file():
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -215,29 +224,34 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         if self._closed:
             raise ValueError("the run file is closed")
         try:
-            yield
-        # Closing a file that cannot be flushed raises RuntimeError.
-        except (OSError, RuntimeError) as error:
-            needed = max(self._needed_bytes(), self._partial.size_bytes())
+            with uninterrupted():  # HDF5 calls Python to write, and knows no interruption there
+                yield
+            self._check_sink()
+        except (OSError, RuntimeError) as error:  # RuntimeError is one that HDF5 has
+            cause = self._sink.error or error
             self._abort()
-            failed = write_error(self._target, error, needed, self._partial.free_bytes())
+            size = SizeNeeded(self._needed_bytes(), self._sink.size)
+            failed = write_error(self._target, cause, size, self._partial.free_bytes())
             raise failed from error
         except BaseException:
             self._abort()
             raise
+
+    def _check_sink(self) -> None:
+        """Raise what the disk refused, which HDF5 was not told."""
+        if self._sink.error:
+            raise self._sink.error
 
     def _abort(self) -> None:
         """Remove the temporary file, unless it has become the target. May be called again."""
         if self._closed:
             return
         self._closed = True
-        self._partial.empty()
+        self._sink.leave()
         self._forget_handles()
-        # HDF5 may refuse to close what it cannot flush; the second attempt lets go of it.
-        for _ in range(2 if self._file is not None else 0):
+        if self._file is not None:
             with contextlib.suppress(OSError, RuntimeError, ValueError):
                 self._file.close()
-                break
         self._partial.discard()
 
     def _forget_handles(self) -> None:
@@ -246,20 +260,11 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         self._groups.clear()
 
 
-def _create_run(path: Path, keep: Keep, dtype: FloatStorage) -> Any:
-    """A new h5py file with the head of an incomplete run, replacing what was there.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    # HDF5 crashes the process when not even the head of a new file can be written, so a disk that
-    # is that full must be noticed without it.
-    with path.open("wb", buffering=0) as probe:
-        if probe.write(bytes(_HEAD_BYTES)) != _HEAD_BYTES:
-            raise OSError(errno.ENOSPC, "No space left on device")
-    # No HDF5 lock: PartialFile holds one. No chunk cache: it would keep up to 8 MiB per tensor
-    # until the end, and a row is written as a whole.
-    file = h5py.File(path, "w", libver=_FORMAT, locking=False, rdcc_nbytes=0)
+def _create_run(sink: Sink, keep: Keep, dtype: FloatStorage) -> Any:
+    """A new h5py file with the head of an incomplete run."""
+    # No chunk cache: it would keep up to 8 MiB per tensor until the end, and a row is written as a
+    # whole.
+    file = h5py.File(sink, "w", libver=_FORMAT, rdcc_nbytes=0)
     file.attrs[schema.ATTR_SCHEMA] = schema.SCHEMA
     file.attrs[schema.ATTR_COMPLETE] = False
     now = datetime.datetime.now(datetime.UTC)

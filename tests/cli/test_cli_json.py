@@ -117,7 +117,11 @@ def test_json_to_a_file_and_the_table_too(desk: Any, load_json: Callable[[str], 
     assert done.code == 0 and "conv1" in done.out
     text = Path("out.json").read_text(encoding="utf-8")
     assert load_json(text)["schema"] == "qdebug.compare/1" and text.endswith("}\n")
-    assert desk.compare("--json", "out.json").code == 0  # a report is written anew
+    before = Path("out.json").read_bytes()
+    done = desk.compare("--json", "out.json")
+    assert done.code == 2 and "QD-STORE-OUTPUT-EXISTS" in done.err
+    assert Path("out.json").read_bytes() == before
+    assert desk.compare("--json", "out.json", "--force").code == 0
 
 
 def test_only_json_on_standard_output(desk: Any, load_json: Callable[[str], Any]) -> None:

@@ -55,8 +55,11 @@ def test_traceback_only_with_vv(desk: Any) -> None:
     assert "Traceback" not in desk.spawn("compare", "no.onnx", "--inputs", "data.npz", "-v").err
 
 
-@pytest.mark.parametrize("existing", [False, True])
-def test_ctrl_c(desk: Any, existing: bool) -> None:
+@pytest.mark.parametrize(
+    ("existing", "how", "code"),
+    [(False, signal.SIGINT, 130), (True, signal.SIGINT, 130), (True, signal.SIGTERM, 143)],
+)
+def test_ctrl_c(desk: Any, existing: bool, how: signal.Signals, code: int) -> None:
     desk.data("long.npz", x=np.random.default_rng(0).normal(size=(60_000, 3, 8, 8)).astype("f4"))
     if existing:
         desk.write("run.h5", "precious")
@@ -66,13 +69,13 @@ def test_ctrl_c(desk: Any, existing: bool) -> None:
     command += ["--save-plan", "plan.yaml", "--json", "out.json", "--batch-size", "1"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not Path(".run.h5.partial").exists():
+    while not list(Path().glob(".run.h5.*.partial")):
         assert running.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(0.5)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(how)
     out, err = running.communicate(timeout=60)
-    assert running.returncode == 130, err
+    assert running.returncode == code, err
     assert out == "" and "Traceback" not in err
     assert err.strip() == "qdebug: interrupted; nothing half-written was left behind"
     assert desk.files() == before
@@ -186,6 +189,60 @@ def test_names_that_the_locale_cannot_show(desk: Any, cnn: Any) -> None:
     )
     assert (done.code, done.err) == (0, "")
     assert r"\u7573" in done.out
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_standard_stream_that_is_closed(desk: Any, stream: int) -> None:
+    """Its number goes to the next file that is opened: nothing may be printed into that."""
+    command = [*COMPARE, "-o", "run.h5", "--force"]
+    expected = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, check=False, preexec_fn=lambda: os.close(stream)
+    )
+    assert done.returncode == expected.returncode == 0
+    assert (done.stdout == b"") == (stream == 1)
+    assert done.stderr == b""
+    assert desk.run("report", "run.h5", "-o", "page.html", "--force").code == 0
+
+
+def test_a_working_directory_that_was_deleted(desk: Any, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    def leave() -> None:
+        os.chdir(gone)
+        gone.rmdir()
+
+    done = desk.spawn("doctor", preexec_fn=leave)
+    assert done.code == 2 and "QD-USAGE-DIRECTORY" in done.err
+
+
+def test_onnx_runtime_reports_to_nobody(desk: Any, tmp_path: Path) -> None:
+    """Where it does, it keeps what it will send in the user's cache folder."""
+    code = "import onnxruntime"
+    homes = {}
+    for first in ("", "import qdebug; "):
+        home = tmp_path / f"home{len(homes)}"
+        home.mkdir()
+        env = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+        env |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+        subprocess.run([sys.executable, "-c", first + code], env=env, check=True)
+        homes[first] = sorted(p.name for p in home.rglob("*"))
+    assert homes["import qdebug; "] == [], homes
+
+
+@pytest.mark.parametrize("limit", [1 << k for k in range(11, 21, 3)])
+def test_files_that_may_not_grow(desk: Any, tmp_path: Path, limit: int) -> None:
+    """No file, of the cache neither, may be larger: one message, or a result without a crash."""
+    cache = tmp_path / "cache"
+    env = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
+    command = ("compare", "net.onnx", "--inputs", "data.npz", "--keep", "all", "-o", "run.h5")
+    done = desk.spawn(*command, env=env, preexec_fn=limited(limit))
+    assert done.code in (0, 2), done
+    if done.code:
+        assert "QD-STORE-FILE-LIMIT" in done.err and done.err.count("\n") == 2, done.err
+        assert not Path("run.h5").exists()
+    assert not list(Path().glob(".*.partial")) and not list(cache.rglob(".*"))
 
 
 def test_plain_text_in_a_pipe(desk: Any) -> None:

@@ -148,9 +148,9 @@ def test_json(many: RangesResult) -> None:
 def test_figures_of_odd_tensors(many: RangesResult, tmp_path: Path, suffix: str) -> None:
     for index, tensor in enumerate(many.tensors):
         path = tmp_path / f"{index}.{suffix}"
-        assert save_figure(tensor_figure(tensor), path) == str(path)
+        assert save_figure(tensor_figure(tensor), path, force=True) == str(path)
         assert path.stat().st_size > 1000
-    save_figure(overview_figure(many), tmp_path / f"all.{suffix}")
+    save_figure(overview_figure(many), tmp_path / f"all.{suffix}", force=True)
     assert len(list(tmp_path.iterdir())) == len(many.tensors) + 1
 
 
@@ -171,7 +171,7 @@ def test_a_deep_network_names_only_some(tmp_path: Path) -> None:
     figure = overview_figure(result(tensors))
     axes = figure.axes[0]
     assert len(axes.get_xticklabels()) == 40 and "one name in 5" in axes.get_xlabel()
-    save_figure(figure, tmp_path / "deep.png")
+    save_figure(figure, tmp_path / "deep.png", force=True)
 
 
 def test_a_mask_leaves_room_for_all_others(tmp_path: Path) -> None:
@@ -183,5 +183,5 @@ def test_a_mask_leaves_room_for_all_others(tmp_path: Path) -> None:
     assert axes.get_ylim()[1] == 2 * max(t.amax for t in tensors)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert "beyond, up to 3.4e+38" in labels
-    save_figure(figure, tmp_path / "mask.png")
+    save_figure(figure, tmp_path / "mask.png", force=True)
     assert overview_figure(result([mask])).axes[0].get_ylim()[1] > 3.4e38

@@ -129,7 +129,7 @@ def test_a_new_backend_is_everywhere(backend: Follower) -> None:
 
 def test_a_new_backend_is_compared_with_the_simulation(backend: Follower) -> None:
     compare = next(command for command in backend.shown if command[1] == "compare")
-    backend.run(compare)
+    backend.run([*compare, "--force"])
     found = json.loads((backend.folder / "result.json").read_text("utf-8"))
     engine = found["engine"]
     assert found["backend"] == "reference" and engine["executed"] and engine["audit"] is None
@@ -186,7 +186,8 @@ def test_a_new_metric_has_values_and_can_fail_a_gate(metric: Follower) -> None:
     compare = next(
         command for command in metric.shown if command[1] == "compare" and "--json" in command
     )
-    metric.run([w.replace("psnr_db>=20", "psnr_db>=200") for w in compare], exits=1)
+    again = [w.replace("psnr_db>=20", "psnr_db>=200") for w in compare]
+    metric.run([*again, "--force"], exits=1)
     found = json.loads((metric.folder / "result.json").read_text("utf-8"))
     (output,) = found["outputs"]
     peak = 20 * math.log10(output["ref_amax"] / output["rmse"])

@@ -20,7 +20,7 @@ import pytest
 from browser import browser, missing, opened
 
 import qdebug
-from qdebug.store.partial import PartialFile
+from qdebug.store.partial import PartialRun
 
 DATA = Path(__file__).parents[2] / "calib_data"
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -118,18 +118,18 @@ def test_a_replaced_file_is_shown_anew(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_is_still_being_written(run: Path, tmp_path: Path) -> None:
     target = tmp_path / "run.h5"
-    partial = PartialFile(target, overwrite=False)
+    partial = PartialRun(target, overwrite=False)
     with _started("view", target, "--no-browser") as (_, address):
         first = json.loads(_text(f"{address}status"))["version"]
         assert '"unfinished":true' in _text(address)
         shutil.copy(run, partial.path)
-        partial.publish()
+        partial.finish()
         assert json.loads(_text(f"{address}status"))["version"] != first
         assert '"unfinished":false' in _text(address)
 
 
 def test_what_a_killed_run_left_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / ".run.h5.partial").touch()
+    (tmp_path / ".run.h5.0123456789ab.partial").touch()
     with pytest.raises(qdebug.StoreError) as caught:
         qdebug.view(tmp_path / "run.h5", browser=False)
     assert caught.value.code == "QD-STORE-NOT-FOUND"

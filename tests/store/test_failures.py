@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from qdebug.errors import StoreError
-from qdebug.store.partial import PartialFile
+from qdebug.store.partial import PartialRun
 from qdebug.store.reader import RunReader
 from qdebug.store.rows import TensorRows
 from qdebug.store.schema import Keep
@@ -76,7 +76,8 @@ def test_nothing_is_visible_before_finish(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     with RunWriter(path, overwrite=False, keep=ALL) as writer:
         writer.put_rows("reference", 0, 0, ROW)
-        assert names_in(tmp_path) == [".run.h5.partial"]
+        (partial,) = tmp_path.glob(".run.h5.*.partial")
+        assert names_in(tmp_path) == [partial.name]
         assert writer.finish("{}") == path
     assert names_in(tmp_path) == ["run.h5"]
 
@@ -105,10 +106,10 @@ def test_leaving_early_removes_the_temporary_file(
 def test_an_interrupt_just_after_publishing_keeps_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: PartialFile) -> None:
+    def interrupted(_: PartialRun) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(PartialFile, "_close", interrupted)
+    monkeypatch.setattr(PartialRun, "_close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_run(tmp_path / "run.h5")
     assert names_in(tmp_path) == ["run.h5"]
@@ -165,7 +166,8 @@ def test_a_killed_run_leaves_the_target_and_the_next_run_works(tmp_path: Path) -
     path.write_text("before")
     assert python(KILL, path, "SIGKILL").returncode == -signal.SIGKILL
     assert path.read_text() == "before"
-    assert (tmp_path / ".run.h5.partial").stat().st_size > 1 << 20
+    (partial,) = tmp_path.glob(".run.h5.*.partial")
+    assert partial.stat().st_size > 1 << 20
     write_run(path, overwrite=True)
     assert names_in(tmp_path) == ["run.h5"]
     RunReader(path).close()
@@ -217,17 +219,17 @@ def test_a_full_disk_is_mapped_and_cleaned_up(
 def test_a_disk_that_will_not_hold_the_run_is_seen_at_the_first_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PartialFile, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(PartialRun, "free_bytes", lambda _: 1000)
     writer = RunWriter(tmp_path / "run.h5", overwrite=False, keep=ALL, expected_rows=10**9)
     with pytest.raises(StoreError, match=r"(?s)32 GB.*QD-STORE-DISK-FULL"):
         writer.put_rows("reference", 0, 0, ROW)
 
 
 def test_a_close_that_fails_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: PartialFile) -> None:
+    def refuse(_: PartialRun) -> None:
         raise RuntimeError("Can't decrement id ref count (..., errno = 28, error message = 'No')")
 
-    monkeypatch.setattr(PartialFile, "publish", refuse)
+    monkeypatch.setattr(PartialRun, "finish", refuse)
     with pytest.raises(StoreError, match="QD-STORE-DISK-FULL"):
         write_run(tmp_path / "run.h5")
     assert names_in(tmp_path) == []

@@ -15,7 +15,7 @@ from refusals import refused
 
 from qdebug.errors import StoreError
 from qdebug.store import rows, writer
-from qdebug.store.partial import PartialFile
+from qdebug.store.partial import PartialRun
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import ROLES, Keep, RangeRecord
 from qdebug.store.writer import RunWriter
@@ -219,8 +219,8 @@ def test_a_large_run_does_not_pile_up_in_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = []
-    release = PartialFile.release_memory
-    monkeypatch.setattr(PartialFile, "release_memory", lambda file: released.append(release(file)))
+    release = PartialRun.release_memory
+    monkeypatch.setattr(PartialRun, "release_memory", lambda file: released.append(release(file)))
     monkeypatch.setattr(writer, "_RELEASE_BYTES", 4096)
     rng = np.random.default_rng(0)
     by_sample = {i: {"a": rng.standard_normal(1000, np.float32)} for i in range(9)}

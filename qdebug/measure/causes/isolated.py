@@ -70,8 +70,9 @@ class _Values:
             return
         if axis is not None:
             self._add_channels(np.abs(np.moveaxis(values, axis, 0)).reshape(values.shape[axis], -1))
-        wide = exact.astype(np.float64) if largest > _SQUARE_SAFE else exact
-        self.squares += float(wide @ wide)
+        if largest > _SQUARE_SAFE:
+            exact = exact.astype(np.float64)
+        self.squares += float(exact @ exact)
         self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
         zero = int(grid.zero_point)
         work = exact / grid.scale

@@ -1,4 +1,4 @@
-"""Arrays in `.npy`, `.npz` and HDF5 files, read row by row."""
+"""Arrays in `.npy` and `.npz` files, read row by row."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import IO, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from qdebug.errors import SampleError
+from qdebug.inputfiles import open_file
 from qdebug.model.samples.samples import SampleArray
 from qdebug.types import Array
 
@@ -115,7 +114,7 @@ def open_array(path: Path) -> StoredArray:
     Raises:
         SampleError: not `.npy` data, truncated, or a pickle.
     """
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         header = read_header(stream, str(path))
     check_size(header, path.stat().st_size - header.size_bytes, str(path))
     return StoredArray(path, header, header.size_bytes)
@@ -185,7 +184,7 @@ def open_npz(path: Path) -> dict[str, SampleArray]:
     Raises:
         SampleError: not a zip file, truncated, without arrays, or with a pickle.
     """
-    file = path.open("rb")
+    file = open_file(path)
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile as error:
@@ -221,7 +220,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Samp
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(info.header_offset)
         local = file.read(_LOCAL_HEADER_BYTES)
     # The local header's own lengths: they may differ from the central directory's.
@@ -309,98 +308,6 @@ def _refuse_damaged(where: str, error: Exception) -> NoReturn:
         "Copy or save the file again.",
         code="QD-SAMPLES-DAMAGED",
     ) from error
-
-
-def open_hdf5(path: Path) -> dict[str, SampleArray]:
-    """The datasets of an HDF5 file by path, none of them read yet.
-
-    Raises:
-        SampleError: h5py is missing, the file is not HDF5, or truncated, or has no datasets.
-    """
-    try:
-        import h5py
-    except ImportError as error:
-        raise SampleError(
-            f"{path}: reading it needs h5py.", "Run `pip install h5py`.", code="QD-SAMPLES-HDF5"
-        ) from error
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise SampleError(
-            f"{path}: not an HDF5 file, truncated, or locked by a writer ({error}).",
-            "Close or repeat the program that wrote it.",
-            code="QD-SAMPLES-DAMAGED",
-        ) from error
-    arrays: dict[str, SampleArray] = {}
-
-    def add(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.shape is not None:
-            is_text = h5py.check_string_dtype(item.dtype) is not None
-            arrays[name] = Hdf5Array(item.asstr() if is_text else item, item, f"{path}: '{name}'")
-
-    file.visititems(add)
-    if not arrays:
-        raise SampleError(
-            f"{path}: holds no datasets.",
-            "Write one dataset per model input.",
-            code="QD-SAMPLES-FORMAT",
-        )
-    return arrays
-
-
-INSTALL_FILTER = "Run `pip install hdf5plugin`, or decompress the file with `h5repack -f NONE`."
-
-
-def missing_filter(dataset: Any) -> str:
-    """An HDF5 filter that an h5py dataset needs and that is not installed, or "".
-
-    Registers the filters of hdf5plugin, where that is installed, before one is called missing.
-    """
-    import h5py
-
-    properties = dataset.id.get_create_plist()
-    used = [properties.get_filter(i) for i in range(properties.get_nfilters())]
-    if any(not h5py.h5z.filter_avail(code) for code, *_ in used):
-        with suppress(ImportError):
-            import_module("hdf5plugin")  # registers its filters with HDF5
-    for code, _, _, name in used:
-        if not h5py.h5z.filter_avail(code):
-            return f"'{name.decode(errors='replace') or code}'"
-    return ""
-
-
-class Hdf5Array:
-    """A dataset; text is read as numpy strings."""
-
-    def __init__(self, source: Any, dataset: Any, where: str) -> None:
-        self.shape: tuple[int, ...] = tuple(dataset.shape)
-        self.dtype: np.dtype[np.generic] = np.dtype("U") if source is not dataset else dataset.dtype
-        self._source = source
-        self._where = where
-        self._missing = missing_filter(dataset)
-
-    def read(self, start: int, stop: int) -> Array:
-        """Rows start to stop.
-
-        Raises:
-            SampleError: the data is damaged, or needs a filter that is not installed.
-        """
-        if self._missing:
-            raise SampleError(
-                f"{self._where}: compressed with the HDF5 filter {self._missing}, which is not"
-                " installed.",
-                INSTALL_FILTER,
-                code="QD-SAMPLES-FILTER",
-            )
-        try:
-            data = self._source[start:stop] if self.shape else self._source[()]
-        except OSError as error:
-            raise SampleError(
-                f"{self._where}: cannot be read ({error}).",
-                "Copy the file again.",
-                code="QD-SAMPLES-DAMAGED",
-            ) from error
-        return np.asarray(data, dtype=self.dtype if self.dtype.kind == "U" else None)
 
 
 class ArrayInMemory:

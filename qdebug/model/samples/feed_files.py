@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qdebug.errors import SampleError
+from qdebug.inputfiles import open_file, read_bytes
 from qdebug.model.samples.arrays import open_array, open_npz, read_all
 from qdebug.types import Array, Feeds, TensorSpec
 
@@ -56,7 +57,7 @@ class JsonFeeds:
         if index >= len(self._spans):
             return None
         span = self._spans[index]
-        with span.path.open("rb") as file:
+        with open_file(span.path) as file:
             file.seek(span.start)
             text = file.read(span.stop - span.start)
         try:
@@ -104,7 +105,7 @@ def _structure(path: Path) -> Iterator[tuple[int, bytes]]:
     """Offsets of the brackets and braces that are not inside a string."""
     in_string = False
     escaped = -1
-    with path.open("rb") as file:
+    with open_file(path) as file:
         base = 0
         while chunk := file.read(CHUNK_BYTES):
             for match in _STRUCTURE.finditer(chunk):
@@ -227,7 +228,7 @@ def _read_tensor(file: Path) -> tuple[str, Array]:
     from onnx import numpy_helper
 
     try:
-        tensor = onnx.load_tensor_from_string(file.read_bytes())
+        tensor = onnx.load_tensor_from_string(read_bytes(file))
         return tensor.name, numpy_helper.to_array(tensor)
     except Exception as error:  # protobuf has errors of its own
         raise SampleError(

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdebug.errors import SampleError
+from qdebug.model.samples.arrays import ArrayInMemory
 from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, refuse_shape
-from qdebug.model.samples.samples import FeedSource, Layout
+from qdebug.model.samples.samples import Extras, FeedSource, Layout, SampleArray
 from qdebug.model.samples.stacked import fixed_batch
 from qdebug.types import Array, Feeds, TensorSpec
 from qdebug.wording import option
@@ -105,7 +106,7 @@ class _Survey:
         self.counts: list[int] = []
         self.total = 0
         self.uniform = True
-        self.extras = Extras()
+        self.extras = GatheredExtras()
         self._trailing: dict[str, tuple[int, ...]] | None = None
 
     def add(self, fitted: _Fitted, where: str) -> None:
@@ -119,7 +120,7 @@ class _Survey:
 
 def open_feeds(
     source: FeedSource, inputs: Sequence[TensorSpec], where: str, limit: int | None
-) -> tuple[FeedReader, Layout, dict[str, Array]]:
+) -> tuple[FeedReader, Layout, Extras]:
     """The reader, the layout and the extras of a list of feeds; reads every feed once.
 
     Raises:
@@ -137,7 +138,7 @@ def open_feeds(
     layout = _layout(survey, inputs, count, where)
     offsets = np.cumsum([0, *survey.counts]).tolist()
     reader = FeedReader(source, inputs, offsets, survey.batched)
-    return reader, layout, survey.extras.joined(count, where)
+    return reader, layout, Extras(survey.extras.joined(where), count)
 
 
 def _survey(
@@ -226,7 +227,7 @@ def _check_shareable(survey: _Survey, batch_size: int, where: str) -> None:
         )
 
 
-class Extras:
+class GatheredExtras:
     """Collects labels feed by feed; kept in memory."""
 
     def __init__(self) -> None:
@@ -251,9 +252,9 @@ class Extras:
             self._rows.setdefault(name, []).append(_rows(name, array, count, where))
         self._feeds += 1
 
-    def joined(self, count: int, where: str) -> dict[str, Array]:
-        """The extras of the first `count` samples, one row each."""
-        return {name: _join_rows(name, rows, where)[:count] for name, rows in self._rows.items()}
+    def joined(self, where: str) -> dict[str, SampleArray]:
+        """The extras of all samples, one row each."""
+        return {n: ArrayInMemory(_join_rows(n, rows, where)) for n, rows in self._rows.items()}
 
 
 def _rows(name: str, array: Array, count: int, where: str) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inmemory import InMemory
-from qdebug.model.samples.arrays import ArrayInMemory, open_array, open_hdf5, open_npy, open_npz
+from qdebug.model.samples.arrays import ArrayInMemory, open_array, open_npy, open_npz
 from qdebug.model.samples.feed_files import (
     NpyFeeds,
     NpzFeeds,
@@ -19,6 +19,7 @@ from qdebug.model.samples.feed_files import (
     open_json,
 )
 from qdebug.model.samples.feeds import open_feeds
+from qdebug.model.samples.hdf5 import open_hdf5
 from qdebug.model.samples.iterables import feeds_of, open_script, split_spec
 from qdebug.model.samples.matching import find_names
 from qdebug.model.samples.samples import SampleArray, Samples, Source

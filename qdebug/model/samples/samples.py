@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -77,6 +78,45 @@ class Reader(Protocol):
         """`count` samples from `start`, by model input name, of the types the model takes."""
 
 
+class Extras(Mapping[str, Array]):
+    """Arrays that are not model inputs, such as labels: `count` rows each, read when they are
+    wanted. They are not kept: they may be larger than the memory."""
+
+    def __init__(self, arrays: Mapping[str, SampleArray], count: int) -> None:
+        self._arrays = arrays
+        self._count = count
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name].read(0, self._count)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def first(self, count: int) -> Extras:
+        """The first `count` rows of each."""
+        return Extras(self._arrays, min(count, self._count))
+
+    def add_to(self, digest: hashlib._Hash, name: str) -> None:
+        """Add the type, the shape and the bytes of an array to a digest, a few rows at a time."""
+        array = self._arrays[name]
+        if array.dtype.kind == "U":  # how wide it is shows when all of it is read
+            whole = self[name]
+            digest.update(f"{whole.dtype}{whole.shape}".encode() + whole.tobytes())
+            return
+        shape = (self._count, *array.shape[1:])
+        digest.update(f"{array.dtype}{shape}".encode())
+        row_bytes = max(1, math.prod(shape[1:]) * array.dtype.itemsize)
+        rows = max(1, _DIGEST_BYTES // row_bytes)
+        for start in range(0, self._count, rows):
+            digest.update(array.read(start, min(start + rows, self._count)).tobytes())
+
+
+_DIGEST_BYTES = 1 << 24
+
+
 class Samples:
     """Samples of a model's inputs, read when asked for; memory holds one batch.
 
@@ -86,14 +126,14 @@ class Samples:
         count: number of samples.
         batch_size: samples per execution; the largest one when the user's feeds differ.
         batch_is_free: any batch size works, and the last batch may be smaller.
-        extras: arrays that are not model inputs (labels), `count` rows each, in memory.
+        extras: arrays that are not model inputs (labels), `count` rows each.
     """
 
     def __init__(
         self,
         reader: Reader,
         layout: Layout,
-        extras: Mapping[str, Array],
+        extras: Extras,
         inputs: Sequence[TensorSpec],
         where: str,
     ) -> None:
@@ -161,8 +201,7 @@ class Samples:
                 )
             offsets = kept
         layout = replace(self._layout, count=count, offsets=offsets)
-        extras = {name: array[:count] for name, array in self.extras.items()}
-        return Samples(self._reader, layout, extras, self._inputs, self._where)
+        return Samples(self._reader, layout, self.extras.first(count), self._inputs, self._where)
 
     def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Make sure that these samples were opened for such inputs.
@@ -214,9 +253,9 @@ class Samples:
                     hashes[name].update(f"{array.dtype}{shape}".encode())
                     shapes[name] = shape
                 hashes[name].update(array.tobytes())
-        for name, array in self.extras.items():
-            hashes[f"extra {name}"] = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-            hashes[f"extra {name}"].update(array.tobytes())
+        for name in self.extras:
+            hashes[f"extra {name}"] = hashlib.sha256()
+            self.extras.add_to(hashes[f"extra {name}"], name)
         parts = [f"{name!r}: {hashes[name].hexdigest()}" for name in sorted(hashes)]
         return hashlib.sha256("\n".join([str(self.count), *parts]).encode()).hexdigest()
 

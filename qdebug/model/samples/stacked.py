@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qdebug.errors import SampleError
 from qdebug.model.samples.matching import as_input, axes_fit, check_dtype, match_names, refuse_shape
-from qdebug.model.samples.samples import Layout, SampleArray
+from qdebug.model.samples.samples import Extras, Layout, SampleArray
 from qdebug.types import Array, TensorSpec
 
 
@@ -42,7 +42,7 @@ class StackedReader:
 
 def open_stacked(
     arrays: Mapping[str, SampleArray], inputs: Sequence[TensorSpec], where: str, limit: int | None
-) -> tuple[StackedReader, Layout, dict[str, Array]]:
+) -> tuple[StackedReader, Layout, Extras]:
     """The reader, the layout and the extras of stacked arrays.
 
     Raises:
@@ -54,11 +54,11 @@ def open_stacked(
     available = _common_length(matched, where)
     count = available if limit is None else min(limit, available)
     extras = {
-        name: _extra(name, arrays[name], available, count, where)
+        name: _checked_extra(name, arrays[name], available, where)
         for name in arrays
         if name not in names.values() and arrays[name].shape
     }
-    return StackedReader(matched), _layout(matched, count, where), extras
+    return StackedReader(matched), _layout(matched, count, where), Extras(extras, count)
 
 
 def _match(array: SampleArray, spec: TensorSpec, where: str) -> InputArray:
@@ -113,7 +113,7 @@ def _layout(matched: list[InputArray], count: int, where: str) -> Layout:
     return Layout(count, next(iter(fixed), 1), batch_is_free=not fixed)
 
 
-def _extra(name: str, array: SampleArray, available: int, count: int, where: str) -> Array:
+def _checked_extra(name: str, array: SampleArray, available: int, where: str) -> SampleArray:
     if array.shape[0] != available:
         raise SampleError(
             f"{where}: array '{name}' has {array.shape[0]} rows, the inputs have {available} "
@@ -128,4 +128,4 @@ def _extra(name: str, array: SampleArray, available: int, count: int, where: str
             "Remove it.",
             code="QD-SAMPLES-OBJECTS",
         )
-    return array.read(0, count)
+    return array

@@ -60,7 +60,7 @@ def search_from(settings: BisectSettings, setup: Setup) -> BisectResult:
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
     if engine is not None:
-        save_engine(engine, settings)
+        save_engine(engine, settings, force=settings.force)
     direction = direction_notes(
         setup.target,
         searched.reference_task,

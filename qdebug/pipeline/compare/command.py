@@ -157,7 +157,7 @@ def _saved_plan(settings: CompareSettings, pair: ModelPair) -> str:
     """The plan that was run, as YAML, written where the user wants it; "" without one."""
     text = plan_to_yaml(pair.plan, settings.model) if pair.plan else ""
     if settings.save_plan:
-        write_text(settings.save_plan, text, option("save_plan"))
+        write_text(settings.save_plan, text, option("save_plan"), force=settings.force)
     return text
 
 

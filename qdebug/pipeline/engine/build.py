@@ -125,16 +125,16 @@ def capture_note(settings: EngineSettings, not_run: str) -> tuple[str, ...]:
     )
 
 
-def save_engine(engine: Engine, settings: EngineSettings) -> None:
+def save_engine(engine: Engine, settings: EngineSettings, *, force: bool) -> None:
     """Write the engine and the log of its build, where that was asked for.
 
     Raises:
         StoreError: a file cannot be written.
     """
     if settings.save_engine:
-        write_bytes(settings.save_engine, engine.built.engine, option("save_engine"))
+        write_bytes(settings.save_engine, engine.built.engine, option("save_engine"), force=force)
     if settings.save_log:
-        write_text(settings.save_log, engine.built.log, option("save_log"))
+        write_text(settings.save_log, engine.built.log, option("save_log"), force=force)
 
 
 def fitted(

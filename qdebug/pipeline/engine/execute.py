@@ -65,7 +65,7 @@ def with_engine(
     """
     result = replace(result, notes=(*result.notes, *engine.notes))
     report = engine.report
-    save_engine(engine, settings)
+    save_engine(engine, settings, force=settings.force)
     if report.not_executed_because:
         layers = _explained(pair, result.layers, report)
         left_out = _half_note(layers) if result.fp16_kernels is Fp16Kernels.EXACT else ()

@@ -12,6 +12,7 @@ from qdebug.engine_info.opening import open_engine_file, open_profile
 from qdebug.engine_info.profile import LayerTime, info_of_profile, with_times
 from qdebug.errors import UsageError, given_by
 from qdebug.inmemory import InMemory
+from qdebug.inputfiles import open_file
 from qdebug.measure.engine import KernelTime
 from qdebug.measure.recorded import Run
 from qdebug.measure.result import CompareResult
@@ -128,7 +129,7 @@ def is_run_file(path: str) -> bool:
     if isinstance(path, InMemory):
         return isinstance(path.value, CompareResult)
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             return file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC
     except OSError:
         return False

@@ -32,18 +32,18 @@ def compare_with_page(
     """
     if settings.output:
         result = compare(settings, progress)
-        _write_run_page(settings.output, html, Path(settings.output).name)
+        _write_run_page(settings.output, html, Path(settings.output).name, settings.force)
         return result
     with TemporaryDirectory(prefix="qdebug-") as folder:
         file = str(Path(folder, "run.h5"))
         result = compare(replace(settings, output=file), progress)
-        _write_run_page(file, html, result.model.name)
+        _write_run_page(file, html, result.model.name, settings.force)
     return replace(result, run_file=None)
 
 
-def _write_run_page(run: str, html: str, label: str) -> None:
+def _write_run_page(run: str, html: str, label: str, force: bool) -> None:
     with RunReader(run) as reader:
-        write_page([of_run(reader, None, label)], html, "html")
+        write_page([of_run(reader, None, label)], html, "html", force=force)
 
 
 def write_result_page(settings: Any, html: str, model: str | None, result: Result) -> None:
@@ -64,4 +64,4 @@ def write_result_page(settings: Any, html: str, model: str | None, result: Resul
     digest = (source.data.result or {}).get("model", {}).get("sha256")
     reproduction = reproduction_of_call(command, given, {"model": digest})
     data = replace(source.data, reproduction=reproduction)
-    write_page([replace(source, data=data)], html, "html")
+    write_page([replace(source, data=data)], html, "html", force=settings.force)

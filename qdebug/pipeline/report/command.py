@@ -32,16 +32,19 @@ def report(settings: ReportSettings) -> ReportResult:
     output = _output(settings)
     with ExitStack() as stack:
         sources = [_opened(stack, run, settings.model) for run in settings.runs]
-        return write_page(sources, output, "output")
+        return write_page(sources, output, "output", force=settings.force)
 
 
-def write_page(sources: Sequence[Source], output: str, setting: str) -> ReportResult:
+def write_page(
+    sources: Sequence[Source], output: str, setting: str, *, force: bool
+) -> ReportResult:
     """Write a page of results, the details of the worst layers' tensors in it.
 
     Args:
         sources: the results.
         output: the file, given by `setting`.
         setting: for messages.
+        force: replace an existing file.
 
     Raises:
         StoreError: a run file is damaged, or the page cannot be written.
@@ -54,7 +57,7 @@ def write_page(sources: Sequence[Source], output: str, setting: str) -> ReportRe
     page = PageData(f"{title} – qdebug", __version__, now.isoformat(timespec="seconds"), runs)
     text = page_html(page, [c.blocks for c in chunks], assets())
     data = text.encode("utf-8", "replace")
-    write_bytes(output, data, option(setting))
+    write_bytes(output, data, option(setting), force=force)
     shown = tuple(
         ReportedRun(run.label, run.headline, len(c.where))
         for run, c in zip(runs, chunks, strict=True)

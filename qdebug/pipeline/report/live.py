@@ -13,12 +13,13 @@ from qdebug.config.inspect import InspectSettings
 from qdebug.display.progress import LABELS
 from qdebug.errors import StoreError
 from qdebug.inmemory import InMemory
+from qdebug.inputfiles import open_file
+from qdebug.outputfiles import being_written
 from qdebug.page.data import PageData, RunData, TensorDetails
 from qdebug.page.html import assets, page_html
 from qdebug.page.server import ReplacedError, Status
 from qdebug.pipeline.inspect import inspect
 from qdebug.pipeline.report.sources import Source, is_run, of_json, of_result, of_run
-from qdebug.store.partial import being_written
 from qdebug.store.reader import RunReader
 from qdebug.types import Progress
 from qdebug.wording import option
@@ -142,7 +143,7 @@ def _unfinished(file: str) -> RunData:
 def _is_result(file: str) -> bool:
     """Whether a JSON file is a result, not the layers of an engine."""
     try:
-        with Path(file).open("rb") as opened:
+        with open_file(file) as opened:
             return b'"qdebug.' in opened.read(200)
     except OSError as error:
         raise StoreError(

@@ -13,6 +13,7 @@ from qdebug.engine_info.description import describe_engine
 from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageError, given_by
 from qdebug.inmemory import InMemory
+from qdebug.inputfiles import read_bytes
 from qdebug.measure.inspection import InspectResult
 from qdebug.measure.recorded import Run
 from qdebug.measure.result import CompareResult
@@ -329,7 +330,7 @@ def _read_result(path: str) -> dict[str, Any]:
         UsageError: it is not that, or of a newer version.
     """
     try:
-        found = json.loads(Path(path).read_bytes())
+        found = json.loads(read_bytes(path))
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be read: {error.strerror}",

@@ -15,7 +15,6 @@ from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
-from qdebug.outputfiles import make_folder, write_bytes, write_text
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import check_requested, shapes_of
 from qdebug.pipeline.model_pair import (
@@ -35,6 +34,7 @@ from qdebug.pipeline.sweep.axes import (
     variants_of,
 )
 from qdebug.pipeline.sweep.measured import OutputEvaluator, built_of, executed, facts_of
+from qdebug.pipeline.sweep.saved import SavedEngines
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
@@ -42,7 +42,6 @@ from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
-from qdebug.wording import option
 
 
 def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress) -> SweepResult:
@@ -74,11 +73,11 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(parallel, progress, batch_size, kernels)
     total = len(variants) * len(fit)
+    saved = None
     if settings.save_engines:
-        names = [f"{k}{end}" for k in range(1, total + 1) for end in (".engine", ".log")]
-        make_folder(settings.save_engines, names, option("save_engines"), force=settings.force)
+        saved = SavedEngines(settings, models.of(plans[0]).file.digest, total)
     outputs = OutputEvaluator(context, samples, metric, cached=settings.cache)
-    work = _Work(context, samples, outputs, fit, not_run, conditions, total, settings.save_engines)
+    work = _Work(context, samples, outputs, fit, not_run, conditions, total, saved)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
     for variant, plan in zip(variants, plans, strict=True):
@@ -87,6 +86,8 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         rows += work.rows(variant, pair, len(rows))
         for note in pair.notes:
             notes.setdefault(note, []).append(variant.name)
+    if saved:
+        saved.finish()
     library = points[0].runtime.label
     told = tuple(_note(text, names, len(variants)) for text, names in notes.items())
     return SweepResult(
@@ -179,7 +180,7 @@ class _Work:
     not_run: Sequence[str]
     conditions: Sequence[Condition]
     total: int
-    folder: str | None = None
+    saved: SavedEngines | None = None
 
     def rows(self, variant: Variant, pair: ModelPair, done: int) -> Iterator[SweepRow]:
         """Those of one variant; `done` are before them."""
@@ -198,11 +199,8 @@ class _Work:
         if isinstance(found, Failure):
             return replace(row, failure=found)
         row = replace(row, engine=found.facts)
-        if self.folder:
-            built = built_of(runtime, pair, found)
-            stem = f"{self.folder}/{row.number}"
-            write_bytes(f"{stem}.engine", built.engine, option("save_engines"))
-            write_text(f"{stem}.log", built.log, option("save_engines"))
+        if self.saved:
+            self.saved.save(row.number, built_of(runtime, pair, found))
         if row.not_executed_because:
             return row
         return replace(row, execution=executed(runtime, pair, found, self.outputs))

@@ -308,7 +308,7 @@ if sys.argv[2] == "without":
     sys.modules["hdf5plugin"] = None
 from pathlib import Path
 from qdebug.errors import SampleError
-from qdebug.model.samples.arrays import open_hdf5
+from qdebug.model.samples.hdf5 import open_hdf5
 try:
     print(open_hdf5(Path(sys.argv[1]))["x"].read(1, 2).sum())
 except SampleError as error:

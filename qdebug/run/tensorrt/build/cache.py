@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from qdebug.outputfiles import keep
 from qdebug.run.engine import BuildWarning, BuiltEngine
 from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.library import Library
@@ -61,20 +62,15 @@ class EngineCache:
 
     def save(self, built: BuiltEngine) -> None:
         """Keep an engine, whole or not at all; a write error is ignored."""
-        partial = self._folder / f".{built.key}.{os.getpid()}.partial"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with zipfile.ZipFile(partial, "w") as file:
+
+        def write(stream: IO[bytes]) -> None:
+            with zipfile.ZipFile(stream, "w") as file:
                 file.writestr("engine", built.engine)
                 file.writestr("build.log", built.log, zipfile.ZIP_DEFLATED)
                 file.writestr("facts.json", json.dumps(_facts(built)))
-            partial.replace(self._path(built.key))
-            self._shrink()
-        except OSError:
-            pass
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+
+        keep(self._path(built.key), write)
+        self._shrink()
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.zip"

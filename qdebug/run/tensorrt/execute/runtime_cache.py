@@ -7,12 +7,13 @@ engine that differs in its outputs.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
+
+from qdebug.outputfiles import keep
 
 
 @dataclass
@@ -61,14 +62,5 @@ def save_runtime_cache(library: str, file: Path) -> None:
         data = bytes(memory) if memory is not None else b""
         if data in (b"", kept.saved):
             return
-        partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(data)
-            partial.replace(file)
-            kept.saved = data
-        except OSError:
-            pass
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+        keep(file, data)
+        kept.saved = data

@@ -1,0 +1,275 @@
+"""A folder with one small file of every kind that qdebug reads, and the commands that read each."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from qdebug.cli.app import main
+
+LAYERS = {
+    "Layers": [
+        {
+            "Name": "conv1 + relu1",
+            "LayerType": "CaskConvolution",
+            "Inputs": [
+                {"Name": "x", "Dimensions": [1, 3, 8, 8], "Format/Datatype": "Row major Int8"}
+            ],
+            "Outputs": [
+                {"Name": "r1", "Dimensions": [1, 4, 8, 8], "Format/Datatype": "Row major Int8"}
+            ],
+            "Weights": {"Type": "Int8", "Count": 108},
+            "TacticName": "sm80_xmma_fprop_i8i8",
+            "Metadata": "[ONNX Layer: conv1]\x1e[ONNX Layer: relu1]",
+        },
+        {
+            "Name": "fc",
+            "LayerType": "CaskGemmMatrixMultiply",
+            "Inputs": [{"Name": "f", "Dimensions": [1, 4], "Format/Datatype": "Half"}],
+            "Outputs": [{"Name": "out", "Dimensions": [1, 5], "Format/Datatype": "Half"}],
+            "TacticName": "sm80_xmma_gemm_f16f16",
+            "Metadata": "[ONNX Layer: fc]",
+        },
+    ],
+    "Bindings": ["x", "out"],
+}
+PROFILE = [
+    {"count": 100},
+    {"name": "conv1 + relu1", "timeMs": 4.0, "averageMs": 0.04, "percentage": 80.0},
+    {"name": "fc", "timeMs": 1.0, "averageMs": 0.01, "percentage": 20.0},
+]
+BUILD_LOG = """\
+[11/01/2024-10:32:52] [V] [TRT] ConvReluFusion: Fusing conv1 with relu1
+[11/01/2024-10:32:52] [W] [TRT] Missing scale and zero-point for tensor f, expect fall back to \
+non-int8 implementation for any layer consuming or producing given tensor
+[11/01/2024-10:32:55] [V] [TRT] conv1 + relu1 Set Tactic Name: sm80_xmma_fprop_i8i8 Tactic: 0x7
+[11/01/2024-10:32:57] [V] [TRT] Layers:
+Name: conv1 + relu1, LayerType: CaskConvolution, Inputs: [ { Name: x, Location: Device, \
+Dimensions: [1,3,8,8], Format/Datatype: Row major Int8 format }], Outputs: [ { Name: r1, \
+Location: Device, Dimensions: [1,4,8,8], Format/Datatype: Row major Int8 format }], \
+TacticName: sm80_xmma_fprop_i8i8, TacticValue: 0xd3f5, StreamId: 0, \
+Metadata: [ONNX Layer: conv1][ONNX Layer: relu1]
+Name: fc, LayerType: CaskGemmMatrixMultiply, Inputs: [ { Name: f, Location: Device, Dimensions: \
+[1,4], Format/Datatype: Half }], Outputs: [ { Name: out, Location: Device, Dimensions: [1,5], \
+Format/Datatype: Half }], TacticName: sm80_xmma_gemm_f16f16, StreamId: 0, Metadata: [ONNX Layer: fc]
+
+Bindings:
+x
+out
+[11/01/2024-10:32:58] [I] Engine built in 5.1 sec.
+"""
+
+_COMPARE = ("compare", "net.onnx", "--inputs", "data.npz", "--no-progress")
+_WITH_DATA = ("--calib-data", "calib.npz", "--no-progress")
+
+COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
+    "net.onnx": (
+        (*_COMPARE, "--metric", "top1"),
+        (*_COMPARE, "--precision", "fp16"),
+        ("inspect", "net.onnx"),
+        ("calibrate", "net.onnx", *_WITH_DATA, "--method", "minmax,percentile"),
+        ("ranges", "net.onnx", *_WITH_DATA),
+        ("export", "plan.yaml", "--to", "onnx", "--model", "net.onnx", "-o", "out.onnx"),
+        ("compare", "--plan", "plan.yaml", "--inputs", "data.npz", "--no-progress"),
+    ),
+    "loop.onnx": (
+        ("compare", "loop.onnx", "--inputs", "loop.npz", "--no-progress"),
+        ("inspect", "loop.onnx"),
+    ),
+    "external.onnx": (
+        ("compare", "external.onnx", "--inputs", "data.npz", "--no-progress"),
+        ("inspect", "external.onnx"),
+    ),
+    "qdq.onnx": (
+        ("compare", "qdq.onnx", "--inputs", "data.npz", "--no-progress"),
+        ("inspect", "qdq.onnx", "--expect", "plan.yaml"),
+    ),
+    "data.npz": ((*_COMPARE, "--metric", "top1"), _COMPARE),
+    "packed.npz": (("compare", "net.onnx", "--inputs", "packed.npz", "--no-progress"),),
+    "data.npy": (("compare", "net.onnx", "--inputs", "data.npy", "--no-progress"),),
+    "data.h5": (
+        ("compare", "net.onnx", "--inputs", "data.h5", "--metric", "top1", "--no-progress"),
+    ),
+    "data.json": (("compare", "net.onnx", "--inputs", "data.json", "--no-progress"),),
+    "set/test_data_set_0/input_0.pb": (
+        ("compare", "net.onnx", "--inputs", "set", "--no-progress"),
+    ),
+    "plan.yaml": (
+        ("compare", "--plan", "plan.yaml", "--inputs", "data.npz", "--no-progress"),
+        ("export", "plan.yaml", "--to", "trtexec", "--model", "net.onnx", "-o", "out.sh"),
+        ("export", "plan.yaml", "--to", "onnx", "-o", "out.onnx"),
+        ("inspect", "layers.json", "--expect", "plan.yaml", "--model", "net.onnx"),
+    ),
+    "scales.yaml": (
+        (*_COMPARE, "--calibration", "scales.yaml"),
+        ("export", "scales.yaml", "--to", "trt-cache", "--model", "net.onnx", "-o", "out.cache"),
+    ),
+    "trt.cache": (
+        (*_COMPARE, "--calibration", "trt.cache"),
+        ("calibrate", "net.onnx", *_WITH_DATA, "--from-cache", "trt.cache"),
+    ),
+    "config.yaml": (("compare", "--config", "config.yaml", "--no-progress"),),
+    "run.h5": (
+        ("report", "run.h5", "-o", "page.html"),
+        ("ranges", "run.h5"),
+        (*_COMPARE, "--reference", "run.h5"),
+        ("export", "run.h5", "--to", "model-explorer", "-o", "explored"),
+    ),
+    **{
+        f"{kind}.json": (("report", f"{kind}.json", "-o", "page.html"),)
+        for kind in ("compare", "calibrate", "ranges", "bisect", "inspect")
+    },
+    "layers.json": (
+        ("inspect", "layers.json"),
+        ("inspect", "layers.json", "--expect", "plan.yaml", "--profile", "profile.json"),
+    ),
+    "profile.json": (
+        ("inspect", "profile.json"),
+        ("inspect", "layers.json", "--profile", "profile.json"),
+    ),
+    "build.log": (("inspect", "build.log"), ("inspect", "build.log", "--expect", "plan.yaml")),
+    "journal": (
+        (
+            *("bisect", "net.onnx", "--inputs", "calib.npz", "--target", "output.sqnr_db>=60"),
+            *("--journal", "journal", "--max-evaluations", "3", "--no-progress"),
+        ),
+    ),
+}
+"""The commands that read each file of the desk."""
+
+
+def make(folder: Path) -> None:
+    """Write every file into `folder`."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        _models()
+        _samples()
+        _results()
+    finally:
+        os.chdir(before)
+
+
+def _models() -> None:
+    rng = np.random.default_rng(0)
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], "conv1", pads=[1] * 4),
+        node("Relu", ["c1"], ["r1"], "relu1"),
+        node("Conv", ["r1", "w2"], ["c2"], "conv2", pads=[1] * 4),
+        node("Add", ["c2", "r1"], ["s"], "add"),
+        node("BatchNormalization", ["s", "g", "h", "m", "v"], ["n"], "norm"),
+        node("GlobalAveragePool", ["n"], ["p"], "pool"),
+        node("Flatten", ["p"], ["f"], "flatten"),
+        node("Gemm", ["f", "w3", "b3"], ["out"], "fc", transB=1),
+    ]
+    shapes = {"w1": (4, 3, 3, 3), "b1": (4,), "w2": (4, 4, 3, 3), "w3": (5, 4), "b3": (5,)}
+    weights = {name: rng.normal(size=shape) / 3 for name, shape in shapes.items()}
+    weights |= {"g": np.ones(4), "h": np.zeros(4), "m": np.zeros(4), "v": np.ones(4)}
+    net = _model(nodes, ("x", ("N", 3, 8, 8)), ("out", ("N", 5)), weights)
+    Path("net.onnx").write_bytes(net.SerializeToString())
+    options = {"save_as_external_data": True, "location": "external.data", "size_threshold": 0}
+    onnx.save_model(onnx.ModelProto.FromString(net.SerializeToString()), "external.onnx", **options)
+    Path("loop.onnx").write_bytes(_loop(weights).SerializeToString())
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    given: tuple[str, Sequence[int | str]],
+    found: tuple[str, Sequence[int | str]],
+    weights: Mapping[str, np.ndarray],
+) -> onnx.ModelProto:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value(given[0], TensorProto.FLOAT, given[1])],
+        [value(found[0], TensorProto.FLOAT, found[1])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _loop(weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """A product in the body of an If, and the attributes that hold tensors and graphs."""
+    node, value = helper.make_node, helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("MatMul", ["x", "w"], ["then"], "product")],
+        "body",
+        [],
+        [value("then", TensorProto.FLOAT, ("N", 5))],
+    )
+    other = helper.make_graph(
+        [node("Mul", ["all", "all"], ["else"], "square")],
+        "other",
+        [],
+        [value("else", TensorProto.FLOAT, ("N", 5))],
+    )
+    zero = numpy_helper.from_array(np.zeros((), np.float32))
+    nodes = [
+        node("MatMul", ["x", "w"], ["all"], "outside"),
+        node("ReduceSum", ["x"], ["sum"], "sum", keepdims=0),
+        node("Constant", [], ["zero"], "constant", value=zero),
+        node("Greater", ["sum", "zero"], ["which"], "greater"),
+        node("If", ["which"], ["y"], "if", then_branch=body, else_branch=other),
+        node("Softmax", ["y"], ["out"], "softmax"),
+    ]
+    return _model(nodes, ("x", ("N", 4)), ("out", ("N", 5)), {"w": weights["w3"].T.copy()})
+
+
+def _samples() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(3, 3, 8, 8)).astype(np.float32)
+    labels = np.arange(3)
+    np.savez("data.npz", x=x, labels=labels)
+    np.savez("calib.npz", x=rng.normal(size=(8, 3, 8, 8)).astype(np.float32))
+    np.savez("loop.npz", x=rng.normal(size=(2, 4)).astype(np.float32))
+    np.savez_compressed("packed.npz", x=x, labels=labels)
+    np.save("data.npy", x)
+    with h5py.File("data.h5", "w") as file:
+        file["x"], file["labels"] = x, labels
+    encoded = io.BytesIO()
+    np.save(encoded, x[:1])
+    array = {"polygraphy_class": "ndarray", "array": base64.b64encode(encoded.getvalue()).decode()}
+    Path("data.json").write_text(json.dumps([{"x": array}]), encoding="utf-8")
+    Path("set/test_data_set_0").mkdir(parents=True)
+    tensor = numpy_helper.from_array(x[:1], "x").SerializeToString()
+    Path("set/test_data_set_0/input_0.pb").write_bytes(tensor)
+
+
+def _results() -> None:
+    Path("layers.json").write_text(json.dumps(LAYERS, indent=1), encoding="utf-8")
+    Path("profile.json").write_text(json.dumps(PROFILE, indent=1), encoding="utf-8")
+    Path("build.log").write_text(BUILD_LOG, encoding="utf-8")
+    lines = ["command: compare", "model: net.onnx", "inputs: data.npz", "precision: int8"]
+    lines += ["samples: 2", "fail-on: [output.cosine>=0.5]", "weights: per-channel"]
+    Path("config.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = ("net.onnx", "--inputs", "data.npz")
+    searched = ("net.onnx", "--inputs", "calib.npz")
+    calibrated = ("net.onnx", "--calib-data", "calib.npz")
+    for arguments in (
+        ("compare", *found, "--save-plan", "plan.yaml", "-o", "run.h5", "--json", "compare.json"),
+        ("calibrate", *calibrated, "-o", "scales.yaml", "--trt-cache", "trt.cache"),
+        ("calibrate", *calibrated, "--json", "calibrate.json"),
+        ("ranges", *calibrated, "--json", "ranges.json"),
+        ("bisect", *searched, "--target", "output.sqnr_db>=60", "--journal", "journal"),
+        ("bisect", *searched, "--target", "output.sqnr_db>=30", "--json", "bisect.json"),
+        ("inspect", "net.onnx", "--json", "inspect.json"),
+        ("export", "plan.yaml", "--to", "onnx", "-o", "qdq.onnx"),
+    ):
+        with contextlib.redirect_stdout(io.StringIO()):
+            code = main([*arguments, *(() if arguments[0] in _BRIEF else ("--no-progress",))])
+        assert code in (0, 1), arguments
+
+
+_BRIEF = ("inspect", "export")
