@@ -176,15 +176,17 @@ def repair(
     from qdebug.pipeline.repair.command import repair as run
 
     checked = _settings(RepairSettings, model, settings)
-    result = run(checked, progress or ignore_progress)
+    with about_model(checked.model):
+        result = run(checked, progress or ignore_progress)
+    force = checked.force
     if checked.output:
-        write_bytes(checked.output, result.model_bytes(), option("output"))
+        write_bytes(checked.output, result.model_bytes(), option("output"), force=force)
     if checked.save_fp32:
-        write_bytes(checked.save_fp32, result.fp32_bytes(), option("save_fp32"))
+        write_bytes(checked.save_fp32, result.fp32_bytes(), option("save_fp32"), force=force)
     if checked.save_plan:
-        write_text(checked.save_plan, result.plan_yaml(), option("save_plan"))
+        write_text(checked.save_plan, result.plan_yaml(), option("save_plan"), force=force)
     if checked.trt_cache:
-        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"))
+        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"), force=force)
     return result
 
 

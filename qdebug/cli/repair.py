@@ -14,5 +14,5 @@ def run(settings: RepairSettings, shown: ShownWithProgress) -> int:
     with resumable(settings.cache), progress_bars(shown) as progress:
         result = api.repair(settings, progress=progress)
     written = [settings.output, settings.save_plan, settings.save_fp32, settings.trt_cache]
-    emit(shown.json_to, result, lambda: view(result), written)
+    emit(shown.json_to, result, lambda: view(result), written, force=settings.force)
     return 1 if result.passed is False else 0

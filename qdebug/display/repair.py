@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Style, notes, table_of
-from qdebug.display.words import decibel, first_names, number, printable, share
+from qdebug.display.words import decibel, first_names, number, share
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.remedies.result import Figures, Reason, RepairResult, Step
-from qdebug.wording import counted
+from qdebug.wording import counted, printable
 
 _MOST_NAMED = 3
 _REASONS = {

@@ -12,8 +12,9 @@ import io
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -92,11 +93,11 @@ def load_arrays(kind: str, key: str) -> dict[str, Array] | None:
 
 def save_arrays(kind: str, key: str, arrays: Mapping[str, Array]) -> None:
     """Keep arrays, completely or not at all. `kind` and `key` are as in `save_result`."""
-    with (
-        _replacing(_result_path(kind, key).with_suffix(".npz")) as partial,
-        partial.open("wb") as file,
-    ):
+
+    def write(file: IO[bytes]) -> None:
         np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    keep(_result_path(kind, key).with_suffix(".npz"), write)
 
 
 def discard_arrays(kind: str, key: str) -> None:
