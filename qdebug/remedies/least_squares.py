@@ -59,19 +59,19 @@ def refit(site: Site, product: Product) -> bool:
     moments = moments_of(site, product)
     if not (moments.fit.count and moments.held.count and np.all(np.isfinite(moments.fit.xx))):
         return False
-    before = site.correction
-    least, best = _GAIN * _held_back(site, moments), 0.0
+    before = site.network
+    least, best = _GAIN * held_back_error(site, moments), 0.0
     for ridge in _RIDGES:
         change = refitted(moments.fit, ridge)
         if change is None:
             continue
         _set(site, product, change)
-        error = _held_back(site, moments)
+        error = held_back_error(site, moments)
         if error < least:
             least, best = error, ridge
     change = refitted(moments.fit + moments.held, best) if best else None
     if change is None:
-        site.correct(before)
+        site.network = before
         return False
     _set(site, product, change)
     return correct_bias(site)
@@ -82,7 +82,7 @@ def _set(site: Site, product: Product, change: Float64) -> None:
     site.correct(replace(site.correction, weight=weight))
 
 
-def _held_back(site: Site, moments: SiteMoments) -> float:
+def held_back_error(site: Site, moments: SiteMoments) -> float:
     """The layer's squared error at the samples held back, with the shift of the others."""
     off = moments.product.matrix(site.rounded_weight() - site.weight).astype(np.float64)
     return float(moments.held.error(off, moments.fit.shift(off)).sum())

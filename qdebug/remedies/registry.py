@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qdebug.remedies import bias_correction, channel_scales, least_squares, smoothing
+from qdebug.remedies import (
+    bias_correction,
+    channel_scales,
+    least_squares,
+    ranges,
+    rounding,
+    smoothing,
+    weight_ranges,
+)
 from qdebug.remedies.remedy import Remedy
 
 _ALL: tuple[Remedy, ...] = (
+    ranges.REMEDY,
     channel_scales.REMEDY,
     smoothing.REMEDY,
+    weight_ranges.REMEDY,
     least_squares.REMEDY,
     bias_correction.REMEDY,
+    rounding.REMEDY,
 )
 REMEDIES: Mapping[str, Remedy] = {remedy.name: remedy for remedy in _ALL}
 _AGAIN = ("ranges",)

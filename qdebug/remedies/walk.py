@@ -80,7 +80,8 @@ class Site:
 
     def rounded(self, scale: FloatArray | None = None) -> Batches:
         """`inputs` after Q/DQ, with the scale of the plan or another."""
-        return [fake_quantize(x, self.scale if scale is None else scale) for x in self.inputs]
+        by = self.scale if scale is None else scale
+        return [fake_quantize(x, by) for x in self.inputs]
 
     def rounded_weight(self) -> FloatArray:
         """The weight that the layer computes with now: corrected, and after its Q/DQ."""
@@ -136,17 +137,10 @@ class Walk:
     def feeds(self) -> list[Mapping[str, Array]]:
         """The inputs of each execution."""
         samples, batches = self.study.samples.samples, self.study.samples.batches
-        room = max(1, self.study.memory_bytes // max(1, self._live_bytes()))
-        step = max(1.0, len(batches) / room)
-        chosen = [batches[int(i * step)] for i in range(min(room, len(batches)))]
-        kept: list[Mapping[str, Array]] = []
-        count = 0
-        for batch in chosen:
-            if kept and count + batch.count > self.most_samples:
-                break
-            kept.append(samples.feeds(batch.start, batch.count))
-            count += batch.count
-        return kept
+        room = self.study.memory_bytes // max(1, self._live_bytes())
+        most = max(1, min(room, self.most_samples // batches[0].count, len(batches)))
+        chosen = [batches[i * len(batches) // most] for i in range(most)]
+        return [samples.feeds(batch.start, batch.count) for batch in chosen]
 
     @property
     def count(self) -> int:

@@ -1,0 +1,140 @@
+"""rounding: weights are rounded to the codes that give the least error together.
+
+Optimal brain quantization in its closed form (Frantar et al., "GPTQ", 2022, arXiv:2210.17323, and
+"Optimal brain compression", 2022, arXiv:2208.11580). With H the second moments of the layer's
+quantized input and H = RᵀR, R upper triangular, codes that are off by e make the squared error
+
+    |R e|² = Σᵢ (Rᵢᵢ eᵢ + Σⱼ﹥ᵢ Rᵢⱼ eⱼ)²
+
+so that, from the last weight to the first, each is rounded with what those after it left over. The
+inputs of most energy come last: their errors are made up for by all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qdebug.calibrators.histogram import Float64
+from qdebug.plan.plan import TensorRange
+from qdebug.plan.quantize import QMAX, QMIN, FloatArray
+from qdebug.remedies.bias_correction import correct_bias
+from qdebug.remedies.least_squares import held_back_error
+from qdebug.remedies.moments import moments_of
+from qdebug.remedies.product import Product, product_of
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
+from qdebug.remedies.walk import Site, Walk
+
+_FEWEST = 8
+_DAMPING = 0.01
+_BLOCK = 128
+_GAIN = 0.99
+"""What share of its error, at samples held back, a layer may keep at most for other codes."""
+
+
+def rounded_together(
+    matrix: FloatArray, scale: FloatArray, hessian: Float64, damping: float = _DAMPING
+) -> FloatArray | None:
+    """A matrix on the grid of its scale, with little error for inputs of these second moments.
+
+    Args:
+        matrix: float32 [groups, unknowns, channels].
+        scale: of its shape.
+        hessian: [groups, unknowns, unknowns].
+        damping: added to the diagonal, as a share of its mean.
+
+    Returns:
+        Of the matrix's shape, codes times scale; None where the moments are not positive.
+    """
+    unknowns = matrix.shape[1]
+    diagonal = np.diagonal(hessian, axis1=1, axis2=2)
+    level = diagonal.mean(axis=1)
+    level = np.where(level > 0, level, 1.0)
+    order = np.argsort(diagonal, axis=1, kind="stable")
+    sorted_h = np.take_along_axis(hessian, order[:, :, None], 1)
+    sorted_h = np.take_along_axis(sorted_h, order[:, None, :], 2)
+    sorted_h[:, range(unknowns), range(unknowns)] += damping * level[:, None]
+    try:
+        upper = np.linalg.cholesky(sorted_h).transpose(0, 2, 1)
+    except np.linalg.LinAlgError:
+        return None
+    upper = np.ascontiguousarray(upper / np.diagonal(upper, axis1=1, axis2=2)[:, :, None])
+    values = np.take_along_axis(matrix, order[:, :, None], 1)
+    steps = np.take_along_axis(scale, order[:, :, None], 1)
+    found = _nearest_plane(upper.astype(np.float32), values, steps)
+    result = np.empty_like(found)
+    np.put_along_axis(result, order[:, :, None], found, 1)
+    return result
+
+
+def _nearest_plane(upper: FloatArray, values: FloatArray, steps: FloatArray) -> FloatArray:
+    """The rounded values; the diagonal of `upper` is 1."""
+    unknowns = values.shape[1]
+    error = np.zeros_like(values)
+    found = np.empty_like(values)
+    for end in range(unknowns, 0, -_BLOCK):
+        start = max(0, end - _BLOCK)
+        wanted = values[:, start:end] + upper[:, start:end, end:] @ error[:, end:]
+        for i in range(end - 1, start - 1, -1):
+            later = upper[:, i, None, i + 1 : end] @ error[:, i + 1 : end]
+            codes = np.rint((wanted[:, i - start] + later[:, 0]) / steps[:, i])
+            found[:, i] = np.clip(codes, QMIN, QMAX) * steps[:, i]
+            error[:, i] = values[:, i] - found[:, i]
+    return found
+
+
+def round_together(site: Site, product: Product) -> bool:
+    """Give a layer the codes of least error; False where they give no less at samples held back."""
+    how = site.int8.weight
+    moments = moments_of(site, product)
+    usable = moments.fit.count and moments.held.count and np.all(np.isfinite(moments.fit.xx))
+    if how is None or not usable:
+        return False
+    values = site.weight if how.values is None else how.values
+    shape = [1] * values.ndim
+    if how.axis is not None:
+        shape[how.axis] = -1
+    scale = np.broadcast_to(how.scale.reshape(shape), values.shape)
+    matrix, steps = product.matrix(values), product.matrix(scale)
+    found = rounded_together(matrix, steps, moments.fit.hessian)
+    if found is None:
+        return False
+    before, network = held_back_error(site, moments), site.network
+    amax = how.scale.astype(np.float64) * QMAX
+    entry = tuple(amax.tolist()) if amax.ndim else float(amax)
+    site.set_range(site.layer.weight or "", TensorRange(entry, "rounding"))
+    site.correct(replace(site.correction, weight=product.weight(found)))
+    if held_back_error(site, moments) > _GAIN * before:
+        site.network = network
+        return False
+    return correct_bias(site)
+
+
+def _layers(network: Quantized) -> tuple[str, ...]:
+    weighted = network.weighted()
+    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
+
+
+def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    walk = Walk(study, start, frozenset(layers), "rounding")
+    changed = []
+    for site in walk:
+        product = product_of(start.graph, site.layer)
+        if product is not None and round_together(site, product):
+            changed.append(site.layer.name)
+    if changed:
+        yield Proposal(walk.network, tuple(changed))
+
+
+REMEDY = Remedy(
+    name="rounding",
+    summary="rounds weights to the codes that together give the least error",
+    causes=frozenset(),
+    fewest_samples=_FEWEST,
+    layers=_layers,
+    propose=_propose,
+    groups=apart_from_heads,
+)

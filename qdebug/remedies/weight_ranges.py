@@ -1,0 +1,98 @@
+"""weight-ranges: each output channel's weights get the range of least error of the layer's output.
+
+Rounding the weights of channel c by a scale s changes them by d, which adds dᵀ H d to the squared
+error of its output, H being the second moments of the layer's quantized input. Ranges from the
+largest magnitude down to a part of it are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from qdebug.calibrators.histogram import Float64
+from qdebug.calibrators.weights import weight_amax
+from qdebug.plan.plan import TensorRange
+from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
+from qdebug.remedies.moments import moments_of
+from qdebug.remedies.product import Product, product_of
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.remedy import Proposal, Remedy, Study
+from qdebug.remedies.walk import Site, Walk
+
+_FEWEST = 4
+_CUTS = (
+    *(0.0, 0.004, 0.008, 0.012, 0.016, 0.02, 0.03, 0.04, 0.06, 0.08),
+    *(0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6),
+)
+"""What is cut off the range, as a share: of few weights little more than a step, 0.8 %, pays."""
+
+
+def best_amax(
+    product: Product, values: FloatArray, axis: int | None, hessian: Float64
+) -> tuple[Float64, Float64]:
+    """The amax of least error along `axis` ([] where that is None), and the share of the error of
+    the largest magnitudes that it leaves."""
+    largest = weight_amax(values, axis)
+    matrix = product.matrix(values)
+    best = first = np.full(largest.shape, np.inf)
+    found = largest.copy()
+    for cut in _CUTS:
+        amax = (1 - cut) * largest
+        off = product.matrix(fake_quantize(values, scale_of(amax), axis)) - matrix
+        wide = off.astype(np.float64)
+        error = _by_channel(product, axis, (wide * (hessian @ wide)).sum(axis=1))
+        if not cut:
+            best = first = error
+        found = np.where(error < best, amax, found)
+        best = np.minimum(best, error)
+    return found, best / np.maximum(first, 1e-300)
+
+
+def _by_channel(product: Product, axis: int | None, error: Float64) -> Float64:
+    """Errors by group and channel, [g, n], as the scales have them."""
+    if axis is None:
+        return np.asarray(error.sum())
+    return error.sum(axis=0) if product.op_type == "ConvTranspose" else error.reshape(-1)
+
+
+def set_ranges(site: Site, product: Product) -> bool:
+    """Give a layer's weight the ranges of least error; False where the largest magnitudes are."""
+    how, moments = site.int8.weight, moments_of(site, product)
+    total = moments.fit + moments.held
+    if how is None or not total.count or not np.all(np.isfinite(total.xx)):
+        return False
+    values = site.weight if how.values is None else how.values
+    amax, left = best_amax(product, values, how.axis, total.hessian)
+    if np.all(left >= 1.0):
+        return False
+    entry = tuple(amax.tolist()) if amax.ndim else float(amax)
+    site.set_range(site.layer.weight or "", TensorRange(entry, "weight-ranges"))
+    return True
+
+
+def _layers(network: Quantized) -> tuple[str, ...]:
+    weighted = network.weighted()
+    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
+
+
+def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    walk = Walk(study, start, frozenset(layers), "weight ranges")
+    changed = []
+    for site in walk:
+        product = product_of(start.graph, site.layer)
+        if product is not None and set_ranges(site, product):
+            changed.append(site.layer.name)
+    if changed:
+        yield Proposal(walk.network, tuple(changed))
+
+
+REMEDY = Remedy(
+    name="weight-ranges",
+    summary="ends each channel's weight range where the output's error is least",
+    causes=frozenset({"weight-range"}),
+    fewest_samples=_FEWEST,
+    layers=_layers,
+    propose=_propose,
+)
