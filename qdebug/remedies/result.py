@@ -104,6 +104,7 @@ class Proof:
     repaired: Figures
     passed: bool | None
     used_in_search: bool = False
+    more_is_better: Hidden[bool] = True
 
     @property
     @in_json
@@ -111,7 +112,10 @@ class Proof:
         """The part of the metric's loss that the remedies give back; null where nothing was lost,
         or there is no metric."""
         before, after, full = self.start.metric, self.repaired.metric, self.reference_metric
-        if before is None or after is None or full is None or before == full:
+        if before is None or after is None or full is None:
+            return None
+        lost = full - before if self.more_is_better else before - full
+        if not lost > 0:
             return None
         return (after - before) / (full - before)
 

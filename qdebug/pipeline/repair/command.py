@@ -50,6 +50,7 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
             judge=judge,
             remedies=REMEDIES,
             enough=lambda found: _holds(setup, condition, found, surely=True),
+            holds=lambda found: _holds(setup, condition, found),
             ends_at=ends_at,
             on_step=kept.save,
         )
@@ -151,6 +152,7 @@ def _proof(setup: Setup, network: Quantized) -> Proof:
         reference_metric=judge.reference_metric,
         start=start.figures,
         repaired=repaired.figures,
+        more_is_better=setup.target.more_is_better if setup.target else True,
         passed=None if condition is None else _holds(setup, condition, repaired),
     )
 

@@ -30,6 +30,9 @@ _MOST_GROUPS = 12
 """In so many groups the samples are left out in turn: how much a metric changes says what the
 difference between two networks is worth."""
 
+_ERRORS = 2.0
+"""Standard errors by which a network must be better than another."""
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -158,9 +161,10 @@ class Judge(AbstractContextManager["Judge"]):
     def verdict(self, before: Judgement, after: Judgement, best: float | None) -> Verdict:
         """Whether `after` is better than `before`, by more than chance.
 
-        With a metric: it is better by more than the standard error of the difference; or it is not
+        With a metric: it is better by more than two standard errors of the difference; or it is not
         worse than that, next to `before` and next to the `best` so far, and the outputs' noise is
-        lower by more than its own standard error. Without one the noise alone decides.
+        lower by more than two of its own. Without one the noise alone decides. (Two, because many
+        changes are judged on the same samples, and one sample more or less is one.)
 
         The standard error of the noise is that of its mean over the executions; that of the metric
         is the jackknife's over groups of samples (Efron and Tibshirani 1993, An Introduction to the
@@ -173,7 +177,7 @@ class Judge(AbstractContextManager["Judge"]):
             reason = Reason.LESS_NOISE if quieter else Reason.NO_GAIN
             return Verdict(quieter, reason, (0.0, gain))
         risen = self._sign * (after.metric - before.metric)
-        error = _jackknife(after.left_out - before.left_out, abs(risen))
+        error = _ERRORS * _jackknife(after.left_out - before.left_out, abs(risen))
         fallen = 0.0 if best is None else self._sign * (best - after.metric)
         rank = (risen if risen > error else 0.0, gain)
         if risen > error:
@@ -217,7 +221,7 @@ def _lower(before: Float64, after: Float64) -> tuple[bool, float]:
     mean = float(gain.mean())
     error = float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else 0.0
     whole = float(before.sum())
-    return mean > error, float(gain.sum()) / whole if whole > 0 else 0.0
+    return mean > _ERRORS * error, float(gain.sum()) / whole if whole > 0 else 0.0
 
 
 def _jackknife(differences: Float64, change: float) -> float:

@@ -18,6 +18,8 @@ from qdebug.wording import counted
 _LOG = logging.getLogger(__name__)
 _DEPTH = 3
 """How often layers are halved on which a remedy was rejected."""
+_HARM_DB = 0.25
+"""A change that takes off more than this is tried on parts of its layers."""
 _MOST_ATTEMPTS = 8
 """How often one remedy is tried, on all layers and on parts of them."""
 
@@ -64,6 +66,7 @@ class Trying:
 
     Attributes:
         enough: whether a network is good enough to stop.
+        holds: whether the target holds with a network.
         ends_at: no attempt is begun after this time, of `time.monotonic`.
         on_step: is told every state.
     """
@@ -72,6 +75,7 @@ class Trying:
     judge: Judge
     remedies: Mapping[str, Remedy]
     enough: Callable[[Judgement], bool]
+    holds: Callable[[Judgement], bool]
     ends_at: float = math.inf
     on_step: Callable[[State], None] = lambda _: None
 
@@ -108,7 +112,7 @@ class Trying:
         state = replace(state, waiting=rest, steps=(*state.steps, step))
         if step.accepted and result is not None and after is not None:
             return replace(state, network=result), after
-        if step.reason not in (Reason.NOTHING_CHANGED, Reason.FAILS):
+        if _may_help_in_parts(step):
             state = replace(state, waiting=(*self._halves(state, attempt), *rest))
         return state, current
 
@@ -146,6 +150,8 @@ class Trying:
             count += 1
             after = self.judge(proposal.result)
             verdict = self.judge.verdict(current, after, best)
+            if verdict.better and self.holds(current) and not self.holds(after):
+                verdict = replace(verdict, better=False, reason=Reason.METRIC_FELL)
             _LOG.info(
                 "%s (%s): %.2f dB, %s: %s",
                 remedy.name, proposal.what, after.sqnr_db, after.metric, verdict.reason,
@@ -195,3 +201,9 @@ class Trying:
         if current.metric is not None:
             note += f", metric {current.metric:.4g}"
         self.study.progress(Progress("repair", done, done + len(state.waiting), note))
+
+
+def _may_help_in_parts(step: Step) -> bool:
+    """Whether a rejected change may be good on some of its layers: as a whole it did harm."""
+    harm = step.gain_db is None or step.gain_db < -_HARM_DB
+    return step.reason is Reason.METRIC_FELL or (step.reason is Reason.NO_GAIN and harm)
