@@ -101,6 +101,7 @@ def compare(
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
     local_samples: int = 16,
     effect: Literal["exact", "fast", "none"] = "fast",
+    try_remedies: bool = False,
     memory_budget: int | str = 2147483648,
     metric: str | Callable[..., float] | None = None,
     fail_on: Sequence[str] = (),

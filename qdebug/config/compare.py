@@ -46,6 +46,14 @@ class CompareSettings(CandidateSettings):
             WHAT,
         ),
     ] = "fast"
+    try_remedies: Annotated[
+        bool,
+        Option(
+            "Try every remedy of repair on each of the leading layers, and say what it gains. Fits "
+            "them on the calibration samples, or on half of those compared.",
+            WHAT,
+        ),
+    ] = False
     memory_budget: Annotated[
         int,
         Option(

@@ -12,7 +12,7 @@ from qdebug.display.summary import precisions, sentence
 from qdebug.display.words import FP16_KERNELS, figure, first_names, in_decibels, number, share
 from qdebug.measure.causes.engine import ENGINE_LABELS
 from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
-from qdebug.measure.result import CompareResult, Correspondence, LayerResult
+from qdebug.measure.result import CompareResult, Correspondence, LayerResult, TriedRemedy
 from qdebug.types import Fp16Kernels
 from qdebug.wording import counted, option, printable
 
@@ -67,6 +67,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     reasons = [*_engine_reasons(result), *_reasons(shown, detailed)]
     if reasons:
         blocks += [Line("Why", "title"), *reasons, Line()]
+    blocks += _remedies(result)
     if detailed:
         blocks += _parts(shown)
     if result.engine is not None:
@@ -174,6 +175,8 @@ def _layers_title(result: CompareResult, shown: int) -> str:
     title = f"{by}{' in the simulation' if executed else ''}"
     if samples:
         title += f", on {counted(samples, 'sample')}"
+    if result.effect is not None and result.effect.alone_samples != samples:
+        title += f", alone on {result.effect.alone_samples}"
     hidden = len(result.layers) - shown
     return title + (f" ({hidden} more in the JSON)" if hidden else "")
 
@@ -217,6 +220,33 @@ def _parts(layers: Sequence[LayerResult]) -> list[Block]:
     )
     title = f"What the cumulative errors consist of, on {counted(samples, 'sample')}"
     return [Line(title, "title"), table, Line()]
+
+
+def _remedies(result: CompareResult) -> list[Block]:
+    """What was tried on the leading layers: of each the best."""
+    found = [(x, x.remedies[0]) for x in result.layers if x.remedies]
+    if not found:
+        return []
+    metric = result.metric.name if result.metric else ""
+    columns: list[tuple[Column, Callable[[tuple[LayerResult, TriedRemedy]], str]]] = [
+        (Column("#", "number"), lambda x: str(x[0].rank)),
+        (Column("layer", "name"), lambda x: x[0].name),
+        (Column("remedy"), lambda x: x[1].remedy if x[1].helps else "none helps"),
+        (Column("gain dB", "number"), lambda x: f"{x[1].gain_db:+.1f}" if x[1].helps else "–"),
+    ]
+    if metric:
+        columns.append((Column(metric, "number"), _metric_with))
+    title = (
+        "The best remedy of each, by itself, at the outputs, on "
+        f"{counted(result.remedy_samples, 'sample')}"
+    )
+    return [Line(title, "title"), table_of(found, columns), Line()]
+
+
+def _metric_with(tried: tuple[LayerResult, TriedRemedy]) -> str:
+    """The end-to-end metric with a remedy."""
+    found = tried[1]
+    return number(found.metric, 4) if found.helps and found.metric is not None else "–"
 
 
 def _style(layer: LayerResult) -> Style:

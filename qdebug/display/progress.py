@@ -35,6 +35,7 @@ LABELS = {
     "rate layers": "Rating layers",
     "reference": "Running FP32",
     "effects": "Leaving layers out",
+    "remedies": "Trying remedies",
     "repair": "Repairing",
     "search": "Searching",
     "sweep": "Combinations",

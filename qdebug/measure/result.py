@@ -53,6 +53,24 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class TriedRemedy:
+    """What a remedy gave when it was tried on one layer, with nothing else changed.
+
+    Attributes:
+        what: what was done, such as the exponent that was chosen; "" where the name says it.
+        helps: the outputs are better by more than chance.
+        gain_db: by how much it raised the SQNR of the worst output, in the simulation.
+        metric: the end-to-end metric with it; null without one.
+    """
+
+    remedy: str
+    what: str
+    helps: bool
+    gain_db: float
+    metric: float | None
+
+
+@dataclass(frozen=True)
 class LayerResult:
     """A layer's error.
 
@@ -71,6 +89,7 @@ class LayerResult:
             layers that read them, where all of those are finite; it then ranks by it.
         error_parts: what its output's error in the simulation consists of; null for a layer that
             could not be cut loose, and where values are not finite.
+        remedies: what was tried on it, the best first; empty where nothing was.
     """
 
     name: str
@@ -87,6 +106,7 @@ class LayerResult:
     effect: Effect | None = None
     fp16_predicted: bool | None = None
     error_parts: ErrorParts | None = None
+    remedies: tuple[TriedRemedy, ...] = ()
 
     @property
     def output_share(self) -> float | None:
@@ -220,6 +240,7 @@ class CompareResult(Result):
         skipped: tensors that have no error, and why.
         correspondence: how the tensors were matched; null where one model was made from the other.
         effect: how the layers' effects at the outputs were measured; null where they were not.
+        remedy_samples: what remedies were judged on; 0 where none were tried.
         summary: what the leading layers cost together, in the simulation; null where that was not
             measured.
         engine: what is known of the engine; null where none was built.
@@ -243,6 +264,7 @@ class CompareResult(Result):
     first_divergence: Divergence | None
     effect: EffectSummary | None = None
     summary: Summary | None = None
+    remedy_samples: int = 0
     skipped: tuple[Skipped, ...]
     correspondence: Correspondence | None = None
     notes: tuple[str, ...] = ()

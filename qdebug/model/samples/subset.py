@@ -63,6 +63,14 @@ def first(subset: SampleSubset, count: int | None) -> SampleSubset:
     return SampleSubset(subset.samples, tuple(kept))
 
 
+def spread(subset: SampleSubset, count: int) -> SampleSubset:
+    """Executions of about `count` samples, at least one, spread evenly over `subset`."""
+    batches = subset.batches
+    wanted = max(1, min(len(batches), count * len(batches) // max(1, subset.count)))
+    chosen = tuple(batches[k * len(batches) // wanted] for k in range(wanted))
+    return SampleSubset(subset.samples, chosen)
+
+
 def open_subsets(
     settings: tuple[str, str],
     data: str,

@@ -30,6 +30,7 @@ from qdebug.pipeline.compare.gate import (
     task_result,
 )
 from qdebug.pipeline.compare.lockstep import StoredReference, open_lockstep
+from qdebug.pipeline.compare.remedies import with_remedies
 from qdebug.pipeline.compare.results import (
     all_skipped,
     correspondence,
@@ -96,8 +97,7 @@ def compare(
         context = simulation_context(
             parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
         )
-        built = build_pair(settings, context, plan, model, samples)
-        pair = built.pair
+        pair = (built := build_pair(settings, context, plan, model, samples)).pair
         # Before the simulation, so that a model that cannot be built fails at once.
         engine = None
         if runtime is not None:
@@ -118,9 +118,10 @@ def compare(
             except MetricError as error:  # to be raised when everything else is safe on disk
                 failure = error
         result = _result(settings, pair, samples, errors, not_float, task)
-        result = _with_effects(context, pair, samples, result, gate, settings, noise.noise)
-        result = _explained(context, pair, samples, result, flips)
-        result = _summarized(context, pair, samples, result, gate, kept[0])
+        ranked = _with_effects(context, pair, samples, result, gate, settings, noise.noise)
+        result = _explained(context, pair, samples, ranked, flips)
+        summed = _summarized(context, pair, samples, result, gate, kept[0])
+        result = _with_remedies(settings, context, pair, samples, summed, gate)
         if engine is not None:
             result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
         result = replace(
@@ -345,6 +346,35 @@ def _summarized(
     # A metric that raised on all samples is not asked again.
     metric = gate.metric if result.metric else None
     return with_summary(context, pair, reference, result, samples, metric)
+
+
+def _with_remedies(
+    settings: CompareSettings,
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    result: CompareResult,
+    gate: Gate,
+) -> CompareResult:
+    """`result` with what remedies give on the leading layers, where that is asked for."""
+    if not settings.try_remedies:
+        return result
+    calibration = None
+    if settings.calib_data is not None:
+        limit = settings.calib_samples
+        with given_by("calib_data"):
+            inputs = pair.model.graph.inputs
+            calibration = whole(open_samples(settings.calib_data, inputs, limit=limit))
+    return with_remedies(
+        context,
+        pair,
+        result,
+        whole(samples),
+        calibration,
+        method=settings.method,
+        metric=gate.metric if result.metric else None,
+        memory_budget=settings.memory_budget,
+    )
 
 
 def _precision(pair: ModelPair) -> str:

@@ -159,32 +159,8 @@ class Judge(AbstractContextManager["Judge"]):
         return Judgement(totals.metrics(), metric, errors.noise(totals), left_out)
 
     def verdict(self, before: Judgement, after: Judgement, best: float | None) -> Verdict:
-        """Whether `after` is better than `before`, by more than chance.
-
-        With a metric: it is better by more than two standard errors of the difference; or it is not
-        worse than that, next to `before` and next to the `best` so far, and the outputs' noise is
-        lower by more than two of its own. Without one the noise alone decides. (Two, because many
-        changes are judged on the same samples, and one sample more or less is one.)
-
-        The standard error of the noise is that of its mean over the executions; that of the metric
-        is the jackknife's over groups of samples (Efron and Tibshirani 1993, An Introduction to the
-        Bootstrap, 11.5).
-        """
-        if after.failure:
-            return Verdict(False, Reason.FAILS)
-        quieter, gain = _lower(before.noise, after.noise)
-        if after.metric is None or before.metric is None:
-            reason = Reason.LESS_NOISE if quieter else Reason.NO_GAIN
-            return Verdict(quieter, reason, (0.0, gain))
-        risen = self._sign * (after.metric - before.metric)
-        error = _ERRORS * _jackknife(after.left_out - before.left_out, abs(risen))
-        fallen = 0.0 if best is None else self._sign * (best - after.metric)
-        rank = (risen if risen > error else 0.0, gain)
-        if risen > error:
-            return Verdict(True, Reason.METRIC, rank)
-        if risen < -error or fallen > error:
-            return Verdict(False, Reason.METRIC_FELL, rank)
-        return Verdict(quieter, Reason.LESS_NOISE if quieter else Reason.NO_GAIN, rank)
+        """See verdict_on."""
+        return verdict_on(before, after, best, self._sign > 0)
 
     def best_of(self, one: float | None, other: float | None) -> float | None:
         """The better of two metrics."""
@@ -203,6 +179,38 @@ class Judge(AbstractContextManager["Judge"]):
             except MetricError:
                 return np.zeros(0)
         return np.array(found)
+
+
+def verdict_on(
+    before: Judgement, after: Judgement, best: float | None, more_is_better: bool = True
+) -> Verdict:
+    """Whether `after` is better than `before`, by more than chance.
+
+    With a metric: it is better by more than two standard errors of the difference; or it is not
+    worse than that, next to `before` and next to the `best` so far, and the outputs' noise is
+    lower by more than two of its own. Without one the noise alone decides. (Two, because many
+    changes are judged on the same samples, and one sample more or less is one.)
+
+    The standard error of the noise is that of its mean over the executions; that of the metric
+    is the jackknife's over groups of samples (Efron and Tibshirani 1993, An Introduction to the
+    Bootstrap, 11.5).
+    """
+    if after.failure:
+        return Verdict(False, Reason.FAILS)
+    quieter, gain = _lower(before.noise, after.noise)
+    if after.metric is None or before.metric is None:
+        reason = Reason.LESS_NOISE if quieter else Reason.NO_GAIN
+        return Verdict(quieter, reason, (0.0, gain))
+    sign = 1.0 if more_is_better else -1.0
+    risen = sign * (after.metric - before.metric)
+    error = _ERRORS * _jackknife(after.left_out - before.left_out, abs(risen))
+    fallen = 0.0 if best is None else sign * (best - after.metric)
+    rank = (risen if risen > error else 0.0, gain)
+    if risen > error:
+        return Verdict(True, Reason.METRIC, rank)
+    if risen < -error or fallen > error:
+        return Verdict(False, Reason.METRIC_FELL, rank)
+    return Verdict(quieter, Reason.LESS_NOISE if quieter else Reason.NO_GAIN, rank)
 
 
 def standard_error(judgement: Judgement) -> float:

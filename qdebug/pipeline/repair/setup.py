@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.calibrators.registry import parse_method
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError, given_by
@@ -19,13 +16,12 @@ from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import noise_alone
-from qdebug.pipeline.gather import calibrated, gather_ranges
 from qdebug.pipeline.model_pair import explicit, load_model, plan_from, plan_ranges
+from qdebug.pipeline.repair.study import study_of
 from qdebug.plan.pair import planned_pair, quantized_pair
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
-from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
@@ -221,38 +217,20 @@ def _reference(
 def _study(
     settings: RepairSettings, context: Context, start: Quantized, fitting: SampleSubset
 ) -> Study:
-    calibrator = parse_method(settings.method)
-
-    def gather(network: Quantized, tensors: Sequence[str]) -> Mapping[str, TensorHistogram]:
-        found = gather_ranges(context, network.graph, fitting, cached=False, tensors=list(tensors))
-        return found.histograms
-
-    def complete(network: Quantized) -> Quantized:
-        missing = network.bound.missing_ranges()
-        if not missing:
-            return network
-        found = calibrated(gather(network, missing), missing, calibrator)
-        return network.with_ranges(
-            {tensor: TensorRange(amax, calibrator.name) for tensor, amax in found.items()}
-        )
-
+    """What remedies may look at, with what each layer's quantization does to the outputs."""
     pair = planned_pair(start.model, start.bound)
     effect = noise_alone(context, pair, fitting, settings.memory_budget) or {}
-    rated = rate_layers(context, pair, fitting)
-    leading = sorted(rated, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
+    found = rate_layers(context, pair, fitting)
+    leading = sorted(found, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
     results = diagnosed(
-        context, pair, fitting.samples, fitting.batches, [rated[n] for n in leading], (), _EXAMINED
+        context, pair, fitting.samples, fitting.batches, [found[n] for n in leading], (), _EXAMINED
     )
-    cores = context.parallel.workers * context.parallel.threads
-    return Study(
-        backend=SimulationBackend(cores),
-        simulation=SimulationBackend(cores, context.fp16_kernels),
-        samples=fitting,
-        gather=gather,
-        calibrated=complete,
-        effect=effect,
-        causes={r.name: tuple(str(cause.label) for cause in r.causes) for r in results},
+    causes = {r.name: tuple(str(cause.label) for cause in r.causes) for r in results}
+    return study_of(
+        context,
+        fitting,
+        method=settings.method,
         memory_bytes=settings.memory_budget,
-        workers=context.parallel.workers,
-        progress=context.progress,
+        effect=effect,
+        causes=causes,
     )

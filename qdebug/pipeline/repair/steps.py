@@ -16,11 +16,11 @@ from qdebug.types import Progress
 from qdebug.wording import counted
 
 _LOG = logging.getLogger(__name__)
-_DEPTH = 3
+_DEPTH = 2
 """How often layers are halved on which a remedy was rejected."""
 _HARM_DB = 0.25
 """A change that takes off more than this is tried on parts of its layers."""
-_MOST_ATTEMPTS = 8
+_MOST_ATTEMPTS = 6
 """How often one remedy is tried, on all layers and on parts of them."""
 
 
@@ -112,7 +112,7 @@ class Trying:
         state = replace(state, waiting=rest, steps=(*state.steps, step))
         if step.accepted and result is not None and after is not None:
             return replace(state, network=result), after
-        if _may_help_in_parts(step):
+        if _may_help_in_parts(step, attempt.depth):
             state = replace(state, waiting=(*self._halves(state, attempt), *rest))
         return state, current
 
@@ -203,7 +203,7 @@ class Trying:
         self.study.progress(Progress("repair", done, done + len(state.waiting), note))
 
 
-def _may_help_in_parts(step: Step) -> bool:
+def _may_help_in_parts(step: Step, depth: int) -> bool:
     """Whether a rejected change may be good on some of its layers: as a whole it did harm."""
-    harm = step.gain_db is None or step.gain_db < -_HARM_DB
+    harm = depth > 0 or step.gain_db is None or step.gain_db < -_HARM_DB
     return step.reason is Reason.METRIC_FELL or (step.reason is Reason.NO_GAIN and harm)

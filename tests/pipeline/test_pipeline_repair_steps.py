@@ -1,0 +1,235 @@
+"""The order of a repair: what is tried, kept, halved, skipped, and when it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdebug.pipeline.repair.judge import Judgement, standard_error, verdict_on
+from qdebug.pipeline.repair.steps import Attempt, State, Trying
+from qdebug.remedies.remedy import Proposal, Remedy
+from qdebug.remedies.result import Reason
+
+LAYERS = tuple("abcdefgh")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Stands in for a quantized network: the layers that each remedy was applied to."""
+
+    applied: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass
+class Judge:
+    """Judges such networks: `good` layers take noise off, all others add some."""
+
+    good: dict[str, frozenset[str]]
+    metric: Callable[[Network], float | None] = lambda _: None
+    asked: list[Network] = field(default_factory=list)
+
+    def __call__(self, network: Network) -> Judgement:
+        self.asked.append(network)
+        db = 10.0 + sum(
+            1.0 if layer in self.good.get(remedy, ()) else -1.0 for remedy, layer in network.applied
+        )
+        noise = np.full(8, 10 ** (-db / 10) / 8) * np.linspace(0.999, 1.001, 8)
+        metric = self.metric(network)
+        outputs: Any = {"y": Sqnr(db)}
+        left_out = np.zeros(0) if metric is None else metric + np.linspace(-1e-5, 1e-5, 8)
+        return Judgement(outputs, metric, noise, left_out)
+
+    def verdict(self, before: Judgement, after: Judgement, best: float | None) -> Any:
+        return verdict_on(before, after, best)
+
+    def best_of(self, one: float | None, other: float | None) -> float | None:
+        return max((m for m in (one, other) if m is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Sqnr:
+    """Metrics of an output, as far as they are asked for."""
+
+    sqnr_db: float
+
+
+class Samples:
+    count = 64
+
+
+@dataclass(frozen=True)
+class Study:
+    """As far as trying looks at one."""
+
+    samples: Any = Samples
+    progress: Any = lambda _: None
+
+    def most_harmful_first(self, layers: Sequence[str]) -> list[str]:
+        return sorted(layers)
+
+
+def remedy(name: str, layers: Sequence[str] = LAYERS, fewest: int = 1, **more: Any) -> Remedy:
+    def propose(_: Any, network: Any, chosen: Sequence[str]) -> Iterator[Proposal]:
+        changed = network.applied | {(name, layer) for layer in chosen}
+        yield Proposal(replace(network, applied=changed), tuple(chosen))
+
+    return Remedy(name, "", frozenset(), fewest, lambda _: tuple(layers), propose, **more)
+
+
+def run(
+    judge: Judge, *remedies: Remedy, order: Sequence[str] = (), **how: Any
+) -> tuple[State, Judgement, str]:
+    names = order or [one.name for one in remedies]
+    known = {one.name: one for one in remedies}
+    settings: dict[str, Any] = {"enough": lambda _: False, "holds": lambda _: False} | how
+    trying = Trying(Study(), judge, known, **settings)  # type: ignore[arg-type]
+    network: Any = Network()
+    return trying.run(State(network, tuple(Attempt(name) for name in names)))
+
+
+def kept(state: State) -> set[str]:
+    network: Any = state.network
+    return {layer for _, layer in network.applied}
+
+
+def test_a_remedy_that_helps_everywhere_is_kept_at_once() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, found, explanation = run(judge, remedy("one"))
+    assert kept(state) == set(LAYERS) and explanation == ""
+    assert [s.accepted for s in state.steps] == [True] and len(judge.asked) == 2
+    assert found.sqnr_db == pytest.approx(18) and state.steps[0].gain_db == pytest.approx(8)
+    assert state.steps[0].reason is Reason.LESS_NOISE
+
+
+def test_one_that_harms_as_a_whole_is_tried_on_parts() -> None:
+    judge = Judge({"one": frozenset("ab")})
+    state, found, _ = run(judge, remedy("one"))
+    assert kept(state) == {"a", "b"} and found.sqnr_db == pytest.approx(12)
+    assert len(state.steps) <= 7
+    assert state.steps[0].reason is Reason.NO_GAIN and not state.steps[0].accepted
+
+
+def test_one_that_changes_next_to_nothing_is_left_at_that() -> None:
+    judge = Judge({"one": frozenset("abcd")})  # four help, four harm
+    state, _, _ = run(judge, remedy("one"))
+    assert len(state.steps) == 1 and not kept(state)
+
+
+def test_groups_are_judged_apart() -> None:
+    judge = Judge({"one": frozenset("abcdefg")})
+    apart = remedy("one", groups=lambda _, layers: [tuple(layers[:-1]), tuple(layers[-1:])])
+    state, _, _ = run(judge, apart)
+    assert kept(state) == set("abcdefg")
+    assert [(s.layers[-1], s.accepted) for s in state.steps] == [("g", True), ("h", False)]
+
+
+def test_a_metric_that_falls_outweighs_less_noise() -> None:
+    judge = Judge(
+        {"one": frozenset(LAYERS)},
+        metric=lambda network: 0.5 if ("one", "h") in network.applied else 0.9,
+    )
+    state, found, _ = run(judge, remedy("one"))
+    assert "h" not in kept(state) and found.metric == 0.9 and kept(state)
+    assert state.steps[0].reason is Reason.METRIC_FELL
+
+
+def test_it_ends_when_it_is_good_enough() -> None:
+    judge = Judge({"one": frozenset(LAYERS), "two": frozenset(LAYERS)})
+    enough = run(judge, remedy("one"), remedy("two"), enough=lambda found: found.sqnr_db >= 18)
+    assert {step.remedy for step in enough[0].steps} == {"one"}
+    assert [a.remedy for a in enough[0].waiting] == ["two"] and enough[2] == ""
+
+
+def test_a_target_that_holds_is_not_given_up() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, _, _ = run(judge, remedy("one"), holds=lambda found: found.sqnr_db < 12)
+    assert found_db(judge, state) < 12
+
+
+def found_db(judge: Judge, state: State) -> float:
+    network: Any = state.network
+    return judge(network).sqnr_db
+
+
+def test_what_does_not_apply_is_said() -> None:
+    state, _, _ = run(Judge({}), remedy("none", ()), remedy("many", fewest=65))
+    reasons = {one.remedy: one.reason for one in state.skipped}
+    assert reasons.keys() == {"none", "many"} and "65" in reasons["many"]
+    assert not state.steps
+
+
+def test_one_that_comes_again_is_tried_where_something_changed_since() -> None:
+    judge = Judge({"one": frozenset(LAYERS), "two": frozenset("a")})
+    both = (remedy("one"), remedy("two", "a"))
+    again, _, _ = run(judge, *both, order=("one", "two", "one"))
+    assert [s.remedy for s in again.steps] == ["one", "two", "one"]
+    judge = Judge({"one": frozenset()})
+    none, _, _ = run(judge, *both, order=("two", "one", "one"))
+    assert sum(s.depth == 0 for s in map(whole, none.steps) if s.remedy == "one") == 1
+
+
+def whole(step: Any) -> Attempt:
+    return Attempt(step.remedy, None, 0 if len(step.layers) == len(LAYERS) else 1)
+
+
+def test_a_time_limit_names_what_was_left_out() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, _, explanation = run(judge, remedy("one"), ends_at=time.monotonic() - 1)
+    assert not state.steps and "one" in explanation
+
+
+def test_every_state_is_told() -> None:
+    judge, told = Judge({"one": frozenset("ab")}), []
+    state, _, _ = run(judge, remedy("one"), on_step=told.append)
+    assert told[-1] is state and len(told[0].steps) == 0
+
+
+def judgement(
+    noise: Sequence[float], metric: float | None = None, left_out: Sequence[float] = ()
+) -> Judgement:
+    outputs: Any = {"y": Sqnr(0.0)}
+    return Judgement(outputs, metric, np.array(noise), np.array(left_out))
+
+
+@given(st.lists(st.floats(0.5, 1.5), min_size=4, max_size=12), st.floats(0.5, 2.0))
+def test_the_same_change_the_other_way_round_is_never_better_too(
+    noise: list[float], factor: float
+) -> None:
+    one, other = judgement(noise), judgement([factor * x for x in noise])
+    assert not (verdict_on(one, other, None).better and verdict_on(other, one, None).better)
+
+
+def test_a_difference_within_its_error_is_none() -> None:
+    before = judgement([1.0, 2.0, 1.0, 2.0])
+    assert not verdict_on(before, judgement([2.0, 0.8, 2.0, 0.8]), None).better
+    assert verdict_on(before, judgement([0.9, 1.8, 0.9, 1.8]), None).better
+    assert verdict_on(before, judgement([math.inf] * 4), None).better is False
+    assert verdict_on(judgement([math.inf] * 4), before, None).better
+
+
+def test_the_standard_error_is_the_jackknifes() -> None:
+    rng = np.random.default_rng(0)
+    right = (rng.random(1200) < 0.9).astype(float)
+    groups = [np.delete(right.reshape(12, 100), g, axis=0).mean() for g in range(12)]
+    found = standard_error(judgement([1.0], right.mean(), groups))
+    assert found == pytest.approx(math.sqrt(0.9 * 0.1 / 1200), rel=0.5)
+
+
+def test_one_sample_of_many_decides_nothing() -> None:
+    before = judgement([1.0] * 4, 0.90, [0.90] * 4)
+    lucky = judgement([1.0] * 4, 0.901, [0.9013, 0.9013, 0.9013, 0.9])
+    assert not verdict_on(before, lucky, None).better
+    sure = judgement([1.1] * 4, 0.95, [0.95, 0.9502, 0.9498, 0.95])
+    assert verdict_on(before, sure, None).reason is Reason.METRIC
+    worse = judgement([0.5] * 4, 0.85, [0.85] * 4)
+    assert verdict_on(before, worse, None).reason is Reason.METRIC_FELL
+    drifted = judgement([0.5] * 4, 0.90, [0.90] * 4)
+    assert verdict_on(before, drifted, 0.95).reason is Reason.METRIC_FELL
