@@ -25,6 +25,7 @@ from qdebug.plan.plan import Correction, TensorRange
 from qdebug.plan.quantize import FloatArray, fake_quantize
 from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands
+from qdebug.remedies.padding import Mask, used_positions, without_padding
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Study
 from qdebug.run.base import Backend
@@ -48,6 +49,7 @@ class Site:
         reference: `source` in FP32.
         inputs: `source` as quantized so far, before this layer's own Q/DQ.
         targets: the anchor's output in FP32, with the bias that is an operand of its own.
+            Rows that are padding are left out of these three: each is then [rows, channels].
         network: as changed so far.
     """
 
@@ -142,6 +144,10 @@ class Walk:
         chosen = [batches[i * len(batches) // most] for i in range(most)]
         return [samples.feeds(batch.start, batch.count) for batch in chosen]
 
+    @cached_property
+    def _used(self) -> list[Mask] | None:
+        return used_positions(self.study.backend, self.network.graph, self.feeds)
+
     @property
     def count(self) -> int:
         """Samples that are walked with."""
@@ -172,15 +178,19 @@ class Walk:
         source = next(t for t in node.inputs[:2] if t != layer.weight)
         weight = graph.constant(layer.weight or "")
         assert weight is not None
+        attributes = graph.attributes(node)
+        product = node.op_type in ("MatMul", "Gemm") and not attributes.get("transA", 0)
+        by_rows = product and source == node.inputs[0] and weight.ndim == 2
+        used = self._used if by_rows else None
         site = Site(
             layer=layer,
             source=source,
             weight=weight.astype(np.float32),
             axis=self.network.axis(layer),
-            attributes=graph.attributes(node),
-            reference=streams.exact[source],
-            inputs=streams.rounded[source],
-            targets=streams.exact[node.outputs[0]],
+            attributes=attributes,
+            reference=without_padding(streams.exact[source], used),
+            inputs=without_padding(streams.rounded[source], used),
+            targets=without_padding(streams.exact[node.outputs[0]], used),
             network=self.network,
             _anchor=operator,
         )
@@ -243,7 +253,7 @@ class _Operator:
     def __init__(self, backend: Backend, graph: Graph, node: Node) -> None:
         self.node = node
         self._backend, self._graph = backend, graph
-        self._sessions: dict[frozenset[str], Any] = {}
+        self._sessions: dict[frozenset[tuple[str, int]], Any] = {}
 
     def run(self, given: Mapping[str, Array]) -> Any:
         """The first output."""
@@ -251,7 +261,7 @@ class _Operator:
 
     def all(self, given: Mapping[str, Array]) -> Mapping[str, Array]:
         """Every output, by name."""
-        key = frozenset(given)
+        key = frozenset((name, array.ndim) for name, array in given.items())
         if key not in self._sessions:
             self._sessions[key] = self._backend.open(self._model(given), ())
         found: Mapping[str, Array] = self._sessions[key].run(given)
