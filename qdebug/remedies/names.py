@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SUMMARIES: Mapping[str, str] = {
+    "ranges": "ends each activation's range where the outputs' error is least",
     "channel-scales": "a scale per channel for what grouped convolutions read",
+    "smoothing": "outlier channels of activations moved into weights, by layer",
+    "weight-ranges": "ends each channel's weight range where the output's error is least",
     "least-squares": "refits weights to the inputs as they are quantized",
     "bias-correction": "takes the mean error of each output channel off its bias",
+    "rounding": "rounds weights to the codes that together give the least error",
 }
 """What each remedy does, in the order of the registry."""
 
