@@ -81,7 +81,7 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
     corrected = frozenset(start.bound.corrections)
     chosen: dict[str, Factors] = {}
     for tensor, choice in choices.items():
-        found = noise[tensor]
+        found = noise.get(tensor, {_NONE: 0.0})
         best = min(found, key=lambda exponents: found[exponents])
         if best == _NONE:
             continue
@@ -197,4 +197,5 @@ REMEDY = Remedy(
     fewest_samples=4,
     layers=_layers,
     propose=_propose,
+    rewrites=True,
 )
