@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qdebug.plan.rewrite.rescale import Factors, channel_axis, input_channels, rescale_inputs
+from qdebug.plan.rewrite.rescale import rescale_inputs
+from qdebug.plan.rewrite.weights import Factors, channel_axis, input_channels
 from qdebug.remedies.channels import Float64, channel_ranges
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from qdebug.remedies import (
     bias_correction,
     channel_scales,
+    equalization,
     least_squares,
     ranges,
     rounding,
@@ -18,6 +19,7 @@ from qdebug.remedies.remedy import Remedy
 _ALL: tuple[Remedy, ...] = (
     ranges.REMEDY,
     channel_scales.REMEDY,
+    equalization.REMEDY,
     smoothing.REMEDY,
     weight_ranges.REMEDY,
     least_squares.REMEDY,

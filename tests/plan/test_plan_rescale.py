@@ -17,11 +17,12 @@ from qdebug.model.graph import Graph
 from qdebug.model.prepare import Model
 from qdebug.plan.rewrite.rescale import (
     Rescaled,
-    divided_weight,
-    input_channels,
+    Stream,
     rescale_inputs,
-    weight_reach,
+    rescale_streams,
+    streams,
 )
+from qdebug.plan.rewrite.weights import divided_weight, input_channels, weight_reach
 from qdebug.run.simulation import SimulationBackend
 
 
@@ -219,3 +220,78 @@ def test_factors_of_a_weight_are_those_of_its_input_channels(groups: int) -> Non
     np.testing.assert_allclose(
         np.abs(divided).reshape(groups, 16 // groups, -1, 9).max(axis=(1, 3)), 1, rtol=1e-6
     )
+
+
+def all_streams(model: Model, seed: int) -> list[Stream]:
+    graph = model.graph
+    found = streams(graph)
+    rng = np.random.default_rng(seed)
+    factors = [(stream, np.exp2(rng.uniform(-3, 3, size=stream.count))) for stream in found]
+    rescaled = rescale_streams(graph, factors)
+    assert_same(graph, rescaled)
+    ops = [node.op_type for node in rescaled.proto.graph.node]
+    assert ops == [node.op_type for node in graph.nodes]  # nothing is added
+    for stream in found:  # and every stream is rescaled
+        assert {graph.by_name[name].inputs[1] for name in stream.readers} <= rescaled.stale
+    return found
+
+
+@settings(max_examples=60)
+@given(chains(), st.integers(0, 99))
+def test_streams_are_multiplied_without_a_product(model: Model, seed: int) -> None:
+    all_streams(model, seed)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_streams_of_networks(network: str) -> None:
+    all_streams(NETWORKS[network](), 0)
+
+
+def test_a_residual_stream_is_one_with_all_that_compute_and_read_it() -> None:
+    model = NETWORKS["residual"]()
+    found = all_streams(model, 0)
+    convs = [n.name for n in model.graph.nodes if n.op_type == "Conv"]
+    (trunk,) = [s for s in found if convs[0] in s.writers]
+    assert set(trunk.writers) == {convs[0], convs[2], convs[4]}
+    assert set(trunk.readers) == {convs[1], convs[3], convs[5]}
+    assert all((places == np.arange(8)).all() for places in trunk.readers.values())
+
+
+def test_the_gate_of_a_squeeze_and_excitation_carries_no_factors() -> None:
+    b = Builder(0)
+    x = b.add("Relu", b.conv("x", 3, 8))
+    squeezed = b.add("Relu", b.conv(b.add("GlobalAveragePool", x), 8, 4, size=1))
+    gate = b.add("HardSigmoid", b.conv(squeezed, 4, 8, size=1))
+    model = b.model(IMAGES, b.conv(b.add("Mul", x, gate), 8, 4))
+    convs = [n.name for n in model.graph.nodes if n.op_type == "Conv"]
+    wide = next(s for s in all_streams(model, 0) if convs[0] in s.writers)
+    assert set(wide.readers) == {convs[1], convs[3]}
+
+
+def test_a_concatenation_puts_channels_one_after_the_other() -> None:
+    b = Builder(0)
+    first, second = b.add("Relu", b.conv("x", 3, 8)), b.add("Relu", b.conv("x", 3, 4))
+    model = b.model(IMAGES, b.conv(b.add("Concat", first, second, axis=1), 12, 4))
+    convs = [n.name for n in model.graph.nodes if n.op_type == "Conv"]
+    (stream,) = all_streams(model, 0)
+    assert list(stream.writers[convs[1]]) == [8, 9, 10, 11]
+
+
+def test_a_dense_concatenation_is_read_with_channels_of_others() -> None:
+    b = Builder(0)
+    first = b.add("Relu", b.conv("x", 3, 8))
+    inner = b.add("Relu", b.conv(first, 8, 4))
+    model = b.model(IMAGES, b.conv(b.add("Concat", inner, first, axis=1), 12, 4))
+    convs = [n.name for n in model.graph.nodes if n.op_type == "Conv"]
+    stream = all_streams(model, 0)[0]
+    assert list(stream.readers[convs[2]]) == [-1] * 4 + list(range(8))
+
+
+@pytest.mark.parametrize("breaker", ["Sigmoid", "Clip", "Softmax"])
+def test_what_does_not_commute_ends_a_stream(breaker: str) -> None:
+    b = Builder(0)
+    limits = (b.constant(np.float32(0)), b.constant(np.float32(6))) if breaker == "Clip" else ()
+    x = b.conv("x", 3, 8)
+    side = b.add(breaker, x, *limits)
+    model = b.model(IMAGES, b.conv(x, 8, 4), b.conv(side, 8, 4))
+    assert streams(model.graph) == []

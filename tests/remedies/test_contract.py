@@ -16,6 +16,7 @@ from qdebug.types import Precision
 BUNDLED = ("digits_cnn", "digits_encoder")
 APPLIES: dict[str, frozenset[str]] = {
     "channel-scales": frozenset({"depthwise-relu", "depthwise-silu", "grouped", "digits_cnn"}),
+    "equalization": frozenset({*NETWORKS, "digits_encoder"}) - {"depthwise-silu"},
     "smoothing": frozenset({*NETWORKS, *BUNDLED}),
 }
 """Networks in which a remedy has something to do; of all others it must have no layers."""

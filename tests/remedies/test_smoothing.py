@@ -13,7 +13,8 @@ from repair_networks import TOKENS, Builder
 from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import whole
 from qdebug.remedies.channels import channel_ranges
-from qdebug.remedies.smoothing import REMEDY, _folds
+from qdebug.remedies.factors import folds
+from qdebug.remedies.smoothing import REMEDY
 
 
 def outliers(*, residual: bool) -> Model:
@@ -64,14 +65,14 @@ def test_nothing_is_proposed_where_channels_are_alike(case: Callable[..., Any]) 
 @pytest.mark.parametrize("count", [8, 40])
 def test_ranges_are_judged_on_other_samples(count: int, case: Callable[..., Any]) -> None:
     at = case(outliers(residual=False), count=count)  # one batch, or three
-    folds = _folds(at.study)
-    assert len(folds) == 2
-    for seen, other in folds:
+    pairs = folds(at.study)
+    assert len(pairs) == 2
+    for seen, other in pairs:
         assert not set(seen.samples.indices) & set(other.samples.indices)
         assert sorted([*seen.samples.indices, *other.samples.indices]) == list(range(count))
 
 
 def test_a_single_sample_is_its_own_judge(case: Callable[..., Any]) -> None:
     at = case(outliers(residual=False), count=1)
-    ((seen, other),) = _folds(replace(at.study, samples=whole(at.study.samples.samples)))
+    ((seen, other),) = folds(replace(at.study, samples=whole(at.study.samples.samples)))
     assert seen is other

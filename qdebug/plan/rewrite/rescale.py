@@ -3,9 +3,8 @@ network computes what it computed, with other ranges between its layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +13,14 @@ from onnx import numpy_helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.plan.rewrite.edit import Editor, copy_node
-
-Factors = npt.NDArray[np.float64]
-"""One per channel, positive, [channels]."""
-
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+from qdebug.plan.rewrite.scale_flow import Edits, Flow
+from qdebug.plan.rewrite.weights import (
+    Factors,
+    along,
+    channel_axis,
+    divided_weight,
+    input_channels,
+)
 
 
 @dataclass(frozen=True)
@@ -34,33 +36,6 @@ class Rescaled:
     proto: onnx.ModelProto
     stale: frozenset[str]
     products: int
-
-
-@dataclass
-class _Edits:
-    """What is to be changed: constants that nodes read, by node and position, and tensors whose
-    values change with them."""
-
-    constants: dict[tuple[str, int], npt.NDArray[np.float64]] = field(default_factory=dict)
-    stale: set[str] = field(default_factory=set)
-
-
-def input_channels(graph: Graph, node: Node) -> int | None:
-    """How many channels a layer's anchor reads and multiplies by its constant weight, its second
-    operand; None where that is not how it computes."""
-    axis = _input_axis(graph, node)
-    if axis is None:
-        return None
-    shape = graph.initializers[node.inputs[1]].dims
-    groups = graph.attributes(node).get("group", 1) if node.op_type == "Conv" else 1
-    return int(shape[axis]) * int(groups)
-
-
-def channel_axis(graph: Graph, node: Node) -> int:
-    """The axis of those channels in what the anchor reads, counted from the end."""
-    if node.op_type in ("Conv", "ConvTranspose"):
-        return 1 - len(graph.initializers[node.inputs[1]].dims)
-    return -1
 
 
 def rescale_inputs(
@@ -83,9 +58,9 @@ def rescale_inputs(
     Raises:
         PlanError: as `check`.
     """
-    edits = _Edits()
+    edits = Edits()
     for name, each in factors.items():
-        _divide_weight(graph, graph.by_name[name], each, edits)
+        _divide(graph, graph.by_name[name], each, edits)
     products: list[tuple[Factors, list[Node]]] = []
     for each, nodes in _shared(graph, factors):
         if not (fold and _folded(graph, each, nodes, untouched, edits)):
@@ -97,7 +72,78 @@ def rescale_inputs(
 def takes_in(graph: Graph, factors: Mapping[str, Factors], untouched: Collection[str] = ()) -> bool:
     """Whether `rescale_inputs` would insert no product."""
     groups = _shared(graph, factors)
-    return all(_folded(graph, each, nodes, untouched, _Edits()) for each, nodes in groups)
+    return all(_folded(graph, each, nodes, untouched, Edits()) for each, nodes in groups)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Channels that can only be multiplied together, by what computes and what reads them.
+
+    Attributes:
+        tensor: one of those that hold them.
+        count: how many.
+        readers: by anchor of a layer, the number of the channel that each of its input channels
+            is, int [input channels], -1 for none of them.
+        writers: so of output channels.
+    """
+
+    tensor: str
+    count: int
+    readers: Mapping[str, npt.NDArray[np.int64]]
+    writers: Mapping[str, npt.NDArray[np.int64]]
+
+
+def streams(graph: Graph, untouched: Collection[str] = ()) -> list[Stream]:
+    """What can be multiplied in `graph` without a product, layer by layer in execution order; each
+    layer is a reader in one of them at most."""
+    found: list[Stream] = []
+    known: set[str] = set()
+    for node in graph.nodes:
+        count = input_channels(graph, node)
+        if count is None or node.name in known:
+            continue
+        flow = Flow(graph, Edits(), untouched, spread=True)
+        numbers = (
+            np.arange(count, dtype=np.float64) + 2
+        )  # 1 is the factor of what is not multiplied
+        if not flow.multiply(node.inputs[0], _on_input(graph, node, numbers)):
+            continue
+        sides = [
+            {
+                name: np.maximum(np.rint(each).astype(np.int64) - 2, -1)
+                for name, each in side.items()
+            }
+            for side in (flow.readers, flow.writers)
+        ]
+        found.append(Stream(node.inputs[0], count, sides[0], sides[1]))
+        known |= set(sides[0])
+    return found
+
+
+def _places(side: Mapping[str, Factors]) -> dict[str, npt.NDArray[np.int64]]:
+    return {name: np.maximum(np.rint(each).astype(np.int64) - 2, -1) for name, each in side.items()}
+
+
+def rescale_streams(
+    graph: Graph, factors: Sequence[tuple[Stream, Factors]], untouched: Collection[str] = ()
+) -> Rescaled:
+    """`graph` with the channels of streams multiplied by factors.
+
+    Raises:
+        PlanError: as `check`.
+    """
+    edits = Edits()
+    for stream, each in factors:
+        flow = Flow(graph, edits, untouched, spread=True)
+        reader = next(n for n in graph.consumers[stream.tensor] if n.name in stream.readers)
+        if flow.multiply(stream.tensor, _on_input(graph, reader, each)):
+            edits = flow.edits
+    return Rescaled(_emit(graph, edits, []), frozenset(edits.stale), 0)
+
+
+def _on_input(graph: Graph, node: Node, factors: Factors) -> Factors:
+    """Factors, as they multiply what a node reads."""
+    return along(factors, 0, -channel_axis(graph, node))
 
 
 def _shared(graph: Graph, factors: Mapping[str, Factors]) -> list[tuple[Factors, list[Node]]]:
@@ -112,277 +158,27 @@ def _shared(graph: Graph, factors: Mapping[str, Factors]) -> list[tuple[Factors,
 
 
 def _folded(
-    graph: Graph, factors: Factors, nodes: list[Node], untouched: Collection[str], edits: _Edits
+    graph: Graph, factors: Factors, nodes: list[Node], untouched: Collection[str], edits: Edits
 ) -> bool:
     """Whether what computes the tensor that `nodes` read takes the factors in; if so it does."""
     tensor = nodes[0].inputs[0]
     readers = {n.name for n in graph.consumers[tensor]}
     if readers != {n.name for n in nodes}:
         return False
-    walk = _Fold(graph, frozenset(untouched), edits)
-    if not walk.take_in(tensor, _along(factors, 0, -channel_axis(graph, nodes[0]))):
+    flow = Flow(graph, edits, untouched, spread=False)
+    if not flow.multiply(tensor, _on_input(graph, nodes[0], factors), readers):
         return False
-    walk.keep()
+    edits.constants, edits.stale = flow.edits.constants, flow.edits.stale
     return True
 
 
-def _input_axis(graph: Graph, node: Node) -> int | None:
-    """The axis of the weight along which a node sums over what it reads."""
-    if node.op_type not in _WEIGHTED or len(node.inputs) < 2:
-        return None
-    weight = graph.initializers.get(node.inputs[1])
-    if weight is None or node.inputs[0] in graph.initializers or len(weight.dims) < 2:
-        return None
-    if node.op_type == "Gemm":
-        attributes = graph.attributes(node)
-        return None if attributes.get("transA", 0) else int(attributes.get("transB", 0))
-    if node.op_type == "MatMul":
-        return len(weight.dims) - 2 if all(d == 1 for d in weight.dims[:-2]) else None
-    return 1 if node.op_type == "Conv" else 0
-
-
-def _value(graph: Graph, edits: _Edits, node: Node, position: int) -> npt.NDArray[np.float64]:
-    """A constant that a node reads, as changed so far."""
-    known = edits.constants.get((node.name, position))
-    if known is not None:
-        return known
-    stored = graph.constant(node.inputs[position])
-    assert stored is not None
-    return stored.astype(np.float64)
-
-
-def _divide_weight(graph: Graph, node: Node, factors: Factors, edits: _Edits) -> None:
-    weight = _value(graph, edits, node, 1)
-    edits.constants[node.name, 1] = divided_weight(graph, node, weight, factors)
-    edits.stale.add(node.inputs[1])
-
-
-def divided_weight(
-    graph: Graph, node: Node, weight: npt.NDArray[np.floating[Any]], factors: Factors
-) -> npt.NDArray[np.float64]:
-    """The weight of a node, or another of its shape, divided by factors of `input_channels`."""
-    axis = _input_axis(graph, node)
-    assert axis is not None
-    groups = int(graph.attributes(node).get("group", 1)) if node.op_type == "Conv" else 1
-    if groups == 1:
-        return np.asarray(weight / _along(factors, axis, weight.ndim), np.float64)
-    rows = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-    each = factors.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
-    return np.asarray((rows / each).reshape(weight.shape), np.float64)
-
-
-def weight_reach(graph: Graph, node: Node) -> Factors:
-    """The largest magnitude of a node's weight for each of `input_channels`."""
-    axis, weight = _input_axis(graph, node), graph.constant(node.inputs[1])
-    assert axis is not None and weight is not None
-    groups = int(graph.attributes(node).get("group", 1)) if node.op_type == "Conv" else 1
-    rows = np.abs(weight.astype(np.float64)).reshape(groups, -1, *weight.shape[1:])
-    if groups == 1:
-        reach: Factors = np.moveaxis(rows[0], axis, 0).reshape(weight.shape[axis], -1).max(axis=1)
-    else:
-        reach = rows.reshape(*rows.shape[:3], -1).max(axis=(1, 3)).reshape(-1)
-    return reach
-
-
-def _along(factors: Factors, axis: int, rank: int) -> Factors:
-    shape = [1] * rank
-    shape[axis] = -1
-    return factors.reshape(shape)
-
-
-class _Fold:
-    """Factors of a tensor, taken in by the constants of what computes it. Nothing is changed before
-    `keep`.
-
-    Factors are arrays that broadcast against the tensor's last axes: [C, 1, 1] for images.
-    """
-
-    def __init__(self, graph: Graph, untouched: frozenset[str], edits: _Edits) -> None:
-        self.graph = graph
-        self.edits = edits
-        self._untouched = untouched
-        self._trial = _Edits(dict(edits.constants))
-
-    def keep(self) -> None:
-        """Change what was found."""
-        self.edits.constants |= self._trial.constants
-        self.edits.stale |= self._trial.stale
-
-    def take_in(self, tensor: str, factors: Factors) -> bool:
-        """Whether constants can take in the factors of `tensor`, whose readers all want them."""
-        node = self.graph.producers.get(tensor)
-        if node is None or node.domain or tensor in self.graph.outputs:
-            return False
-        if node.outputs[0] != tensor or any(node.outputs[1:]) or node.name in self._untouched:
-            return False
-        self._trial.stale.add(tensor)
-        rule = _RULES.get(node.op_type)
-        return rule is not None and rule(self, node, _trimmed(factors))
-
-    def _behind(self, tensor: str, factors: Factors) -> bool:
-        """Go on at what a node reads, where nobody else reads it."""
-        alone = len(self.graph.consumers.get(tensor, ())) == 1
-        return alone and self.take_in(tensor, factors)
-
-    def _same(self, node: Node, factors: Factors) -> bool:
-        return self._behind(node.inputs[0], factors)
-
-    def _pool(self, node: Node, factors: Factors) -> bool:
-        """Channels are the second axis, and only they may differ."""
-        return self._is_second(node, factors) and self._behind(node.inputs[0], factors)
-
-    def _is_second(self, node: Node, factors: Factors) -> bool:
-        shape = self.graph.shapes.get(node.outputs[0])
-        rank = 0 if shape is None else len(shape)
-        return factors.ndim == rank - 1 and factors.size == factors.shape[0]
-
-    def _transpose(self, node: Node, factors: Factors) -> bool:
-        order = self.graph.attributes(node).get("perm")
-        if order is None or factors.ndim > len(order):
-            return False
-        whole = factors.reshape((1,) * (len(order) - factors.ndim) + factors.shape)
-        return self._behind(node.inputs[0], np.transpose(whole, np.argsort(order)))
-
-    def _reshape(self, node: Node, factors: Factors) -> bool:
-        """The last axes, of as many values before as after."""
-        after = self.graph.shapes.get(node.outputs[0])
-        before = self.graph.shapes.get(node.inputs[0])
-        if after is None or before is None or factors.ndim > len(after):
-            return False
-        last = after[len(after) - factors.ndim :]
-        if not all(isinstance(d, int) for d in last):
-            return False
-        every = np.broadcast_to(factors, [int(d or 0) for d in last])
-        for axes in range(1, len(before) + 1):
-            inner = before[-axes:]
-            if not all(isinstance(d, int) for d in inner):
-                return False
-            sizes = [int(d or 0) for d in inner]
-            if np.prod(sizes) == every.size:
-                return self._behind(node.inputs[0], _reduced(every.reshape(sizes)))
-        return False
-
-    def _matmul(self, node: Node, factors: Factors) -> bool:
-        if node.inputs[1] in self.graph.initializers:
-            return self._linear(node, factors)
-        if factors.ndim > 1 and factors.shape[-2] != 1:
-            return False
-        if len(set(node.inputs)) < 2 or node.inputs[0] in self.graph.initializers:
-            return False
-        ranks = {len(self.graph.shapes.get(t, ())) for t in (*node.inputs, *node.outputs)}
-        return len(ranks) == 1 and self._behind(node.inputs[1], factors)
-
-    def _multiply(self, node: Node, position: int, factors: Factors) -> bool:
-        """Multiply a constant that a node reads, if it is one."""
-        if position >= len(node.inputs) or not node.inputs[position]:
-            return True  # an absent bias
-        stored = self.graph.initializers.get(node.inputs[position])
-        if stored is None or stored.data_type != onnx.TensorProto.FLOAT:
-            return False
-        value = _value(self.graph, self._trial, node, position)
-        self._trial.constants[node.name, position] = value * factors
-        self._trial.stale.add(node.inputs[position])
-        return True
-
-    def _linear(self, node: Node, factors: Factors) -> bool:
-        """Multiply a matrix along its output channels, and the bias."""
-        graph = self.graph
-        if node.inputs[1] not in graph.initializers or factors.ndim != 1:
-            return False
-        transposed = node.op_type == "Gemm" and graph.attributes(node).get("transB", 0)
-        rows = factors.reshape(-1, 1) if transposed else factors
-        shape = graph.initializers[node.inputs[1]].dims
-        if len(shape) < 2 or shape[-2 if transposed else -1] != factors.size:
-            return False
-        return self._multiply(node, 1, rows) and self._multiply(node, 2, factors)
-
-    def _conv(self, node: Node, factors: Factors) -> bool:
-        """Multiply a kernel along its output channels, and the bias."""
-        graph = self.graph
-        if node.inputs[1] not in graph.initializers:
-            return False
-        shape = graph.initializers[node.inputs[1]].dims
-        each = factors.reshape(-1)
-        if factors.ndim != len(shape) - 1 or factors.size != factors.shape[0]:
-            return False
-        if node.op_type == "ConvTranspose":
-            if graph.attributes(node).get("group", 1) != 1 or shape[1] != each.size:
-                return False
-            rows = _along(each, 1, len(shape))
-        else:
-            if shape[0] != each.size:
-                return False
-            rows = _along(each, 0, len(shape))
-        return self._multiply(node, 1, rows) and self._multiply(node, 2, each)
-
-    def _layer_norm(self, node: Node, factors: Factors) -> bool:
-        one = factors.ndim == 1 and len(self.graph.shapes.get(node.inputs[1], ())) == 1
-        return one and self._multiply(node, 1, factors) and self._multiply(node, 2, factors)
-
-    def _batch_norm(self, node: Node, factors: Factors) -> bool:
-        each = factors.reshape(-1)
-        second = self._is_second(node, factors)
-        return second and self._multiply(node, 1, each) and self._multiply(node, 2, each)
-
-    def _product(self, node: Node, factors: Factors) -> bool:
-        """One factor of a product takes them in."""
-        fixed = [t in self.graph.initializers for t in node.inputs]
-        if not any(fixed):
-            return False
-        place = fixed.index(True)
-        divisor = node.op_type == "Div" and place == 1
-        return self._multiply(node, place, 1 / factors if divisor else factors)
-
-    def _sum(self, node: Node, factors: Factors) -> bool:
-        """Both terms take them in."""
-        whole = self.graph.shapes.get(node.outputs[0])
-        if len(set(node.inputs)) < len(node.inputs):
-            return False
-        for position, tensor in enumerate(node.inputs):
-            if tensor in self.graph.initializers:
-                done = self._multiply(node, position, factors)
-            else:
-                same = whole is not None and self.graph.shapes.get(tensor) == whole
-                done = same and self._behind(tensor, factors)
-            if not done:
-                return False
-        return True
-
-
-_RULES: Mapping[str, Callable[[_Fold, Node, Factors], bool]] = {
-    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Identity"), _Fold._same),
-    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _Fold._pool),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _Fold._reshape),
-    **dict.fromkeys(("Mul", "Div"), _Fold._product),
-    **dict.fromkeys(("Add", "Sub"), _Fold._sum),
-    **dict.fromkeys(("Conv", "ConvTranspose"), _Fold._conv),
-    "Transpose": _Fold._transpose,
-    "MatMul": _Fold._matmul,
-    "Gemm": _Fold._linear,
-    "LayerNormalization": _Fold._layer_norm,
-    "BatchNormalization": _Fold._batch_norm,
-}
-"""How an operation passes positive factors of what it gives on to what it reads."""
-
-
-def _trimmed(factors: Factors) -> Factors:
-    """Without leading axes of one value."""
-    while factors.ndim > 1 and factors.shape[0] == 1:
-        factors = factors[0]
-    return factors
-
-
-def _reduced(factors: Factors) -> Factors:
-    """With one value along each axis on which they are the same."""
-    for axis in range(factors.ndim):
-        first = factors.take([0], axis)
-        if np.array_equal(np.broadcast_to(first, factors.shape), factors):
-            factors = first
-    return factors
+def _divide(graph: Graph, node: Node, factors: Factors, edits: Edits) -> None:
+    weight = edits.value(graph, node, 1)
+    edits.change(node, 1, divided_weight(graph, node, weight, factors))
 
 
 def _emit(
-    graph: Graph, edits: _Edits, products: list[tuple[Factors, list[Node]]]
+    graph: Graph, edits: Edits, products: list[tuple[Factors, list[Node]]]
 ) -> onnx.ModelProto:
     editor = Editor(graph)
     places = {n.name: i for i, (_, nodes) in enumerate(products) for n in nodes}
@@ -406,7 +202,7 @@ def _emit(
             each, _ = products[number]
             tensor = view.inputs[0]
             if number not in made:
-                shape = _along(each, 0, -channel_axis(graph, view))
+                shape = along(each, 0, -channel_axis(graph, view))
                 scale = editor.initializer(shape.astype(np.float32), f"{tensor}_factors")
                 made[number] = editor.tensor_name(f"{tensor}_rescaled")
                 name = editor.node_name(f"{tensor}_rescale")

@@ -1,0 +1,218 @@
+"""Which factors to multiply channels by before they are quantized: measured, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from qdebug.calibrators.weights import weight_amax
+from qdebug.model.graph import Graph
+from qdebug.model.samples.subset import SampleSubset, finely, is_whole, whole
+from qdebug.plan.plan import Granularity
+from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
+from qdebug.plan.rewrite.weights import Factors, channel_axis, divided_weight, weight_reach
+from qdebug.remedies.channels import ChannelRange, Float64, channel_ranges
+from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.remedy import Study
+from qdebug.remedies.walk import Batches, Site, Walk
+
+Exponents = tuple[float, float]
+"""Of the activation's range and of the weight's: f_j = max|W_j|^b / max|X_j|^a."""
+
+NONE: Exponents = (0.0, 0.0)
+"""Nothing is multiplied."""
+
+_TRIED: tuple[Exponents, ...] = (
+    *((0.25, 0.0), (0.5, 0.0), (0.75, 0.0), (1.0, 0.0)),
+    *((0.5, 0.25), (0.75, 0.25), (0.5, 0.5), (0.65, 0.35), (0.85, 0.15)),
+)
+
+_BALANCED: Exponents = (0.0, 0.5)
+"""Nagel et al. 2019, where a weight has one scale: both weights of a channel reach equally far."""
+
+_FARTHEST = 1024.0
+"""Between the largest magnitude of a channel and one that counts."""
+
+_SAMPLES = 16
+"""Enough to choose between a few exponents."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that read the same channels.
+
+    Attributes:
+        count: how many channels.
+        readers: by layer, the number of the channel that each of its input channels is, int [input
+            channels], -1 for none of them.
+        writers: so of output channels, of layers that compute them.
+    """
+
+    count: int
+    readers: Mapping[str, npt.NDArray[np.int64]]
+    writers: Mapping[str, npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The factors with which the outputs of a group's layers are nearest to those in FP32.
+
+    Attributes:
+        factors: [channels].
+        noise: Σerr²/Σref² with them, as a share of what it is without.
+    """
+
+    factors: Factors
+    noise: float
+
+
+def choose(study: Study, network: Quantized, groups: Sequence[Group]) -> list[Choice | None]:
+    """The best factors of each group; None where none are better.
+
+    Noise is measured on samples that the ranges were not taken from: other samples reach beyond the
+    ranges that channels have on a few, and factors that use a range fully then clip them.
+    """
+    noise: list[dict[Exponents, float]] = [{} for _ in groups]
+    for seen, other in folds(study):
+        _measure(seen, other, network, groups, noise)
+    ranges = channel_ranges(study, network.graph, _axes(network.graph, groups))
+    found: list[Choice | None] = []
+    for group, measured in zip(groups, noise, strict=True):
+        best = min(measured, key=lambda e: measured[e], default=NONE)
+        if best == NONE:
+            found.append(None)
+            continue
+        factors = _candidates(network, group, ranges)[best]
+        found.append(Choice(factors, measured[best] / measured[NONE]))
+    return found
+
+
+def folds(study: Study) -> list[tuple[Study, Study]]:
+    """Samples to take ranges from, and others to measure on; the same where there is but one."""
+    subset = study.samples
+    if len(subset.batches) < 2 and is_whole(subset):
+        subset = whole(finely(subset.samples, _SAMPLES))
+    if len(subset.batches) < 2:
+        return [(study, study)]
+    parts = [
+        replace(study, samples=SampleSubset(subset.samples, subset.batches[i::2])) for i in (0, 1)
+    ]
+    return [(parts[0], parts[1]), (parts[1], parts[0])]
+
+
+def _axes(graph: Graph, groups: Sequence[Group]) -> dict[str, int]:
+    nodes = [graph.by_name[name] for group in groups for name in group.readers]
+    return {node.inputs[0]: channel_axis(graph, node) for node in nodes}
+
+
+def _measure(
+    seen: Study,
+    other: Study,
+    network: Quantized,
+    groups: Sequence[Group],
+    noise: list[dict[Exponents, float]],
+) -> None:
+    """Add the noise with the factors of each group that `seen` samples give, on `other` samples."""
+    ranges = channel_ranges(seen, network.graph, _axes(network.graph, groups))
+    candidates = [_candidates(network, group, ranges) for group in groups]
+    reading = {name: i for i, group in enumerate(groups) for name in group.readers}
+    writing = {name: i for i, group in enumerate(groups) for name in group.writers}
+    if _per_channel(network):
+        writing = {}  # each output channel has a scale of its own
+    for site in Walk(other, network, frozenset(reading) | frozenset(writing), "factors", _SAMPLES):
+        name = site.layer.name
+        exact = site.run(site.reference, site.weight)
+        if name in reading:
+            i, amax = reading[name], ranges[site.source].amax
+            places = groups[i].readers[name]
+            for exponents, factors in candidates[i].items():
+                result = _read(network, site, _placed(factors, places), amax)
+                noise[i][exponents] = noise[i].get(exponents, 0.0) + _noise(exact, result)
+        if name in writing:
+            i = writing[name]
+            places = groups[i].writers[name]
+            for exponents, factors in candidates[i].items():
+                result = _written(site, _placed(factors, places))
+                noise[i][exponents] = noise[i].get(exponents, 0.0) + _noise(exact, result)
+
+
+def _per_channel(network: Quantized) -> bool:
+    return network.bound.plan.weights is Granularity.PER_CHANNEL
+
+
+def _placed(factors: Factors, places: npt.NDArray[np.int64]) -> Factors:
+    """The factors of a layer's channels."""
+    return np.where(places >= 0, factors[places], 1.0)
+
+
+def _candidates(
+    network: Quantized, group: Group, ranges: Mapping[str, ChannelRange]
+) -> dict[Exponents, Factors]:
+    graph = network.graph
+    amax, weight = np.zeros(group.count), np.zeros(group.count)
+    for name, places in group.readers.items():
+        node, own = graph.by_name[name], places >= 0
+        for total, part in (
+            (amax, ranges[node.inputs[0]].amax),
+            (weight, weight_reach(graph, node)),
+        ):
+            largest = part[own].max(initial=0.0)
+            if largest > 0:
+                np.maximum.at(total, places[own], part[own] / largest)
+    amax, weight = np.maximum(amax, 1 / _FARTHEST), np.maximum(weight, 1 / _FARTHEST)
+    found = {NONE: np.ones(group.count)}
+    found |= {(a, b): weight**b / amax**a for a, b in _TRIED}
+    if group.writers and not _per_channel(network):
+        found[_BALANCED] = np.sqrt(weight / _written_reach(network, group))
+    return found
+
+
+def _written_reach(network: Quantized, group: Group) -> Factors:
+    """How far the weights that compute each channel reach, as a share of the largest."""
+    total = np.zeros(group.count)
+    for name, places in group.writers.items():
+        layer = network.layers.by_name[name]
+        values, axis = network.graph.constant(layer.weight or ""), network.axis(layer)
+        if values is None or axis is None:
+            continue
+        reach = weight_amax(values.astype(np.float32), axis).astype(np.float64)
+        own = places >= 0
+        np.maximum.at(total, places[own], reach[own] / max(float(reach.max()), 1e-30))
+    return np.maximum(total, 1 / _FARTHEST)
+
+
+def _read(network: Quantized, site: Site, factors: Factors, amax: Float64) -> Batches:
+    """What a layer gives with its operands quantized, what it reads multiplied by `factors`; `amax`
+    is that of each channel without them."""
+    graph = network.graph
+    node = graph.by_name[site.layer.name]
+    shape = [1] * -channel_axis(graph, node)
+    shape[0] = -1
+    each = factors.reshape(shape).astype(np.float32)
+    scale = scale_of(float((factors * amax).max()))
+    weight = divided_weight(graph, node, site.weight, factors).astype(np.float32)
+    along = site.axis if _per_channel(network) else None
+    rounded = fake_quantize(weight, scale_of(weight_amax(weight, along)), along)
+    return site.run([fake_quantize(x * each, scale) for x in site.reference], rounded)
+
+
+def _written(site: Site, factors: Factors) -> Batches:
+    """What a layer gives with its weight, of one scale, rounded after a product with `factors`
+    along the output channels."""
+    assert site.axis is not None
+    shape = [1] * site.weight.ndim
+    shape[site.axis] = -1
+    each = factors.reshape(shape).astype(np.float32)
+    weight: FloatArray = site.weight * each
+    rounded = fake_quantize(weight, scale_of(weight_amax(weight, None))) / each
+    return site.run(site.reference, rounded)
+
+
+def _noise(exact: Batches, found: Batches) -> float:
+    pairs = zip(exact, found, strict=True)
+    error = sum(float(np.square(a - b, dtype=np.float64).sum()) for a, b in pairs)
+    total = sum(float(np.square(a, dtype=np.float64).sum()) for a in exact)
+    return error / total if total else 0.0
