@@ -62,7 +62,7 @@ def equal_reach(amax: Float64) -> Factors:
 REMEDY = Remedy(
     rewrites=True,
     name="channel-scales",
-    summary="a scale per channel for what grouped convolutions read",
+    summary="gives each channel that a grouped convolution reads a scale of its own",
     causes=frozenset({"coarse-step", "weight-range"}),
     fewest_samples=1,
     layers=_layers,

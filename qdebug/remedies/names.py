@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 SUMMARIES: Mapping[str, str] = {
     "ranges": "ends each activation's range where the outputs' error is least",
-    "channel-scales": "a scale per channel for what grouped convolutions read",
-    "smoothing": "outlier channels of activations moved into weights, by layer",
+    "channel-scales": "gives each channel that a grouped convolution reads a scale of its own",
+    "equalization": "evens out the ranges of channels by the weights on both sides",
+    "smoothing": "moves the range of outlier channels into the weights, layer by layer",
     "weight-ranges": "ends each channel's weight range where the output's error is least",
     "least-squares": "refits weights to the inputs as they are quantized",
     "bias-correction": "takes the mean error of each output channel off its bias",

@@ -73,7 +73,7 @@ def _groups(network: Quantized, layers: Sequence[str]) -> list[Group]:
 
 REMEDY = Remedy(
     name="smoothing",
-    summary="outlier channels of activations moved into weights, by layer",
+    summary="moves the range of outlier channels into the weights, layer by layer",
     causes=frozenset({"coarse-step"}),
     fewest_samples=4,
     layers=_layers,
