@@ -19,10 +19,9 @@ from dataclasses import replace
 import numpy as np
 from scipy import linalg
 
-from qdebug.calibrators.histogram import Float64
 from qdebug.plan.quantize import FloatArray
 from qdebug.remedies.bias_correction import correct_bias
-from qdebug.remedies.moments import Moments, SiteMoments, moments_of
+from qdebug.remedies.moments import Moments, SiteMoments, Sums, moments_of
 from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
@@ -30,21 +29,23 @@ from qdebug.remedies.walk import Site, Walk
 
 _FEWEST = 8
 _RIDGES = (0.001, 0.01, 0.1, 1.0)
+_MANY = 512
+"""Unknowns beyond which only the middle ridges are tried, and twice as many positions wanted."""
 _GAIN = 0.99
 """What share of its error, at samples held back, a layer may keep at most for a refit."""
 
 
-def refitted(moments: Moments, ridge: float) -> Float64 | None:
+def refitted(moments: Moments, ridge: float) -> Sums | None:
     """By how much the weight changes, [g, k, n]; `ridge` is λ over the mean of H's diagonal. None
     where H has no inverse that can be computed."""
     hessian, cross = moments.hessian, moments.cross
     unknowns = hessian.shape[1]
     level = np.trace(hessian, axis1=1, axis2=2) / unknowns
-    level = np.where(level > 0, level, 1.0)
+    level = np.where(level > 0, level, 1.0).astype(hessian.dtype)
     hessian[:, range(unknowns), range(unknowns)] += ridge * level[:, None]
     try:
         if len(hessian) > 1:
-            found = np.linalg.solve(hessian, cross).astype(np.float64)
+            found = np.linalg.solve(hessian, cross)
         else:
             factor = linalg.cho_factor(hessian[0], overwrite_a=True, check_finite=False)
             found = linalg.cho_solve(factor, cross[0], check_finite=False)[None]
@@ -57,11 +58,12 @@ def refit(site: Site, product: Product) -> bool:
     """Give a layer the weight that is best at samples held back, and a bias to go with it; False
     where that is the one it has."""
     moments = moments_of(site, product)
-    if not (moments.fit.count and moments.held.count and np.all(np.isfinite(moments.fit.xx))):
+    many = product.unknowns > _MANY
+    if not moments.usable or (many and moments.fit.count < 2 * product.unknowns):
         return False
     before = site.network
     least, best = _GAIN * held_back_error(site, moments), 0.0
-    for ridge in _RIDGES:
+    for ridge in _RIDGES[1:3] if many else _RIDGES:
         change = refitted(moments.fit, ridge)
         if change is None:
             continue
@@ -77,14 +79,14 @@ def refit(site: Site, product: Product) -> bool:
     return correct_bias(site)
 
 
-def _set(site: Site, product: Product, change: Float64) -> None:
+def _set(site: Site, product: Product, change: Sums) -> None:
     weight: FloatArray = site.weight + product.weight(change.astype(np.float32))
     site.correct(replace(site.correction, weight=weight))
 
 
 def held_back_error(site: Site, moments: SiteMoments) -> float:
     """The layer's squared error at the samples held back, with the shift of the others."""
-    off = moments.product.matrix(site.rounded_weight() - site.weight).astype(np.float64)
+    off = moments.product.matrix(site.rounded_weight() - site.weight)
     return float(moments.held.error(off, moments.fit.shift(off)).sum())
 
 

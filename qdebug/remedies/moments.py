@@ -15,41 +15,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from qdebug.calibrators.histogram import Float64
 from qdebug.plan.quantize import FloatArray
 from qdebug.remedies.product import Positions, Product
 from qdebug.remedies.walk import Site
+
+Sums = npt.NDArray[np.floating]
 
 MOST_ROWS = 1 << 14
 ROWS_PER_UNKNOWN = 6
 _HELD_BACK = 4  # one in so many samples
 _CHUNK_BYTES = 64 << 20
+_LARGE = 512
+"""Unknowns beyond which sums are float32: products of such matrices take most of the time."""
 
 
 @dataclass
 class Moments:
-    """Sums over `count` positions, float64, by group: of x [g, k], r [g, n], x xᵀ [g, k, k],
-    x rᵀ [g, k, n] and r² [g, n]."""
+    """Sums over `count` positions, by group: of x [g, k], r [g, n], x xᵀ [g, k, k],
+    x rᵀ [g, k, n] and r² [g, n]; float64, or float32 where there are many unknowns."""
 
     count: int
-    x: Float64
-    r: Float64
-    xx: Float64
-    xr: Float64
-    rr: Float64
+    x: Sums
+    r: Sums
+    xx: Sums
+    xr: Sums
+    rr: Sums
 
     @classmethod
     def none(cls, groups: int, unknowns: int, channels: int) -> Moments:
         """Of no position."""
-        return cls(
-            0,
-            np.zeros((groups, unknowns)),
-            np.zeros((groups, channels)),
-            np.zeros((groups, unknowns, unknowns)),
-            np.zeros((groups, unknowns, channels)),
-            np.zeros((groups, channels)),
-        )
+        kind = np.float32 if unknowns > _LARGE else np.float64
+        shapes = ((unknowns,), (channels,), (unknowns, unknowns), (unknowns, channels), (channels,))
+        return cls(0, *(np.zeros((groups, *shape), kind) for shape in shapes))
 
     def add(self, x: FloatArray, r: FloatArray) -> None:
         """Rows [g, positions, k] and what is missing there, [g, positions, n]."""
@@ -72,29 +71,30 @@ class Moments:
         )
 
     @property
-    def hessian(self) -> Float64:
+    def hessian(self) -> Sums:
         """H / count, [g, k, k]."""
         mean = self.x / self.count
-        found: Float64 = self.xx / self.count - mean[:, :, None] * mean[:, None, :]
+        found: Sums = self.xx / self.count - mean[:, :, None] * mean[:, None, :]
         return found
 
     @property
-    def cross(self) -> Float64:
+    def cross(self) -> Sums:
         """C / count, [g, k, n]."""
         mean_x, mean_r = self.x / self.count, self.r / self.count
-        found: Float64 = self.xr / self.count - mean_x[:, :, None] * mean_r[:, None, :]
+        found: Sums = self.xr / self.count - mean_x[:, :, None] * mean_r[:, None, :]
         return found
 
-    def error(self, off: Float64, shift: Float64) -> Float64:
+    def error(self, off: Sums, shift: Sums) -> Sums:
         """Σ|r − D x − shift|² of each channel, [g, n], where the weight is off by D [g, k, n]."""
+        off = off.astype(self.xx.dtype, copy=False)
         missing = self.rr - 2 * (off * self.xr).sum(axis=1) + (off * (self.xx @ off)).sum(axis=1)
         left = self.r - (off * self.x[:, :, None]).sum(axis=1)
-        found: Float64 = missing - 2 * shift * left + self.count * shift**2
+        found: Sums = missing - 2 * shift * left + self.count * shift**2
         return np.maximum(found, 0.0)
 
-    def shift(self, off: Float64) -> Float64:
+    def shift(self, off: Sums) -> Sums:
         """The mean of r − D x, [g, n]."""
-        found: Float64 = (self.r - (off * self.x[:, :, None]).sum(axis=1)) / self.count
+        found: Sums = (self.r - (off * self.x[:, :, None]).sum(axis=1)) / self.count
         return found
 
 
@@ -106,6 +106,12 @@ class SiteMoments:
     product: Product
     fit: Moments
     held: Moments
+
+    @property
+    def usable(self) -> bool:
+        """There are positions of both kinds, and all is finite."""
+        counted = self.fit.count > 0 and self.held.count > 0
+        return counted and bool(np.isfinite((self.fit.xx.sum(), self.fit.xr.sum())).all())
 
 
 def moments_of(site: Site, product: Product) -> SiteMoments:

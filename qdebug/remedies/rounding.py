@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy import linalg
 
-from qdebug.calibrators.histogram import Float64
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import QMAX, QMIN, FloatArray
 from qdebug.remedies.bias_correction import correct_bias
 from qdebug.remedies.least_squares import held_back_error
-from qdebug.remedies.moments import moments_of
+from qdebug.remedies.moments import Sums, moments_of
 from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
@@ -36,7 +36,7 @@ _GAIN = 0.99
 
 
 def rounded_together(
-    matrix: FloatArray, scale: FloatArray, hessian: Float64, damping: float = _DAMPING
+    matrix: FloatArray, scale: FloatArray, hessian: Sums, damping: float = _DAMPING
 ) -> FloatArray | None:
     """A matrix on the grid of its scale, with little error for inputs of these second moments.
 
@@ -58,7 +58,7 @@ def rounded_together(
     sorted_h = np.take_along_axis(sorted_h, order[:, None, :], 2)
     sorted_h[:, range(unknowns), range(unknowns)] += damping * level[:, None]
     try:
-        upper = np.linalg.cholesky(sorted_h).transpose(0, 2, 1)
+        upper = _roots(sorted_h)
     except np.linalg.LinAlgError:
         return None
     upper = np.ascontiguousarray(upper / np.diagonal(upper, axis1=1, axis2=2)[:, :, None])
@@ -68,6 +68,13 @@ def rounded_together(
     result = np.empty_like(found)
     np.put_along_axis(result, order[:, :, None], found, 1)
     return result
+
+
+def _roots(hessian: Sums) -> Sums:
+    """R of each group."""
+    if len(hessian) == 1:  # of a large one scipy makes no copies
+        return linalg.cholesky(hessian[0], overwrite_a=True, check_finite=False)[None]
+    return np.linalg.cholesky(hessian).transpose(0, 2, 1)
 
 
 def _nearest_plane(upper: FloatArray, values: FloatArray, steps: FloatArray) -> FloatArray:
@@ -90,8 +97,7 @@ def round_together(site: Site, product: Product) -> bool:
     """Give a layer the codes of least error; False where they give no less at samples held back."""
     how = site.int8.weight
     moments = moments_of(site, product)
-    usable = moments.fit.count and moments.held.count and np.all(np.isfinite(moments.fit.xx))
-    if how is None or not usable:
+    if how is None or not moments.usable:
         return False
     values = site.weight if how.values is None else how.values
     shape = [1] * values.ndim

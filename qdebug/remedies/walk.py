@@ -7,6 +7,7 @@ before, as changed, and for its own.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -64,6 +65,7 @@ class Site:
     network: Quantized
     _anchor: _Operator = field(repr=False)
     changed: bool = False
+    _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
 
     @property
     def int8(self) -> Int8Layer:
@@ -98,7 +100,12 @@ class Site:
 
     def outputs(self) -> Batches:
         """The anchor's output as quantized now, correction included."""
-        found = self.run(self.rounded(), self.rounded_weight())
+        weight = self.rounded_weight()
+        key = self.scale.tobytes() + hashlib.sha256(weight.data).digest()
+        if self._product is None or self._product[0] != key:
+            self._product = None  # before there is another one
+            self._product = key, self.run(self.rounded(), weight)
+        found = self._product[1]
         bias = self.correction.bias
         if bias is None:
             return found

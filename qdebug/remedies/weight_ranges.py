@@ -15,7 +15,7 @@ from qdebug.calibrators.histogram import Float64
 from qdebug.calibrators.weights import weight_amax
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
-from qdebug.remedies.moments import moments_of
+from qdebug.remedies.moments import Sums, moments_of
 from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
@@ -30,7 +30,7 @@ _CUTS = (
 
 
 def best_amax(
-    product: Product, values: FloatArray, axis: int | None, hessian: Float64
+    product: Product, values: FloatArray, axis: int | None, hessian: Sums
 ) -> tuple[Float64, Float64]:
     """The amax of least error along `axis` ([] where that is None), and the share of the error of
     the largest magnitudes that it leaves."""
@@ -41,7 +41,7 @@ def best_amax(
     for cut in _CUTS:
         amax = (1 - cut) * largest
         off = product.matrix(fake_quantize(values, scale_of(amax), axis)) - matrix
-        wide = off.astype(np.float64)
+        wide = off.astype(hessian.dtype)
         error = _by_channel(product, axis, (wide * (hessian @ wide)).sum(axis=1))
         if not cut:
             best = first = error
@@ -50,18 +50,19 @@ def best_amax(
     return found, best / np.maximum(first, 1e-300)
 
 
-def _by_channel(product: Product, axis: int | None, error: Float64) -> Float64:
+def _by_channel(product: Product, axis: int | None, error: Sums) -> Float64:
     """Errors by group and channel, [g, n], as the scales have them."""
     if axis is None:
-        return np.asarray(error.sum())
-    return error.sum(axis=0) if product.op_type == "ConvTranspose" else error.reshape(-1)
+        return np.asarray(error.sum(), np.float64)
+    by_channel = error.sum(axis=0) if product.op_type == "ConvTranspose" else error.reshape(-1)
+    return by_channel.astype(np.float64)
 
 
 def set_ranges(site: Site, product: Product) -> bool:
     """Give a layer's weight the ranges of least error; False where the largest magnitudes are."""
     how, moments = site.int8.weight, moments_of(site, product)
     total = moments.fit + moments.held
-    if how is None or not total.count or not np.all(np.isfinite(total.xx)):
+    if how is None or not total.count or not np.isfinite(total.xx.sum()):
         return False
     values = site.weight if how.values is None else how.values
     amax, left = best_amax(product, values, how.axis, total.hessian)
