@@ -9,7 +9,7 @@ and their neighbours lowers the error of the outputs, on some of the calibration
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,9 @@ from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
 from qdebug.remedies.walk import Site, Walk
+from qdebug.run.base import Session
 from qdebug.run.stream import map_in_order
-from qdebug.types import Feeds, Precision, Progress
+from qdebug.types import Feeds, Precision, Progress, Tensors
 
 _FEWEST = 4
 _METHODS = (
@@ -34,8 +35,12 @@ _METHODS = (
 _SHARES = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.41, 0.35, 0.3, 0.22, 0.15)
 _STEPS = (0.85, 1 / 0.85)
 _SAMPLES = 64
+_MEMORY = 0.25
 _PASSES = 40
-"""Executions that a search may take, in passes over the calibration samples."""
+"""Executions that a search of all layers may take, in passes over the calibration samples; one of
+some layers takes its share."""
+_WORSE = 4.0
+"""How much noisier than the best a proposal may be to be worth judging."""
 _LOWER = 0.99
 _ERRORS = 1.0
 """A range is taken that leaves at most this share of the outputs' noise, and lowers it by so many
@@ -68,16 +73,9 @@ class _Outputs:
         proto, self._inputs = feed_scales(lower(start.bound).graph, start.bound.needed_ranges())
         self._session = study.simulation.open(proto, ())
         stack.callback(self._session.close)
-        batches = study.samples.batches
-        step = max(1, len(batches) // _SAMPLES)
-        self._batches = batches[::step][:_SAMPLES]
-        self.samples = sum(batch.count for batch in self._batches)
-        samples = study.samples.samples
-        self._feeds = [samples.feeds(b.start, b.count) for b in self._batches]
         reference = study.backend.open(start.graph.proto, ())
-        with ExitStack() as own:
-            own.callback(reference.close)
-            self._exact = [reference.run(feeds) for feeds in self._feeds]
+        with closing(reference):
+            self._feeds, self._exact, self.samples = _some(study, reference)
         self._names = [t for t in start.graph.outputs if start.graph.is_float(t)]
         self._signal = {
             t: sum(signal_energy(one[t]) for one in self._exact) or 1.0 for t in self._names
@@ -102,6 +100,20 @@ class _Outputs:
         return np.where(np.isnan(found), np.inf, found).astype(np.float64)
 
 
+def _some(study: Study, reference: Session) -> tuple[list[Feeds], list[Tensors], int]:
+    """Feeds and exact outputs of up to _SAMPLES samples, as many as fit a part of the memory, and
+    how many samples they are."""
+    batches, samples = study.samples.batches, study.samples.samples
+    first = reference.run(samples.feeds(batches[0].start, batches[0].count))
+    size = sum(array.nbytes for array in first.values())
+    room = int(_MEMORY * study.memory_bytes) // max(1, size)
+    most = max(1, min(room, _SAMPLES // batches[0].count, len(batches)))
+    chosen = [batches[i * len(batches) // most] for i in range(most)]
+    feeds = [samples.feeds(batch.start, batch.count) for batch in chosen]
+    exact = [reference.run(one) for one in feeds]
+    return feeds, exact, sum(batch.count for batch in chosen)
+
+
 def lower_by_more_than_chance(noise: Float64, before: Float64) -> bool:
     """Whether noise, by execution, is less than it was: see _LOWER and _ERRORS."""
     if not np.isfinite(noise).all():
@@ -121,11 +133,14 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
         noise = {name: outputs.noise(network) for name, network in found.items()}
         order = sorted(found, key=lambda name: float(noise[name].sum()))
         best, least = found[order[0]], noise[order[0]]
-        most = _PASSES * study.samples.count // max(1, outputs.samples)
+        share = len(layers) / max(1, len(_layers(start)))
+        most = outputs.calls + int(share * _PASSES * study.samples.count / outputs.samples)
         searched = _searched(study, best, least, choice, outputs, most)
     changed = tuple(layers)
     yield Proposal(searched, changed, "each by the outputs' error")
     for name in order:
+        if noise[name].sum() > _WORSE * least.sum():
+            break
         yield Proposal(found[name], changed, name)
 
 

@@ -172,14 +172,20 @@ class Walk:
             with closing(_Operator(self.study.backend, graph, node)) as operator:
                 layer = self.network.layers.of_node.get(node.name)
                 streams.reference(operator)
+                site = None
                 if layer is not None and layer.name in wanted and node.name == layer.name:
                     done += 1
                     self.study.progress(Progress(self.stage, done, len(wanted)))
-                    yield from self._site(streams, operator, layer)
-                self._quantized(streams, operator, layer)
+                    site = self._site(streams, operator, layer)
+                    yield site
+                    self.network = site.network
+                if site is not None and site.inputs is streams.rounded[site.source]:
+                    streams.rounded[node.outputs[0]] = site.outputs()
+                else:
+                    self._quantized(streams, operator, layer)
             streams.release(node)
 
-    def _site(self, streams: _Streams, operator: _Operator, layer: Layer) -> Iterator[Site]:
+    def _site(self, streams: _Streams, operator: _Operator, layer: Layer) -> Site:
         graph = self.network.graph
         node = operator.node
         source = next(t for t in node.inputs[:2] if t != layer.weight)
@@ -189,7 +195,7 @@ class Walk:
         product = node.op_type in ("MatMul", "Gemm") and not attributes.get("transA", 0)
         by_rows = product and source == node.inputs[0] and weight.ndim == 2
         used = self._used if by_rows else None
-        site = Site(
+        return Site(
             layer=layer,
             source=source,
             weight=weight.astype(np.float32),
@@ -201,8 +207,6 @@ class Walk:
             network=self.network,
             _anchor=operator,
         )
-        yield site
-        self.network = site.network
 
     def _quantized(self, streams: _Streams, operator: _Operator, layer: Layer | None) -> None:
         """Execute a node on what is quantized so far."""

@@ -81,10 +81,10 @@ def test_ranges_by_the_outputs_error_are_best_on_the_samples_they_saw(
     start = at.start.with_ranges(wide)
     proposals = list(remedy.propose(at.study, start, remedy.layers(start)))
     noise = [at.noise(p.result) for p in proposals]
-    assert noise[0] <= 1.05 * min(noise)
+    assert noise[0] <= 1.15 * min(noise)
     assert noise[0] < 0.3 * at.noise(start)
     methods = {p.what for p in proposals}
-    assert {"minmax", "entropy", "mse"} <= methods
+    assert {"minmax", "mse"} <= methods
 
 
 def test_what_is_less_by_chance_is_not_less() -> None:
