@@ -96,9 +96,10 @@ def about_model(path: str | None) -> Iterator[None]:
     """Errors within of a model, and of a runtime that executes it, name its file."""
     try:
         yield
-    except (ModelError, BackendError) as error:
+    except (ModelError, BackendError, PlanError) as error:
         name = printable(path or "")
-        if not name or name in error.message:
+        is_plan = isinstance(error, PlanError) and error.code != "QD-PLAN-INVALID-MODEL"
+        if not name or is_plan or name in error.message:
             raise
         named = error.reworded(f"{name}: {error.message}")
         named.setting = error.setting

@@ -27,10 +27,14 @@ def open_file(path: str | Path) -> BufferedReader:
     """Open a file to read it.
 
     Raises:
-        IsADirectoryError, NotAFileError: it is something else.
+        IsADirectoryError: it is a directory.
+        NotAFileError: it is something else, or no file can have this name.
         OSError: it cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block here
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block here
+    except ValueError as error:  # a zero byte
+        raise NotAFileError(errno.EINVAL, "no file can have this name", str(path)) from error
     try:
         _check(os.fstat(fd).st_mode, path)
     except BaseException:

@@ -208,12 +208,19 @@ def from_json(kind: Any, data: Any) -> Any:
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return tuple(from_json(arguments[0], item) for item in data)
     if kind is float:
-        return math.nan if data is None else float(data)
+        return math.nan if data is None else _float(data)
     if is_dataclass(kind):
         return _record_from(kind, data)
     if origin is None and not isinstance(data, kind) and not issubclass(kind, (Enum, PurePath)):
         raise TypeError(f"{kind.__name__} is expected, not {data!r:.80}")
     return data if origin is not None else kind(data)
+
+
+def _float(data: Any) -> float:
+    try:
+        return float(data)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf if data > 0 else -math.inf
 
 
 def _record_from(record: Any, data: Mapping[str, Any]) -> Any:

@@ -172,6 +172,8 @@ def _as_list(value: object) -> object:
 
 
 def _as_path(value: object) -> object:
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("it holds a zero byte")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

@@ -147,7 +147,7 @@ def _io(lines: list[str]) -> Iterator[EngineTensor]:
 
 def _nodes(lines: Iterable[str]) -> Iterator[OnnxNode]:
     """The nodes of the model, as the parser lists them."""
-    pending: dict[tuple[str, str], list[tuple[str, tuple[int, ...]]]] = {}
+    pending: dict[tuple[str, str], list[tuple[str, tuple[int, ...] | None]]] = {}
     for line in lines:
         found = _NODE.match(line)
         if not found:

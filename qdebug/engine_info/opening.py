@@ -114,9 +114,10 @@ def _parsed(text: str, path: Path) -> object:
             "Was the file written to its end? trtexec writes it when it has finished.",
             code="QD-USAGE-ENGINE-FILE-DAMAGED",
         ) from error
-    except RecursionError as error:
+    except (RecursionError, ValueError) as error:  # a number of thousands of digits
         raise UsageError(
-            f"{path}: JSON that is nested too deep", code="QD-USAGE-ENGINE-FILE-DAMAGED"
+            f"{path}: JSON that is nested too deep, or holds a number of too many digits",
+            code="QD-USAGE-ENGINE-FILE-DAMAGED",
         ) from error
 
 

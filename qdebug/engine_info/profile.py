@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,15 +56,13 @@ def read_profile(document: Sequence[Any], name: str) -> tuple[LayerTime, ...]:
     runs = document[0]["count"] if counted else 1
     times = []
     for entry in document[1:] if counted else document:
-        total = entry.get("timeMs")
-        average = entry.get("averageMs")
-        value = average if average is not None or total is None else total / max(runs, 1)
-        if not _is_number(value):
+        value = _average(entry, max(runs, 1))
+        if value is None:
             raise UsageError(
                 f"{name}: layer '{entry['name']}' has no time (averageMs or timeMs)",
                 code="QD-USAGE-ENGINE-FILE-DAMAGED",
             )
-        times.append(LayerTime(str(entry["name"]), float(value)))
+        times.append(LayerTime(str(entry["name"]), value))
     if not times:
         raise UsageError(
             f"{name}: the profile holds no layers", code="QD-USAGE-ENGINE-FILE-DAMAGED"
@@ -109,9 +106,22 @@ def info_of_profile(times: Sequence[LayerTime]) -> EngineInfo:
     return EngineInfo(layers, InfoSource.PROFILE, detailed=False, notes=(TIMES_ONLY,))
 
 
+def _average(entry: Mapping[str, Any], runs: float) -> float | None:
+    """The time of a layer in one run; None where the entry does not tell."""
+    total, average = entry.get("timeMs"), entry.get("averageMs")
+    value: Any = average
+    if average is None and _is_number(total):
+        value = float(total or 0) / runs
+    return float(value) if _is_number(value) and value >= 0 else None
+
+
 def _is_count(entry: object) -> bool:
     return isinstance(entry, Mapping) and _is_number(entry.get("count")) and "name" not in entry
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, float | int) and not isinstance(value, bool) and abs(value) < _MOST
+
+
+_MOST = 1e300
+"""Larger whole numbers are no floats."""

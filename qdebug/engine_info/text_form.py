@@ -114,6 +114,10 @@ def _brief_tensors(text: str) -> tuple[EngineTensor, ...]:
     )
 
 
-def parse_dims(text: str) -> tuple[int, ...]:
-    """The sizes in a list such as "1, 3, 224, 224"."""
-    return tuple(int(d) for d in text.replace(" ", "").split(",") if d)
+def parse_dims(text: str) -> tuple[int, ...] | None:
+    """The sizes in a list such as "1, 3, 224, 224"; None where they are none."""
+    words = text.replace(" ", "").split(",")
+    try:
+        return tuple(int(word) for word in words if word)
+    except ValueError:
+        return None

@@ -140,8 +140,8 @@ def metric_in_memory(function: Callable[..., Any]) -> InMemory:
     return InMemory(name_of(function), function)
 
 
-def labels_of(extras: Outputs) -> Array:
-    """The one array of labels.
+def labels_of(extras: Outputs, where: str = "") -> Array:
+    """The one array of labels; `where` is the file.
 
     Raises:
         MetricError: there is none, or it is not clear which one it is.
@@ -155,7 +155,7 @@ def labels_of(extras: Outputs) -> Array:
         f"the arrays that are not inputs are {', '.join(extras)}" if extras else "there are none"
     )
     raise MetricError(
-        f"the metric needs labels, but {found}",
+        f"{where}{': ' * bool(where)}the metric needs labels, but {found}",
         "Add an array 'labels' with one entry per sample to the data, or use "
         f"{option('metric', 'agreement')}.",
         code="QD-METRIC-LABELS",

@@ -15,7 +15,8 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from qdebug.errors import ModelError
 from qdebug.inmemory import InMemory
-from qdebug.inputfiles import open_file, read_bytes
+from qdebug.inputfiles import NotAFileError, open_file, read_bytes
+from qdebug.model.check import check_structure
 from qdebug.model.graph import opset_of
 
 OLDEST_OPSET = 9
@@ -57,6 +58,7 @@ def read_model(path: str | Path) -> ModelFile:
     _check_opset(path, proto)
     digest = _load_external_data(path, proto, sha256)
     _check_size(path, proto)
+    check_structure(path, proto)
     return ModelFile(path, proto, sha256, digest)
 
 
@@ -77,6 +79,7 @@ def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
                 code="QD-MODEL-EXTERNAL-DATA",
             )
     _check_size(where, proto)
+    check_structure(where, proto)
     sha256 = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
     return ModelFile(where, proto, sha256, sha256)
 
@@ -187,9 +190,20 @@ def newest_opset() -> int:
 
 
 def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
-    files = sorted(
-        {ExternalDataInfo(t).location for t in _all_tensors(proto.graph) if uses_external_data(t)}
-    )
+    try:
+        files = sorted(
+            {
+                ExternalDataInfo(t).location
+                for t in _all_tensors(proto.graph)
+                if uses_external_data(t)
+            }
+        )
+    except ValueError as error:  # an offset that is no number, a name that is no text
+        raise ModelError(
+            f"{path}: where its external data lie is damaged: {error}",
+            "Export the model again.",
+            code="QD-MODEL-EXTERNAL-DATA",
+        ) from error
     if not files:
         return sha256
     digest = hashlib.sha256(sha256.encode())
@@ -197,9 +211,10 @@ def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
         try:
             with open_file(path.parent / name) as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError:
+        except OSError as error:
+            why = error.strerror if isinstance(error, NotAFileError) else "missing or unreadable"
             raise ModelError(
-                f"{path}: its external data file '{name}' is missing or unreadable",
+                f"{path}: its external data file '{name}': {why}",
                 f"Put '{name}' beside the model.",
                 code="QD-MODEL-EXTERNAL-DATA",
             ) from None

@@ -59,6 +59,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(file.proto)
+    proto.graph.name = proto.graph.name or "graph"  # the checker wants one
     _check_inputs(file, proto)
     proto = inline_functions(file.path, proto)
     user_names = _name_nodes(proto)

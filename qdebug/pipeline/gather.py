@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,19 +113,36 @@ def from_records(
     """What a file kept of it; `samples` are the numbers of those samples, None counts from 0.
 
     Raises:
-        KeyError: another version of qdebug wrote the records.
+        KeyError: another version of qdebug wrote the records, or they are damaged.
     """
-    histograms = {
-        name: TensorHistogram(
-            **{key: record.scalars[key] for key in _SCALARS},  # type: ignore[arg-type]
-            table=record.arrays["table"],
-        )
-        for name, record in records.items()
-    }
+    histograms = {name: _histogram(record) for name, record in records.items()}
     sample_amax = {name: record.arrays["sample_amax"] for name, record in records.items()}
+    odd = next((n for n, a in sample_amax.items() if a.ndim != 1 or a.dtype.kind != "f"), None)
+    if odd is not None:
+        raise KeyError("sample_amax")
     if samples is None:
         samples = range(max(map(len, sample_amax.values()), default=0))
     return Gathered(histograms, sample_amax, np.array(samples, np.int64), True)
+
+
+def _histogram(record: RangeRecord) -> TensorHistogram:
+    """The histogram that a record holds.
+
+    Raises:
+        KeyError: a part of it is not there, or is of another kind.
+    """
+    scalars: dict[str, Any] = {key: record.scalars[key] for key in _SCALARS}
+    for key, value in scalars.items():
+        whole = isinstance(getattr(_EMPTY, key), int)
+        if not isinstance(value, int if whole else (int, float)) or (whole and value < 0):
+            raise KeyError(key)
+    table = record.arrays["table"]
+    if table.dtype != np.int64 or table.ndim != 2 or len(table) != len(_EMPTY.table):
+        raise KeyError("table")
+    return TensorHistogram(**scalars, table=table)
+
+
+_EMPTY = TensorHistogram()
 
 
 def _run(
@@ -180,6 +198,6 @@ def _total(shares: Iterable[Accumulator | None], added: Sequence[Added]) -> Tens
 
 def _key(graph: Graph, subset: SampleSubset, tensors: Sequence[str] | None) -> str:
     model = hashlib.sha256(graph.proto.SerializeToString(deterministic=True)).hexdigest()
-    parts = [model, subset.key, version("onnxruntime"), platform.machine(), _GATHER_VERSION]
+    parts = [model, subset.inputs_key, version("onnxruntime"), platform.machine(), _GATHER_VERSION]
     parts += ["every tensor"] if tensors is None else sorted(tensors)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -23,6 +23,8 @@ from qdebug.types import Precision
 from qdebug.wording import option
 
 SCHEMA = "qdebug.journal/2"
+_NO_ENTRY = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+"""What reading a line that is none raises."""
 
 
 def _next_step() -> str:
@@ -131,7 +133,7 @@ class Journal:
                 digest = entry.pop("digest")
                 pins, measurement = _parsed(entry)
                 own = digest == self._digest(entry)
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except _NO_ENTRY as error:
                 raise StoreError(
                     f"{self.path}:{number}: is not an evaluation.",
                     _next_step(),
@@ -156,7 +158,7 @@ class Journal:
         try:
             header = json.loads(line)
             schema, found = header["schema"], dict(header["key"])
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except _NO_ENTRY:
             raise StoreError(
                 f"{self.path}: is not a journal of a search.", _next_step(), code="QD-STORE-JOURNAL"
             ) from None

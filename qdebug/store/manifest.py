@@ -49,7 +49,7 @@ def reference_key(pair: ModelPair, samples: Samples) -> str:
     """A digest of all that decides the reference's activations: equal keys, equal activations."""
     parts = [
         hashlib.sha256(pair.reference.proto.SerializeToString(deterministic=True)).hexdigest(),
-        samples.digest,
+        samples.inputs_digest,
         str(samples.batch_size),  # where the user chose it; a chosen one is known to be harmless
         *(f"{name} {found}" for name, found in package_versions().items() if "runtime" in name),
         platform.machine(),

@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +55,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         self._file = _open_run(self.path)
         try:
             with _damage(self.path, "the list of samples"):
-                kept = own_item(self._file, schema.SAMPLES)[()].tolist()
+                kept = [int(s) for s in own_item(self._file, schema.SAMPLES)[()].tolist()]
         except StoreError:
             self._file.close()
             raise
@@ -81,8 +81,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     def manifest(self) -> Mapping[str, object]:
         """Hashes, versions, device, flags and seed of the run."""
         with _damage(self.path, "the manifest"):
-            manifest: Mapping[str, object] = json.loads(self._file.attrs[schema.ATTR_MANIFEST])
-            return manifest
+            return _mapping(json.loads(self._file.attrs[schema.ATTR_MANIFEST]))
 
     @cached_property
     def plan_text(self) -> str:
@@ -101,8 +100,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     def results(self) -> dict[str, Any]:
         """The result of the comparison."""
         with _damage(self.path, "the results"):
-            results: dict[str, Any] = json.loads(self._text(schema.RESULTS))
-            return results
+            return _mapping(json.loads(self._text(schema.RESULTS)))
 
     def tensors(self, role: Role) -> tuple[str, ...]:
         """The names of the tensors that were captured in a role, in the order of capture."""
@@ -169,13 +167,12 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     def _range_groups(self) -> dict[str, Any]:
         with _damage(self.path, "the ranges"):
             groups = numbered_groups(self._file, schema.RANGES)
-            return {group.attrs[schema.ATTR_NAME]: group for group in groups}
+            return _named(groups)
 
     @cached_property
     def _groups(self) -> dict[str, Any]:
         with _damage(self.path, "the tensor names"):
-            groups = numbered_groups(self._file, schema.TENSORS)
-            return {group.attrs[schema.ATTR_NAME]: group for group in groups}
+            return _named(numbered_groups(self._file, schema.TENSORS))
 
     def _find(self, role: Role, tensor: str) -> _Stored | None:
         """The stored tensor, opened once; None when it was not captured in this role."""
@@ -233,6 +230,21 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
             return text
 
 
+def _mapping(found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError(f"{type(found).__name__} in place of an object")
+    return found
+
+
+def _named(groups: Iterable[Any]) -> dict[str, Any]:
+    """Groups by the name that each carries."""
+    found = {group.attrs[schema.ATTR_NAME]: group for group in groups}
+    odd = next((name for name in found if not isinstance(name, str)), None)
+    if odd is not None:
+        raise TypeError(f"{odd!r} in place of a name")
+    return found
+
+
 def _check_role(role: Role) -> None:
     if role not in schema.ROLES:
         raise ValueError(f"no role {role!r}")
@@ -277,8 +289,9 @@ def _damage(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    # Damaged JSON and damaged text are both kinds of ValueError.
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
+    # Damaged JSON and damaged text are both kinds of ValueError; h5py raises the others where
+    # there is something else than what was written.
+    except (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoreError(
             f"{path}: {what} cannot be read: the file is damaged ({reason}).",

@@ -163,11 +163,21 @@ def read_range_record(group: Any) -> RangeRecord:
     """The calibration record that a group of an open h5py file holds.
 
     Raises:
-        OSError, KeyError: the file is damaged.
+        OSError, KeyError, TypeError: the file is damaged.
+        ValueError: it holds something else than numbers.
     """
-    scalars = {k: value.item() for k, value in group.attrs.items() if k != ATTR_NAME}
+    scalars = {k: _number(value) for k, value in group.attrs.items() if k != ATTR_NAME}
     arrays = {key: np.asarray(own_item(group, key)[()]) for key in group}
+    if odd := [key for key, array in arrays.items() if array.dtype.kind not in "fiub"]:
+        raise ValueError(f"'{odd[0]}' holds no numbers")
     return RangeRecord(scalars, arrays)
+
+
+def _number(value: Any) -> float | int:
+    found = np.asarray(value).item()
+    if not isinstance(found, int | float):
+        raise TypeError(f"{found!r} is no number")
+    return found
 
 
 def numbered_groups(file: Any, parent: str) -> list[Any]:

@@ -237,8 +237,12 @@ def test_weights_among_the_inputs(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_cannot_be_converted(net: Any, prepared: Callable[..., Model]) -> None:
-    n = net(9).const("k", np.zeros(3, np.float32))
-    proto = n.add("Upsample", "x", "y", scales=[1.0, 1.0, 2.0, 2.0]).model()
-    with refused("QD-MODEL-CONVERT", "13"):
-        prepared(proto)
+def test_what_cannot_be_converted(
+    net: Any, prepared: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no adapter")
+
+    monkeypatch.setattr("qdebug.model.convert.version_converter.convert_version", refuse)
+    with refused("QD-MODEL-CONVERT", "13", "no adapter"):
+        prepared(net(9).add("Relu", "x", "y").model())

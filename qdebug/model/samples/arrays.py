@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import struct
 import weakref
 import zipfile
@@ -47,7 +48,8 @@ def read_header(stream: IO[bytes], where: str) -> Header:
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
         else:
             shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        _check_shape(shape)
+    except Exception as error:  # numpy reads the header as Python: there is no end of kinds
         raise SampleError(
             f"{where}: not a readable .npy array, or cut off ({_line(error)}).",
             "Save it again with `numpy.save`.",
@@ -60,6 +62,11 @@ def read_header(stream: IO[bytes], where: str) -> Header:
             code="QD-SAMPLES-OBJECTS",
         )
     return Header(shape, dtype, fortran, stream.tell())
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if any(size < 0 for size in shape):
+        raise ValueError(f"its shape is {shape}")
 
 
 def check_size(header: Header, held: int, where: str) -> None:
@@ -174,7 +181,16 @@ class Cursors(Generic[C]):
 
 CHUNK_BYTES = 1 << 20
 _LOCAL_HEADER_BYTES = 30
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+    OSError,
+)
 """What zipfile raises for damaged, encrypted or exotically compressed members."""
 
 

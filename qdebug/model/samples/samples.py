@@ -176,6 +176,11 @@ class Samples:
             yield Batch(index, start, offsets[index + 1] - start)
 
     @property
+    def where(self) -> str:
+        """What they are called in messages."""
+        return self._where
+
+    @property
     def left_over(self) -> int:
         """How many samples do not fill a batch of a size that must be filled."""
         if self.batch_is_free or self._layout.offsets is not None:
@@ -239,7 +244,16 @@ class Samples:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over names, shapes, types and bytes of inputs and extras; takes one pass.
+        """SHA-256 over `inputs_digest`, and names, shapes, types and bytes of the extras."""
+        found = hashlib.sha256(self.inputs_digest.encode())
+        for name in sorted(self.extras):
+            found.update(repr(name).encode())
+            self.extras.add_to(found, name)
+        return found.hexdigest() if self.extras else self.inputs_digest
+
+    @cached_property
+    def inputs_digest(self) -> str:
+        """SHA-256 over names, shapes, types and bytes of the inputs; takes one pass.
 
         The same samples have the same digest in every file format and at every batch size.
         Feeds that are executed as given count with their boundaries.
@@ -253,9 +267,6 @@ class Samples:
                     hashes[name].update(f"{array.dtype}{shape}".encode())
                     shapes[name] = shape
                 hashes[name].update(array.tobytes())
-        for name in self.extras:
-            hashes[f"extra {name}"] = hashlib.sha256()
-            self.extras.add_to(hashes[f"extra {name}"], name)
         parts = [f"{name!r}: {hashes[name].hexdigest()}" for name in sorted(hashes)]
         return hashlib.sha256("\n".join([str(self.count), *parts]).encode()).hexdigest()
 

@@ -30,10 +30,16 @@ class SampleSubset:
 
     @property
     def key(self) -> str:
-        """A key that identifies this subset of these samples."""
-        if is_whole(self):
-            return self.samples.digest
-        return f"{self.samples.digest}:{','.join(map(str, self.indices))}"
+        """A key that identifies this subset of these samples, labels included."""
+        return self._key(self.samples.digest)
+
+    @property
+    def inputs_key(self) -> str:
+        """A key that identifies the inputs of this subset."""
+        return self._key(self.samples.inputs_digest)
+
+    def _key(self, digest: str) -> str:
+        return digest if is_whole(self) else f"{digest}:{','.join(map(str, self.indices))}"
 
 
 def whole(samples: Samples) -> SampleSubset:
@@ -105,7 +111,7 @@ def open_subsets(
         begins = held_out  # as `samples` do, where those are the first of the same data
         if samples.count < held_out.count:
             begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
-    if begins.digest == samples.digest:
+    if begins.inputs_digest == samples.inputs_digest:
         raise UsageError(
             f"{option(other)}: {holdout} holds the samples of {option(setting)}",
             f"Leave it out: then a share of {option(setting)} is held out.",

@@ -122,7 +122,7 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     )
     for subset in (searched, held_out):
         if target.metric is not None and target.metric.needs_labels:
-            labels_of(subset.samples.extras)
+            labels_of(subset.samples.extras, subset.samples.where)
     context = simulation_context(
         parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
     )

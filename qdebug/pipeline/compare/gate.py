@@ -57,7 +57,7 @@ def check_labels(gate: Gate, samples: Samples) -> None:
         MetricError: they are not.
     """
     if gate.metric is not None and gate.metric.needs_labels:
-        labels_of(samples.extras)
+        labels_of(samples.extras, samples.where)
 
 
 def task_result(

@@ -94,7 +94,7 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
     )
     choosing, proving = halves(held_out, "inputs")
     if metric is not None and metric.needs_labels:
-        labels_of(held_out.samples.extras)
+        labels_of(held_out.samples.extras, held_out.samples.where)
     context = simulation_context(
         parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
     )

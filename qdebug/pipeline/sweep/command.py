@@ -63,7 +63,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
     if metric is not None and metric.needs_labels:
-        labels_of(samples.extras)
+        labels_of(samples.extras, samples.where)
     fit = _fitted(points, models.of(plans[0]), samples)
     parallel = parallelism()
     not_run = [_why_not_run(point) for point in fit]
