@@ -110,9 +110,9 @@ def test_a_remedy_that_helps_everywhere_is_kept_at_once() -> None:
 
 
 def test_one_that_harms_as_a_whole_is_tried_on_parts() -> None:
-    judge = Judge({"one": frozenset("ab")})
+    judge = Judge({"one": frozenset("abc")})
     state, found, _ = run(judge, remedy("one"))
-    assert kept(state) == {"a", "b"} and found.sqnr_db == pytest.approx(12)
+    assert kept(state) == {"a", "b", "c", "d"} and found.sqnr_db == pytest.approx(12)
     assert len(state.steps) <= 7
     assert state.steps[0].reason is Reason.NO_GAIN and not state.steps[0].accepted
 
@@ -187,7 +187,7 @@ def test_a_time_limit_names_what_was_left_out() -> None:
 
 
 def test_every_state_is_told() -> None:
-    judge, told = Judge({"one": frozenset("ab")}), []
+    judge, told = Judge({"one": frozenset("abc")}), []
     state, _, _ = run(judge, remedy("one"), on_step=told.append)
     assert told[-1] is state and len(told[0].steps) == 0
 

@@ -18,8 +18,9 @@ from qdebug.wording import counted
 _LOG = logging.getLogger(__name__)
 _DEPTH = 2
 """How often layers are halved on which a remedy was rejected."""
-_HARM_DB = 0.25
-"""A change that takes off more than this is tried on parts of its layers."""
+_HARM_DB = 1.0, 0.25
+"""A change that takes off more than this is tried on parts of its layers: one of all, and one of a
+part of them."""
 _MOST_ATTEMPTS = 6
 """How often one remedy is tried, on all layers and on parts of them."""
 
@@ -205,5 +206,5 @@ class Trying:
 
 def _may_help_in_parts(step: Step, depth: int) -> bool:
     """Whether a rejected change may be good on some of its layers: as a whole it did harm."""
-    harm = depth > 0 or step.gain_db is None or step.gain_db < -_HARM_DB
+    harm = step.gain_db is None or step.gain_db < -_HARM_DB[min(depth, 1)]
     return step.reason is Reason.METRIC_FELL or (step.reason is Reason.NO_GAIN and harm)
