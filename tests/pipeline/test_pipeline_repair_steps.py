@@ -189,7 +189,7 @@ def test_a_time_limit_names_what_was_left_out() -> None:
 def test_every_state_is_told() -> None:
     judge, told = Judge({"one": frozenset("abc")}), []
     state, _, _ = run(judge, remedy("one"), on_step=told.append)
-    assert told[-1] is state and len(told[0].steps) == 0
+    assert told[-1] is state and len(told[0].steps) == 1
 
 
 def judgement(

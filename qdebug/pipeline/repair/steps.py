@@ -69,7 +69,7 @@ class Trying:
         enough: whether a network is good enough to stop.
         holds: whether the target holds with a network.
         ends_at: no attempt is begun after this time, of `time.monotonic`.
-        on_step: is told every state.
+        on_step: is told the state after every step.
     """
 
     study: Study
@@ -95,9 +95,11 @@ class Trying:
             if time.monotonic() > self.ends_at:
                 left = ", ".join(dict.fromkeys(a.remedy for a in state.waiting))
                 return state, current, f"The time limit ended the repair before {left}."
+            before = len(state.steps)
             state, current = self._next(state, current, best)
             best = self.judge.best_of(best, current.metric)
-            self.on_step(state)
+            if len(state.steps) > before:
+                self.on_step(state)
             self._report(state, current)
         return state, current, ""
 

@@ -1,0 +1,213 @@
+"""`qdebug repair` as its users run it: what it writes, bad input, killed repairs, its target."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qdebug
+
+BUNDLED = Path(__file__).parents[2] / "calib_data"
+CNN = [
+    *(str(BUNDLED / "digits_cnn.onnx"), "--calib-data", str(BUNDLED / "digits_calib.npz")),
+    *("--inputs", str(BUNDLED / "digits_holdout.npz"), "--weights", "per-tensor"),
+    *("--metric", "top1"),
+]
+SMALL = ["net.onnx", "--calib-data", "calib.npz", "--inputs", "data.npz"]
+QUICK = ["--only", "weight-ranges,bias-correction"]
+
+
+@pytest.fixture(scope="module")
+def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """The bundled network, whose INT8 with one scale per weight loses 21 points, repaired."""
+    folder = tmp_path_factory.mktemp("repaired")
+    result = qdebug.repair(
+        CNN[0],
+        calib_data=CNN[2],
+        inputs=CNN[4],
+        weights="per-tensor",
+        metric="top1",
+        max_drop=0.01,
+        only="weight-ranges,least-squares",
+        output=str(folder / "model.int8.onnx"),
+        save_plan=str(folder / "plan.yaml"),
+        save_fp32=str(folder / "model.fp32.onnx"),
+        trt_cache=str(folder / "calibration.cache"),
+        cache=False,
+    )
+    return result, folder
+
+
+def test_the_loss_is_given_back_without_a_pin(repaired: tuple[Any, Path]) -> None:
+    result, _ = repaired
+    assert result.passed and not result.pinned and result.pinning is None
+    assert result.accepted == ("weight-ranges", "least-squares")
+    proof = result.proof
+    assert proof.start.metric < 0.85 and proof.recovered >= 0.9
+    assert proof.repaired.sqnr_db > proof.start.sqnr_db + 10
+    assert {result.choosing_samples, proof.samples} == {250}
+
+
+def test_what_was_proven_is_what_was_written(repaired: tuple[Any, Path]) -> None:
+    result, folder = repaired
+    with np.load(CNN[4]) as data:
+        samples = qdebug.open_samples({"input": data["input"], "labels": data["labels"]}, CNN[0])
+    seen = qdebug.compare(
+        str(folder / "model.int8.onnx"), reference=CNN[0], inputs=samples, metric="top1",
+        effect="none",
+    )  # fmt: skip
+    both = [result.repaired.sqnr_db, result.proof.repaired.sqnr_db]
+    assert min(both) - 0.01 <= seen.outputs[0].metrics.sqnr_db <= max(both) + 0.01
+    assert seen.metric is not None and seen.metric.candidate == pytest.approx(
+        (result.repaired.metric + result.proof.repaired.metric) / 2
+    )
+
+
+def test_the_model_is_as_tensorrt_takes_it(repaired: tuple[Any, Path]) -> None:
+    _, folder = repaired
+    model = onnx.load(folder / "model.int8.onnx")
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    quantizers = [n for n in model.graph.node if n.op_type == "QuantizeLinear"]
+    assert len(quantizers) == 14
+    for node in quantizers:
+        assert constants[node.input[1]].shape == () and constants[node.input[2]].dtype == np.int8
+        assert not constants[node.input[2]].any()
+
+
+def test_the_plan_and_the_cache_are_for_the_fp32_model(repaired: tuple[Any, Path]) -> None:
+    _, folder = repaired
+    seen = [
+        qdebug.compare(
+            str(folder / "model.fp32.onnx"), inputs=CNN[4], samples=32, effect="none", **ranges
+        ).outputs[0].metrics.sqnr_db
+        for ranges in (
+            {"plan": str(folder / "plan.yaml")},
+            {"calibration": str(folder / "calibration.cache"), "weights": "per-tensor"},
+        )
+    ]  # fmt: skip
+    assert seen[0] > seen[1]  # the plan has ranges of weights too
+
+
+def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
+    done = desk.run(
+        "repair", *CNN, "--max-drop", "0.01", "--only", "channel-scales", "--json", "-"
+    )
+    assert done.code == 0 and not done.err
+    found = done.json
+    assert found["passed"] and found["pinned"] and found["proof"]["passed"] is False
+    assert found["pinning"]["pinned"] == found["pinned"] and len(found["pinned"]) <= 3
+
+
+def test_without_pins_a_target_out_of_reach_is_told(desk: Any) -> None:
+    done = desk.run(
+        "repair", *SMALL, *QUICK, "--target", "output.sqnr_db>=90", "--no-pin",
+        "-o", "best.onnx", "--json", "-",
+    )  # fmt: skip
+    assert done.code == 1 and done.json["passed"] is False and done.json["explanation"]
+    assert (desk.folder / "best.onnx").is_file()
+
+
+def test_a_repair_of_a_quantized_model_starts_from_its_ranges(desk: Any) -> None:
+    desk.run(
+        "compare", "net.onnx", "--inputs", "data.npz", "--calib-data", "calib.npz",
+        "--save-plan", "plan.yaml",
+    )  # fmt: skip
+    desk.run("export", "plan.yaml", "--model", "net.onnx", "--to", "onnx", "-o", "given.onnx")
+    given = ["given.onnx", *SMALL[1:], *QUICK, "--json", "-"]
+    done = desk.run("repair", *given, "--reference", "net.onnx")
+    whole = desk.run("repair", *SMALL, *QUICK, "--json", "-")
+    assert done.code == 0, done.err
+    for key in ("baseline", "repaired"):
+        assert done.json[key]["sqnr_db"] == pytest.approx(whole.json[key]["sqnr_db"], abs=0.1)
+    alone = desk.run("repair", *given)
+    assert alone.code == 2 and "QD-USAGE-REPAIR-REFERENCE" in alone.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--only", "bias-corection"], "QD-USAGE-REMEDY"),
+        (["--only", "ranges", "--never", "ranges"], "QD-USAGE-REMEDY"),
+        (["--target", "layer.sqnr_db>=20"], "QD-USAGE-TARGET-SCOPE"),
+        (["--target", "output.sqnr_db>=20", "--max-drop", "0.1"], "QD-USAGE-TARGET"),
+        (["--max-drop", "0.1"], "QD-METRIC-MISSING"),
+        (["--precision", "fp32"], "QD-USAGE-NOTHING-TO-REPAIR"),
+        (["--reference", "net.onnx"], "QD-USAGE-REFERENCE"),
+        (["--inputs", "calib.npz"], "QD-USAGE-HOLDOUT-SAME"),
+    ],
+)
+def test_bad_input_is_refused(desk: Any, flags: list[str], code: str) -> None:
+    done = desk.run("repair", *SMALL, *flags, "-o", "out.onnx")
+    assert done.code == 2 and code in done.err
+    assert not (desk.folder / "out.onnx").exists()
+
+
+def test_few_samples_are_enough_or_are_said_to_be_too_few(desk: Any) -> None:
+    with np.load(desk.folder / "calib.npz") as data:
+        np.savez(desk.folder / "one.npz", **{name: array[:1] for name, array in data.items()})
+    done = desk.run(
+        "repair", "net.onnx", "--calib-data", "one.npz", "--inputs", "data.npz", "--json", "-"
+    )
+    assert done.code == 0, done.err
+    too_few = [one for one in done.json["skipped"] if "calibration samples" in one["reason"]]
+    assert {"least-squares", "rounding"} & {one["remedy"] for one in too_few}
+
+
+SLOW = """
+import time
+def metric(outputs, labels):
+    time.sleep(0.02)
+    return float((outputs['out'].argmax(1) == labels['labels']).mean())
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path) -> None:
+    desk.write("slow.py", SLOW)
+    flags = [*SMALL, "--metric", "slow.py:metric", "--only", "ranges,weight-ranges,bias-correction"]
+    cache = tmp_path / "cache"
+    environment = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-m", "qdebug", "repair", *flags, "--json", "-"]
+    running = subprocess.Popen(
+        command, cwd=desk.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(cache.glob("repairs/*.npz")):
+        time.sleep(0.02)
+    running.send_signal(how)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == (130 if how == signal.SIGINT else -9)
+    if how == signal.SIGINT:
+        assert b"rerun the command to resume" in said
+
+    def again(**changed: str) -> Any:
+        done = subprocess.run(
+            command, cwd=desk.folder, capture_output=True, text=True, check=True,
+            env=environment | changed,
+        )  # fmt: skip
+        return json.loads(done.stdout)
+
+    resumed, fresh = again(), again(QDEBUG_CACHE_DIR=str(tmp_path / "other"))
+    assert resumed["resumed"] >= 1 and fresh["resumed"] == 0
+    assert not list(cache.glob("repairs/*.npz"))
+    for found in (resumed, fresh):
+        del found["resumed"]
+        for step in found["steps"]:
+            del step["seconds"]
+    assert resumed == fresh
+
+
+def test_the_report_fits_a_terminal(desk: Any) -> None:
+    done = desk.run("repair", *SMALL, *QUICK, "--target", "output.sqnr_db>=90")
+    assert done.code in (0, 1) and "Pinned besides" in done.out
+    assert "bias-correction" in done.out and "weight-ranges" in done.out
