@@ -51,6 +51,11 @@ from qdebug.config.values import parse_bytes, values_of
 from qdebug.remedies.names import remedy_usage
 
 
+def _names(given: object) -> tuple[object, ...]:
+    """Several names, or none where an empty list is given, as the default is."""
+    return () if given in ((), []) else values_of(given)
+
+
 @dataclass(frozen=True)
 class RepairSettings:
     """The settings of `qdebug repair`."""
@@ -122,7 +127,7 @@ class RepairSettings:
             SEARCH,
             metavar="NAMES",
             unset="all",
-            parse=values_of,
+            parse=_names,
         ),
     ] = ()
     never: Annotated[
@@ -132,7 +137,7 @@ class RepairSettings:
             SEARCH,
             metavar="NAMES",
             unset="none",
-            parse=values_of,
+            parse=_names,
         ),
     ] = ()
     pin: Annotated[

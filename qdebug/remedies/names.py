@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SUMMARIES: Mapping[str, str] = {
-    "ranges": "ends each activation's range where the outputs' error is least",
     "channel-scales": "gives each channel that a grouped convolution reads a scale of its own",
     "equalization": "evens out the ranges of channels by the weights on both sides",
     "smoothing": "moves the range of outlier channels into the weights, layer by layer",
+    "ranges": "ends each activation's range where the outputs' error is least",
     "weight-ranges": "ends each channel's weight range where the output's error is least",
     "least-squares": "refits weights to the inputs as they are quantized",
     "bias-correction": "takes the mean error of each output channel off its bias",

@@ -99,9 +99,7 @@ def test_the_plan_and_the_cache_are_for_the_fp32_model(repaired: tuple[Any, Path
 
 
 def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
-    done = desk.run(
-        "repair", *CNN, "--max-drop", "0.01", "--only", "channel-scales", "--json", "-"
-    )
+    done = desk.run("repair", *CNN, "--max-drop", "0.01", "--only", "channel-scales", "--json", "-")
     assert done.code == 0 and not done.err
     found = done.json
     assert found["passed"] and found["pinned"] and found["proof"]["passed"] is False

@@ -84,15 +84,12 @@ def remedy(name: str, layers: Sequence[str] = LAYERS, fewest: int = 1, **more: A
     return Remedy(name, "", frozenset(), fewest, lambda _: tuple(layers), propose, **more)
 
 
-def run(
-    judge: Judge, *remedies: Remedy, order: Sequence[str] = (), **how: Any
-) -> tuple[State, Judgement, str]:
-    names = order or [one.name for one in remedies]
+def run(judge: Judge, *remedies: Remedy, **how: Any) -> tuple[State, Judgement, str]:
     known = {one.name: one for one in remedies}
     settings: dict[str, Any] = {"enough": lambda _: False, "holds": lambda _: False} | how
     trying = Trying(Study(), judge, known, **settings)  # type: ignore[arg-type]
     network: Any = Network()
-    return trying.run(State(network, tuple(Attempt(name) for name in names)))
+    return trying.run(State(network, tuple(Attempt(one.name) for one in remedies)))
 
 
 def kept(state: State) -> set[str]:
@@ -164,20 +161,6 @@ def test_what_does_not_apply_is_said() -> None:
     reasons = {one.remedy: one.reason for one in state.skipped}
     assert reasons.keys() == {"none", "many"} and "65" in reasons["many"]
     assert not state.steps
-
-
-def test_one_that_comes_again_is_tried_where_something_changed_since() -> None:
-    judge = Judge({"one": frozenset(LAYERS), "two": frozenset("a")})
-    both = (remedy("one"), remedy("two", "a"))
-    again, _, _ = run(judge, *both, order=("one", "two", "one"))
-    assert [s.remedy for s in again.steps] == ["one", "two", "one"]
-    judge = Judge({"one": frozenset()})
-    none, _, _ = run(judge, *both, order=("two", "one", "one"))
-    assert sum(s.depth == 0 for s in map(whole, none.steps) if s.remedy == "one") == 1
-
-
-def whole(step: Any) -> Attempt:
-    return Attempt(step.remedy, None, 0 if len(step.layers) == len(LAYERS) else 1)
 
 
 def test_a_time_limit_names_what_was_left_out() -> None:

@@ -90,7 +90,6 @@ def _arrays(state: State) -> dict[str, Array]:
         "waiting": [[a.remedy, a.layers, a.depth] for a in state.waiting],
         "steps": to_json(state.steps),
         "skipped": to_json(state.skipped),
-        "tried": dict(state.tried),
         "layers": {name: str(p) for name, p in plan.layers.items()},
         "tensors": {t: [entry.amax, entry.method] for t, entry in plan.tensors.items()},
         "origins": {name: list(users) for name, users in state.network.model.origins.items()},
@@ -130,7 +129,6 @@ def _state(arrays: dict[str, Array], start: Quantized) -> State:
         ),
         steps=tuple(from_json(Step, step) for step in text["steps"]),
         skipped=tuple(from_json(SkippedRemedy, entry) for entry in text["skipped"]),
-        tried=text["tried"],
     )
 
 

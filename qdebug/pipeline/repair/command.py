@@ -19,7 +19,7 @@ from qdebug.pipeline.repair.setup import Setup, prepare
 from qdebug.pipeline.repair.steps import Attempt, State, Trying
 from qdebug.plan.plan import nearest
 from qdebug.remedies.quantized import Quantized
-from qdebug.remedies.registry import REMEDIES, SEQUENCE
+from qdebug.remedies.registry import REMEDIES
 from qdebug.remedies.result import Proof, RepairResult
 from qdebug.results import ModelRef
 from qdebug.search.outcome import BisectResult
@@ -88,7 +88,7 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
 
 
 def _sequence(settings: RepairSettings) -> tuple[str, ...]:
-    """The remedies to try, in order; one may come twice.
+    """The remedies to try, in order.
 
     Raises:
         UsageError: a remedy that is not known, or none is left.
@@ -103,7 +103,7 @@ def _sequence(settings: RepairSettings) -> tuple[str, ...]:
                 )
     left = tuple(
         name
-        for name in SEQUENCE
+        for name in REMEDIES
         if (not settings.only or name in settings.only) and name not in settings.never
     )
     if not left:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from qdebug.pipeline.repair.judge import Judge, Judgement, Verdict
 from qdebug.remedies.quantized import Quantized
@@ -46,14 +46,12 @@ class State:
     Attributes:
         network: with all that was kept so far.
         waiting: what is still to be tried, in order.
-        tried: how many changes had been kept when each remedy was last tried on all layers.
     """
 
     network: Quantized
     waiting: tuple[Attempt, ...]
     steps: tuple[Step, ...] = ()
     skipped: tuple[SkippedRemedy, ...] = ()
-    tried: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kept(self) -> int:
@@ -122,10 +120,6 @@ class Trying:
     def _opened(self, state: State, remedy: Remedy) -> State:
         """With the attempts that a remedy on all its layers consists of, at the front."""
         name = remedy.name
-        if state.tried.get(name) == state.kept:  # nothing has changed since
-            return state
-        first = name not in state.tried
-        state = replace(state, tried={**state.tried, name: state.kept})
         reason = ""
         layers = remedy.layers(state.network)
         count = self.study.samples.count
@@ -134,8 +128,7 @@ class Trying:
         elif count < remedy.fewest_samples:
             reason = f"needs {remedy.fewest_samples} calibration samples, there are {count}"
         if reason:
-            entry = SkippedRemedy(name, reason)
-            return replace(state, skipped=(*state.skipped, entry)) if first else state
+            return replace(state, skipped=(*state.skipped, SkippedRemedy(name, reason)))
         groups = [Attempt(name, tuple(group)) for group in remedy.groups(state.network, layers)]
         return replace(state, waiting=(*groups, *state.waiting))
 
