@@ -3,19 +3,21 @@
 A depthwise convolution reads each channel apart, and their ranges differ widely; TensorRT and
 QLinearConv take one scale for the whole tensor. Multiplying each channel by a constant before Q, so
 that all reach equally far, and dividing the weight by it computes the same with a scale of its own
-for each channel. The product is taken in by the weights before, where that is exact, and fused with
-its neighbours otherwise.
+for each channel. Where the weight has one scale too, its range counts as well: the factors are
+those with which the layer's own output is best. The product is taken in by the weights before,
+where that is exact, and fused with its neighbours otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from qdebug.plan.rewrite.rescale import rescale_inputs
 from qdebug.plan.rewrite.weights import Factors, channel_axis, input_channels
 from qdebug.remedies.channels import Float64, channel_ranges
+from qdebug.remedies.factors import choose, groups_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
 from qdebug.types import Precision
@@ -37,16 +39,24 @@ def _layers(network: Quantized) -> tuple[str, ...]:
 
 
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    groups = groups_of(start, layers)
+    best: dict[str, Factors] = {}
+    for group, choice in zip(groups, choose(study, start, groups), strict=True):
+        best |= dict.fromkeys(group.readers, choice.factors) if choice else {}
+    if best:
+        yield _rescaled(study, start, best, "measured by layer")
     graph = start.graph
     nodes = [graph.by_name[name] for name in layers]
     axes = {node.inputs[0]: channel_axis(graph, node) for node in nodes}
     ranges = channel_ranges(study, graph, axes)
-    factors = {n.name: equal_reach(ranges[n.inputs[0]].mean_amax) for n in nodes}
-    corrected = frozenset(start.bound.corrections)
-    rescaled = rescale_inputs(graph, factors, untouched=corrected)
+    equal = {n.name: equal_reach(ranges[n.inputs[0]].mean_amax) for n in nodes}
+    yield _rescaled(study, start, equal, "equal ranges")
+
+
+def _rescaled(study: Study, start: Quantized, factors: Mapping[str, Factors], how: str) -> Proposal:
+    rescaled = rescale_inputs(start.graph, factors, untouched=frozenset(start.bound.corrections))
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
-    what = f"{rescaled.products} products inserted" if rescaled.products else "folded into weights"
-    yield Proposal(network, tuple(layers), what)
+    return Proposal(network, tuple(factors), f"{how}, {rescaled.products} products inserted")
 
 
 def equal_reach(amax: Float64) -> Factors:

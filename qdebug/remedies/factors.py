@@ -13,7 +13,13 @@ from qdebug.model.graph import Graph
 from qdebug.model.samples.subset import SampleSubset, finely, is_whole, whole
 from qdebug.plan.plan import Granularity
 from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
-from qdebug.plan.rewrite.weights import Factors, channel_axis, divided_weight, weight_reach
+from qdebug.plan.rewrite.weights import (
+    Factors,
+    channel_axis,
+    divided_weight,
+    input_channels,
+    weight_reach,
+)
 from qdebug.remedies.channels import ChannelRange, Float64, channel_ranges
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Study
@@ -30,7 +36,12 @@ _TRIED: tuple[Exponents, ...] = (
     *((0.5, 0.25), (0.75, 0.25), (0.5, 0.5), (0.65, 0.35), (0.85, 0.15)),
 )
 
-_BALANCED: Exponents = (0.0, 0.5)
+_ONE_SCALE: tuple[Exponents, ...] = (
+    *((0.0, 0.25), (0.0, 0.5), (0.0, 0.75), (0.0, 1.0), (0.25, 0.75)),
+)
+"""Tried as well where a weight has one scale: its rounding may be worse than the activation's."""
+
+_BALANCED: Exponents = (-1.0, 0.5)
 """Nagel et al. 2019, where a weight has one scale: both weights of a channel reach equally far."""
 
 _FARTHEST = 1024.0
@@ -88,6 +99,19 @@ def choose(study: Study, network: Quantized, groups: Sequence[Group]) -> list[Ch
         factors = _candidates(network, group, ranges)[best]
         found.append(Choice(factors, measured[best] / measured[NONE]))
     return found
+
+
+def groups_of(network: Quantized, layers: Sequence[str]) -> list[Group]:
+    """Layers by the tensor that they read."""
+    graph = network.graph
+    readers: dict[tuple[str, int], list[str]] = {}
+    for name in layers:
+        node = graph.by_name[name]
+        readers.setdefault((node.inputs[0], input_channels(graph, node) or 0), []).append(name)
+    return [
+        Group(count, dict.fromkeys(names, np.arange(count)), {})
+        for (_, count), names in readers.items()
+    ]
 
 
 def folds(study: Study) -> list[tuple[Study, Study]]:
@@ -164,7 +188,8 @@ def _candidates(
                 np.maximum.at(total, places[own], part[own] / largest)
     amax, weight = np.maximum(amax, 1 / _FARTHEST), np.maximum(weight, 1 / _FARTHEST)
     found = {NONE: np.ones(group.count)}
-    found |= {(a, b): weight**b / amax**a for a, b in _TRIED}
+    tried = _TRIED if _per_channel(network) else (*_TRIED, *_ONE_SCALE)
+    found |= {(a, b): weight**b / amax**a for a, b in tried}
     if group.writers and not _per_channel(network):
         found[_BALANCED] = np.sqrt(weight / _written_reach(network, group))
     return found

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from qdebug.plan.rewrite.rescale import rescale_inputs, takes_in
 from qdebug.plan.rewrite.weights import Factors, input_channels
-from qdebug.remedies.factors import Group, choose
+from qdebug.remedies.factors import choose, groups_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
 
@@ -38,7 +36,7 @@ def _layers(network: Quantized) -> tuple[str, ...]:
 
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
     graph = start.graph
-    groups = _groups(start, layers)
+    groups = groups_of(start, layers)
     corrected = frozenset(start.bound.corrections)
     chosen: dict[str, Factors] = {}
     for group, choice in zip(groups, choose(study, start, groups), strict=True):
@@ -56,19 +54,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
     if rescaled.products:
         what += f", {rescaled.products} products inserted"
     yield Proposal(network, tuple(n for n in layers if n in chosen), what)
-
-
-def _groups(network: Quantized, layers: Sequence[str]) -> list[Group]:
-    """Layers that read one tensor."""
-    graph = network.graph
-    readers: dict[tuple[str, int], list[str]] = {}
-    for name in layers:
-        node = graph.by_name[name]
-        readers.setdefault((node.inputs[0], input_channels(graph, node) or 0), []).append(name)
-    return [
-        Group(count, dict.fromkeys(names, np.arange(count)), {})
-        for (_, count), names in readers.items()
-    ]
 
 
 REMEDY = Remedy(
