@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from common import DATA, add_networks, network, parser_of
-from nets import NETS
+from nets import USUAL
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.pipeline.bisect import candidates
@@ -39,7 +39,7 @@ BETTER_DB = 6.0
 def main() -> None:
     """Print what each network saves."""
     parser = parser_of(__doc__, samples=64, rounds=2)
-    add_networks(parser, ["digits_cnn", "digits_encoder", *NETS])
+    add_networks(parser, ["digits_cnn", "digits_encoder", *USUAL])
     parser.add_argument("--calib-data", metavar="DATA")
     parser.add_argument("--target", metavar="CONDITION")
     arguments = parser.parse_args()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
-from nets import NETS
+from nets import NETS, USUAL
 
 DATA = Path(__file__).resolve().parents[2] / "calib_data"
 
@@ -38,7 +38,7 @@ def planted_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def add_networks(parser: argparse.ArgumentParser, default: Sequence[str] = tuple(NETS)) -> None:
+def add_networks(parser: argparse.ArgumentParser, default: Sequence[str] = USUAL) -> None:
     """`--nets` and `--inputs`."""
     parser.add_argument(
         "--nets",

@@ -85,6 +85,27 @@ def resnet18_like(seed: int = 0) -> onnx.ModelProto:
     return b.model([1, 3, 224, 224], x, [1, 1000])
 
 
+def resnet50_like(seed: int = 0) -> onnx.ModelProto:
+    """A ResNet-50 (BatchNorm folded), input 1×3×224×224."""
+    b = Builder(seed)
+    x = b.node("Relu", [b.conv("input", 3, 64, 7, 2)])
+    x = b.node("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    cin = 64
+    for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            y = b.node("Relu", [b.conv(x, cin, width, 1)])
+            y = b.node("Relu", [b.conv(y, width, width, 3, stride)])
+            y = b.conv(y, width, 4 * width, 1)
+            shortcut = x if block else b.conv(x, cin, 4 * width, 1, stride)
+            x = b.node("Relu", [b.node("Add", [y, shortcut])])
+            cin = 4 * width
+    x = b.node("Flatten", [b.node("GlobalAveragePool", [x])])
+    bias = b.constant(np.zeros(1000, np.float32))
+    x = b.node("Gemm", [x, b.weight((1000, 2048), 2048), bias], transB=1)
+    return b.model([1, 3, 224, 224], x, [1, 1000])
+
+
 def mobilenet_v2_like(seed: int = 0) -> onnx.ModelProto:
     """A MobileNetV2 (BatchNorm folded), input 1×3×224×224."""
     b = Builder(seed)
@@ -143,4 +164,10 @@ def encoder_like(
     return b.model([1, tokens, width], b.layer_norm(x, width), [1, tokens, width])
 
 
-NETS = {"W1": resnet18_like, "W2": mobilenet_v2_like, "W3": encoder_like}
+NETS = {
+    "W1": resnet18_like,
+    "W2": mobilenet_v2_like,
+    "W3": encoder_like,
+    "resnet50": resnet50_like,
+}
+USUAL = ("W1", "W2", "W3")

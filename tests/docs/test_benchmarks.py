@@ -27,6 +27,7 @@ ARGUMENTS = {
     "bench_prefix_cache": f"{SMALL} --target output.sqnr_db>=20",
     "bench_producers": "--samples 16",
     "bench_repair": "--nets digits_cnn --tools calibrators ort-minmax repair --samples 8",
+    "bench_repair_cost": "--nets digits_cnn --calib 8 --samples 8 --only bias-correction",
     "bench_report": "--nets digits_cnn --rounds 1",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
@@ -45,6 +46,7 @@ SHOWS = {
     "bench_prefix_cache": ["evaluations", "everywhere"],
     "bench_producers": ["| nncf", "| 32 of 32 | 32 |", "qoperator"],
     "bench_repair": ["| fp32 | 0.988 |", "| ort-minmax | 0.9"],
+    "bench_repair_cost": ["CPU s, peak", "bias-correction"],
     "bench_report": ["Frames/s", "| digits_cnn |"],
     "bench_store": ["float16 write", "chunks up to"],
 }
