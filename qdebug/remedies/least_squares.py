@@ -21,7 +21,7 @@ from scipy import linalg
 
 from qdebug.plan.quantize import FloatArray
 from qdebug.remedies.bias_correction import correct_bias
-from qdebug.remedies.moments import Moments, SiteMoments, Sums, moments_of
+from qdebug.remedies.moments import Moments, SiteMoments, Sums, moments_of, positions_to_fit
 from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
@@ -57,9 +57,11 @@ def refitted(moments: Moments, ridge: float) -> Sums | None:
 def refit(site: Site, product: Product) -> bool:
     """Give a layer the weight that is best at samples held back, and a bias to go with it; False
     where that is the one it has."""
-    moments = moments_of(site, product)
     many = product.unknowns > _MANY
-    if not moments.usable or (many and moments.fit.count < 2 * product.unknowns):
+    if many and positions_to_fit(site, product) < 2 * product.unknowns:
+        return False
+    moments = moments_of(site, product)
+    if not moments.usable:
         return False
     before = site.network
     least, best = _GAIN * held_back_error(site, moments), 0.0

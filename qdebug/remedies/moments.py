@@ -23,7 +23,7 @@ from qdebug.remedies.walk import Site
 
 Sums = npt.NDArray[np.floating]
 
-MOST_ROWS = 1 << 14
+MOST_ROWS = 1 << 13
 ROWS_PER_UNKNOWN = 6
 _HELD_BACK = 4  # one in so many samples
 _CHUNK_BYTES = 64 << 20
@@ -131,6 +131,13 @@ def moments_of(site: Site, product: Product) -> SiteMoments:
             about = missing.mean(axis=1, keepdims=True) if about is None else about
             (fit if kept else held).add(rows, missing - about)
     return SiteMoments(product, fit, held)
+
+
+def positions_to_fit(site: Site, product: Product) -> int:
+    """About how many positions there are to fit to."""
+    total = sum(_positions(product, target) for target in site.targets)
+    wanted = max(MOST_ROWS, ROWS_PER_UNKNOWN * product.unknowns)
+    return min(total, wanted) * (_HELD_BACK - 1) // _HELD_BACK
 
 
 def _positions(product: Product, target: FloatArray) -> int:

@@ -36,7 +36,7 @@ _SHARES = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.41, 0.35, 0.3,
 _STEPS = (0.85, 1 / 0.85)
 _SAMPLES = 64
 _MEMORY = 0.25
-_PASSES = 40
+_PASSES = 24
 """Executions that a search of all layers may take, in passes over the calibration samples; one of
 some layers takes its share."""
 _WORSE = 4.0

@@ -21,15 +21,16 @@ from scipy import linalg
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import QMAX, QMIN, FloatArray
 from qdebug.remedies.bias_correction import correct_bias
-from qdebug.remedies.least_squares import held_back_error
+from qdebug.remedies.least_squares import held_back_error, refitted
 from qdebug.remedies.moments import Sums, moments_of
 from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
-from qdebug.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
+from qdebug.remedies.remedy import Proposal, Remedy, Study
 from qdebug.remedies.walk import Site, Walk
 
 _FEWEST = 8
 _DAMPING = 0.01
+_RIDGE = 0.01
 _BLOCK = 128
 _GAIN = 0.99
 """What share of its error, at samples held back, a layer may keep at most for other codes."""
@@ -94,29 +95,40 @@ def _nearest_plane(upper: FloatArray, values: FloatArray, steps: FloatArray) -> 
 
 
 def round_together(site: Site, product: Product) -> bool:
-    """Give a layer the codes of least error; False where they give no less at samples held back."""
+    """Give a layer the codes of least error; False where they give no less at samples held back.
+
+    A weight that was refitted made up for the errors of layers that may have other codes by now:
+    it is refitted before it is rounded, where that is better.
+    """
     how = site.int8.weight
     moments = moments_of(site, product)
     if how is None or not moments.usable:
         return False
+    refit = site.correction.weight is not None
     values = site.weight if how.values is None else how.values
     shape = [1] * values.ndim
     if how.axis is not None:
         shape[how.axis] = -1
-    scale = np.broadcast_to(how.scale.reshape(shape), values.shape)
-    matrix, steps = product.matrix(values), product.matrix(scale)
-    found = rounded_together(matrix, steps, moments.fit.hessian)
-    if found is None:
-        return False
-    before, network = held_back_error(site, moments), site.network
+    steps = product.matrix(np.broadcast_to(how.scale.reshape(shape), values.shape))
+    wanted = [product.matrix(values)]
+    change = refitted(moments.fit, _RIDGE) if refit else None
+    if change is not None:
+        wanted.append(product.matrix(site.weight) + change.astype(np.float32))
+    before = site.network
+    least, best = _GAIN * held_back_error(site, moments), None
     amax = how.scale.astype(np.float64) * QMAX
-    entry = tuple(amax.tolist()) if amax.ndim else float(amax)
-    site.set_range(site.layer.weight or "", TensorRange(entry, "rounding"))
-    site.correct(replace(site.correction, weight=product.weight(found)))
-    if held_back_error(site, moments) > _GAIN * before:
-        site.network = network
-        return False
-    return correct_bias(site)
+    entry = TensorRange(tuple(amax.tolist()) if amax.ndim else float(amax), "rounding")
+    site.set_range(site.layer.weight or "", entry)
+    for matrix in wanted:
+        found = rounded_together(matrix, steps, moments.fit.hessian)
+        if found is None:
+            continue
+        site.correct(replace(site.correction, weight=product.weight(found)))
+        error = held_back_error(site, moments)
+        if error < least:
+            least, best = error, site.network
+    site.network = best or before
+    return correct_bias(site) if best else False
 
 
 def _layers(network: Quantized) -> tuple[str, ...]:
@@ -142,5 +154,4 @@ REMEDY = Remedy(
     fewest_samples=_FEWEST,
     layers=_layers,
     propose=_propose,
-    groups=apart_from_heads,
 )

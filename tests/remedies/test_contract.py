@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from onnx import checker
 from repair_networks import NETWORKS
 
+from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.registry import REMEDIES
+from qdebug.remedies.remedy import Proposal
 from qdebug.types import Precision
 
 BUNDLED = ("digits_cnn", "digits_encoder")
@@ -42,11 +45,44 @@ def test_a_proposal_computes_the_same_in_fp32_and_lowers_to_a_valid_model(
         assert set(proposal.layers) <= set(layers)
         assert [layer.name for layer in result.bound.layers_in(Precision.INT8)] == order
         assert not result.bound.missing_ranges()
+        if not remedy.rewrites:
+            _check_only_quantization_changes(at.start, proposal)
         for tensor, values in at.run(result.graph.proto).items():
             largest = np.abs(reference[tensor]).max()
             np.testing.assert_allclose(values, reference[tensor], rtol=0, atol=1e-4 * largest)
         checker.check_model(result.proto(), full_check=True)
         assert all(np.isfinite(v).all() for v in at.run(result.proto()).values())
+
+
+def _check_only_quantization_changes(start: Quantized, proposal: Proposal) -> None:
+    """The FP32 network is the same object; only weights, biases and ranges of INT8 layers differ,
+    and biases and weights only in layers that are said to be changed."""
+    before, after = start.bound, proposal.result.bound
+    assert proposal.result.model is start.model
+    assert after.layers is before.layers
+    assert after.precisions == before.precisions
+    assert replace(after.plan, tensors={}) == replace(before.plan, tensors={})
+    allowed = set(before.needed_ranges())
+    for layer in before.layers_in(Precision.INT8):
+        allowed |= {layer.weight} if layer.name in proposal.layers and layer.weight else set()
+    tensors = {*before.plan.tensors, *after.plan.tensors}
+    assert {
+        t for t in tensors if before.plan.tensors.get(t) != after.plan.tensors.get(t)
+    } <= allowed
+    corrected = {*before.corrections, *after.corrections}
+    changed = {n for n in corrected if before.corrections.get(n) is not after.corrections.get(n)}
+    assert changed <= set(proposal.layers)
+    weighted = {layer.name: layer for layer in start.weighted()}
+    for name in changed:
+        correction, weight = after.corrections[name], weighted[name].weight
+        values = start.graph.constant(weight or "")
+        assert values is not None
+        if correction.weight is not None:
+            assert correction.weight.shape == values.shape
+            assert correction.weight.dtype == np.float32
+        if correction.bias is not None:
+            assert correction.bias.ndim == 1
+            assert correction.bias.dtype == np.float32
 
 
 @pytest.mark.parametrize("name", REMEDIES)

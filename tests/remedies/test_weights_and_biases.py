@@ -100,7 +100,7 @@ def test_what_is_less_by_chance_is_not_less() -> None:
     assert lower_by_more_than_chance(before[:1] * 0.5, before[:1])
 
 
-@pytest.mark.parametrize("name", CORRECTING)
+@pytest.mark.parametrize("name", ["bias-correction", "least-squares"])
 def test_output_heads_are_a_group_of_their_own(name: str, bundled: Callable[[str], Any]) -> None:
     start = bundled("digits_cnn").start
     layers = REMEDIES[name].layers(start)
