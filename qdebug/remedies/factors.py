@@ -47,8 +47,9 @@ _BALANCED: Exponents = (-1.0, 0.5)
 _FARTHEST = 1024.0
 """Between the largest magnitude of a channel and one that counts."""
 
-_SAMPLES = 16
-"""Enough to choose between a few exponents."""
+_SAMPLES, _BYTES = 16, 1 << 28
+"""Of each half, and of their activations at once: enough to choose between a few exponents. Large
+images are fewer, since each holds many values."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,9 @@ def folds(study: Study) -> list[tuple[Study, Study]]:
         subset = whole(finely(subset.samples, _SAMPLES))
     if len(subset.batches) < 2:
         return [(study, study)]
+    less = replace(study, memory_bytes=min(study.memory_bytes, _BYTES))
     parts = [
-        replace(study, samples=SampleSubset(subset.samples, subset.batches[i::2])) for i in (0, 1)
+        replace(less, samples=SampleSubset(subset.samples, subset.batches[i::2])) for i in (0, 1)
     ]
     return [(parts[0], parts[1]), (parts[1], parts[0])]
 

@@ -295,3 +295,14 @@ def test_what_does_not_commute_ends_a_stream(breaker: str) -> None:
     side = b.add(breaker, x, *limits)
     model = b.model(IMAGES, b.conv(x, 8, 4), b.conv(side, 8, 4))
     assert streams(model.graph) == []
+
+
+def test_a_weight_in_another_type_is_not_divided() -> None:
+    b = Builder(0)
+    wide = b.add("Cast", "x", to=onnx.TensorProto.DOUBLE)
+    weight = b.constant(b.rng.normal(size=(8, 4)))
+    b.constants[weight] = b.constants[weight].astype(np.float64)
+    inner = b.add("MatMul", wide, weight)
+    model = b.model(TOKENS, b.add("Cast", inner, to=onnx.TensorProto.FLOAT))
+    (node,) = (n for n in model.graph.nodes if n.op_type == "MatMul")
+    assert input_channels(model.graph, node) is None

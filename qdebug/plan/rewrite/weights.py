@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from qdebug.model.graph import Graph, Node
 
@@ -16,8 +17,8 @@ WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def input_channels(graph: Graph, node: Node) -> int | None:
-    """How many channels a layer's anchor reads and multiplies by its constant weight, its second
-    operand; None where that is not how it computes."""
+    """How many channels a layer's anchor reads and multiplies by its constant FP32 weight, its
+    second operand; None where that is not how it computes."""
     axis = _input_axis(graph, node)
     if axis is None:
         return None
@@ -73,6 +74,8 @@ def _input_axis(graph: Graph, node: Node) -> int | None:
         return None
     weight = graph.initializers.get(node.inputs[1])
     if weight is None or node.inputs[0] in graph.initializers or len(weight.dims) < 2:
+        return None
+    if weight.data_type != onnx.TensorProto.FLOAT:
         return None
     if node.op_type == "Gemm":
         attributes = graph.attributes(node)
