@@ -1,8 +1,9 @@
 """weight-ranges: each output channel's weights get the range of least error of the layer's output.
 
 Rounding the weights of channel c by a scale s changes them by d, which adds dᵀ H d to the squared
-error of its output, H being the second moments of the layer's quantized input. Ranges from the
-largest magnitude down to a part of it are tried.
+error of its output, H being the second moments of the layer's quantized input, its mean included:
+what rounding adds to the mean is no less an error here. Ranges from the largest magnitude down to a
+part of it are tried.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def set_ranges(site: Site, product: Product) -> bool:
     if how is None or not total.count or not np.isfinite(total.xx.sum()):
         return False
     values = site.weight if how.values is None else how.values
-    amax, left = best_amax(product, values, how.axis, total.hessian)
+    amax, left = best_amax(product, values, how.axis, total.xx / total.count)
     if np.all(left >= 1.0):
         return False
     entry = tuple(amax.tolist()) if amax.ndim else float(amax)
