@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
-from helpers.outliers import with_outlier_channels
+from outliers import with_outlier_channels
 
 import qdebug
 
