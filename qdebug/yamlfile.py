@@ -48,6 +48,10 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
     root, data = _parse(name, text, wrong)
     if not isinstance(data, dict):
         raise wrong(f"{name}:{_line_of(root, ())}: the file is not a mapping of keys to values")
+    if str(data.get("schema")) in _OTHER_FILES and str(data["schema"]) not in _expected(schema):
+        what, setting = _OTHER_FILES[str(data["schema"])]
+        line = _line_of(root, ("schema",))
+        raise wrong(f"{name}:{line}: it is {what}", f"Give it as {option(setting)}.")
     try:
         return schema.model_validate(data)
     except ValidationError as problem:
@@ -198,18 +202,20 @@ def _reason(problem: Any) -> str:
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
     kind, value = problem["loc"][-1], problem["input"]
-    if kind == "schema" and str(value) in _OTHER_FILES:
-        what, setting = _OTHER_FILES[str(value)]
-        return f"It is {what}: give it as {option(setting)}."
     if kind == "command" and str(value) in _COMMANDS:
         return f"Run it with 'qdebug {value} --config FILE'."
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         known = (field.alias or name for name, field in schema.model_fields.items())
         return f"Known keys: {', '.join(known)}."
     if problem["type"] == "missing" and problem["loc"] == ("schema",):
-        expected = schema.model_fields["schema_"].annotation
-        return f"The file must start with 'schema: {get_args(expected)[0]}'."
+        return f"The file must start with 'schema: {_expected(schema)[0]}'."
     return ""
+
+
+def _expected(schema: type[BaseModel]) -> tuple[str, ...]:
+    """The schemas that a file of this kind may claim."""
+    field = schema.model_fields.get("schema_")
+    return get_args(field.annotation) if field else ()
 
 
 _COMMANDS = ("bisect", "calibrate", "compare", "sweep")

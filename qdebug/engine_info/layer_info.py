@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
@@ -154,7 +154,12 @@ def _tensors(entry: Mapping[str, Any], key: str, where: str) -> tuple[EngineTens
 
 
 def _io(document: Mapping[str, Any], name: str) -> tuple[EngineTensor, ...]:
-    bindings: Sequence[Any] = document.get("Bindings") or document.get("I/O Tensors") or []
+    bindings = document.get("Bindings") or document.get("I/O Tensors") or []
+    if not isinstance(bindings, list):
+        raise UsageError(
+            f"{name}: the inputs and outputs are {type(bindings).__name__}, not a list",
+            code="QD-USAGE-ENGINE-FILE-DAMAGED",
+        )
     tensors = []
     for entry in bindings:
         if isinstance(entry, str):

@@ -203,6 +203,13 @@ def agreement(outputs: Outputs, _: Outputs, reference: Outputs) -> float:
 
 
 def _first(outputs: Outputs) -> Array:
+    if not outputs:
+        raise MetricError(
+            "the metric needs an output that is an array, and the model has none: sequences and "
+            "maps are not observed",
+            "Make an array the model's output.",
+            code="QD-METRIC-OUTPUT",
+        )
     return next(iter(outputs.values()))
 
 

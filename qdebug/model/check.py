@@ -13,6 +13,7 @@ from onnx.external_data_helper import uses_external_data
 from qdebug.errors import ModelError
 
 _TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+_MOST = 2**31
 _COMPLEX = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 _PACKED_BITS = {
     getattr(TensorProto, name): bits
@@ -45,6 +46,11 @@ def check_structure(path: Path, proto: onnx.ModelProto) -> None:
 
 
 def _check_model(proto: onnx.ModelProto) -> None:
+    versions = [proto.ir_version, *(o.version for o in proto.opset_import)]
+    if not all(0 <= version < _MOST for version in versions):
+        raise _DamagedError(f"its versions are {versions}")
+    for imported in proto.opset_import:
+        _check_name(imported.domain, "a domain")
     context = checker.C.CheckerContext()
     context.ir_version = proto.ir_version
     context.opset_imports = {o.domain: o.version for o in proto.opset_import}

@@ -62,7 +62,9 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
         self._target = Path(path)
         self._keep = keep
         self._dtype: FloatStorage = dtype
-        self._expected = keep.count if keep.kind == "worst" else expected_rows
+        self._expected = expected_rows
+        if keep.kind == "worst":
+            self._expected = min(keep.count, expected_rows or keep.count)
         self._samples: dict[int, int] = {}
         self._groups: dict[str, Any] = {}
         self._rows: dict[tuple[Role, str], TensorRows] = {}

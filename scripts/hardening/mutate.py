@@ -208,7 +208,11 @@ def npz(rng: random.Random, data: bytes) -> bytes:
                 if kind == 0:
                     continue
                 if kind == 1:
-                    name = "n" + rng.choice(TEXTS[:20]).replace("\0", "") + ".npy"
+                    name = (
+                        "n"
+                        + rng.choice(TEXTS[:20]).replace("\0", "").replace("\ud800", "")
+                        + ".npy"
+                    )
                 elif kind == 2:
                     content = raw_bytes(rng, content)
                 else:

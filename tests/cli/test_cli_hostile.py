@@ -220,3 +220,60 @@ def test_times_that_are_none(desk: Any, value: str) -> None:
     desk.write("profile.json", f'[{{"count": 10}}, {{"name": "conv1", "averageMs": {value}}}]')
     says = ["QD-USAGE-ENGINE-FILE-DAMAGED", "profile.json"]
     desk.refused("inspect", "profile.json", says=says)
+
+
+def test_a_plan_in_place_of_a_configuration(desk: Any) -> None:
+    assert desk.compare("--save-plan", "plan.yaml").code == 0
+    says = ["QD-USAGE-CONFIG-FILE", "plan.yaml:1", "--plan"]
+    desk.refused("compare", "--config", "plan.yaml", says=says)
+
+
+def test_more_samples_are_to_be_kept_than_there_are(desk: Any) -> None:
+    assert desk.compare("--keep", "worst:100000000", "-o", "run.h5").code == 0
+    assert Path("run.h5").stat().st_size < 4 << 20
+
+
+def test_an_input_without_a_shape(desk: Any, cnn: Any) -> None:
+    proto = cnn()
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    desk.save(proto, "shapeless.onnx")
+    says = ["QD-SAMPLES-SHAPE", "'x'", "declares no axes"]
+    desk.refused("compare", "shapeless.onnx", "--inputs", "data.npz", says=says)
+
+
+def test_samples_of_another_type_than_bfloat16(desk: Any, make: Any) -> None:
+    nodes = [onnx.helper.make_node("Cast", ["x"], ["y"], "cast", to=1)]
+    proto = make(nodes, {"x": (1, 4)}, {"y": (1, 4)})
+    proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+    desk.save(proto, "bf16.onnx")
+    desk.data("four.npz", x=np.ones((2, 4), np.float32))
+    says = ["QD-SAMPLES-DTYPE", ".astype(ml_dtypes.bfloat16)"]
+    desk.refused("compare", "bf16.onnx", "--inputs", "four.npz", says=says)
+
+
+def test_a_metric_of_a_model_without_arrays(desk: Any, make: Any) -> None:
+    node = onnx.helper.make_node
+    nodes = [node("MatMul", ["x", "w"], ["y"], "m"), node("SequenceConstruct", ["y"], ["s"], "s")]
+    proto = make(nodes, {"x": (1, 4)}, {"s": (1, 4)}, {"w": np.eye(4, dtype=np.float32)})
+    sequence = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    proto.graph.output[0].CopyFrom(sequence)
+    desk.save(proto, "sequence.onnx")
+    desk.data("four.npz", x=np.ones((2, 4), np.float32), labels=np.arange(2))
+    command = ("compare", "sequence.onnx", "--inputs", "four.npz", "--metric", "top1")
+    desk.refused(*command, says=["QD-METRIC-OUTPUT"])
+
+
+def test_values_near_the_largest_of_float32(desk: Any, pictures: Any) -> None:
+    """Their squares are beyond it: that is no warning about qdebug's own arithmetic."""
+    desk.data("huge.npz", x=pictures(3) * np.float32(1e30))
+    done = desk.run("compare", "net.onnx", "--inputs", "huge.npz", "-v")
+    assert done.code == 0 and "RuntimeWarning" not in done.err
+
+
+def test_too_little_memory(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError("Unable to allocate 4 TiB")
+
+    monkeypatch.setattr("qdebug.pipeline.compare.command.load_model", exhausted)
+    done = desk.compare()
+    assert done.code == 3 and "QD-BACKEND-HOST-MEMORY" in done.err and "defect" not in done.err

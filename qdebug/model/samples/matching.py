@@ -30,9 +30,10 @@ def check_dtype(dtype: DType, spec: TensorSpec, where: str) -> None:
             f"Give a {spec.dtype} array; rows of unequal length need one file each.",
             code="QD-SAMPLES-OBJECTS",
         )
+    module = "ml_dtypes" if spec.dtype.kind == "V" else "np"
     raise SampleError(
         f"{where}: input '{spec.name}' is {dtype}; the model takes {spec.dtype}.",
-        f"Convert it with `.astype(np.{spec.dtype})`.",
+        f"Convert it with `.astype({module}.{spec.dtype})`.",
         code="QD-SAMPLES-DTYPE",
     )
 
@@ -96,6 +97,11 @@ def _same_type(dtype: DType, wanted: DType) -> bool:
 
 
 def _shape_hint(shape: tuple[int, ...], axes: Axes) -> str:
+    if not axes:
+        return (
+            "The model declares no axes of it: if it is not a single number, declare them, such as "
+            "with onnx.tools.update_model_dims."
+        )
     if len(shape) == len(axes) - 1 and axes_fit(shape, axes[1:]):
         return "It is one sample: give it a leading sample axis with `array[None]`."
     if len(shape) == len(axes) == 4 and axes_fit((shape[3], shape[1], shape[2]), axes[1:]):

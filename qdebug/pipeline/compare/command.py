@@ -206,7 +206,7 @@ def _open_writer(
         overwrite=settings.force,
         keep=keep,
         dtype=settings.keep_dtype,
-        expected_rows=samples if keep.kind == "all" else 0,
+        expected_rows=samples,
     )
     return stack.enter_context(writer)
 

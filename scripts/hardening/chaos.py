@@ -1,0 +1,350 @@
+"""Kills, interrupts and starves every command, and looks at what is left.
+
+    scripts/chaos [--kills 200] [--limits 60] [--pairs 30] [--seed 0]
+
+Kills: SIGKILL, SIGTERM or SIGINT at a random moment. Limits: the largest file, the memory or the
+disk (a small tmpfs, where one can be mounted) is too small. Pairs: a command runs twice at once, to
+the same files. A finding is an output that is neither what was there before nor whole, half of the
+files of an export, a temporary file that is left behind (after SIGKILL: that the next run leaves
+too), a crash, an internal error, or an exit code that says something else than what happened. Exit
+code 1 where there is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import desk
+import yaml
+
+from qdebug.errors import QdebugError
+from qdebug.store.reader import RunReader
+
+PRECIOUS = b"precious"
+LIMIT_S = 300
+_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+_EARLY = ("<frozen ", "runpy", "site.py", "encodings")
+"""Where Python itself is when a signal comes before the program."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command, and the files that it writes; `together`: all of them or none."""
+
+    arguments: tuple[str, ...]
+    outputs: tuple[str, ...]
+    together: bool = False
+
+
+_DATA = ("--inputs", "data.npz", "--no-progress")
+_SEARCHED = ("--inputs", "calib.npz", "--no-progress")
+JOBS: Mapping[str, Job] = {
+    "compare": Job(
+        (
+            *("compare", "net.onnx", *_DATA, "--keep", "all", "-o", "new.h5"),
+            *("--json", "new.json", "--save-plan", "new.yaml", "--html", "new.html"),
+        ),
+        ("new.h5", "new.json", "new.yaml", "new.html"),
+    ),
+    "calibrate": Job(
+        (
+            *("calibrate", "net.onnx", "--calib-data", "calib.npz", "--no-progress"),
+            *("-o", "new.yaml", "--trt-cache", "new.cache", "--json", "new.json"),
+        ),
+        ("new.yaml", "new.cache", "new.json"),
+    ),
+    "bisect": Job(
+        (
+            *("bisect", "net.onnx", *_SEARCHED, "--target", "output.sqnr_db>=30"),
+            *("-o", "new.yaml", "--json", "new.json"),
+        ),
+        ("new.yaml", "new.json"),
+    ),
+    "repair": Job(
+        (
+            *("repair", "net.onnx", "--calib-data", "calib.npz", "--no-progress"),
+            *("-o", "new.onnx", "--json", "new.json"),
+        ),
+        ("new.onnx", "new.json"),
+    ),
+    "ranges": Job(
+        ("ranges", "net.onnx", "--calib-data", "calib.npz", "--no-progress", "--json", "new.json"),
+        ("new.json",),
+    ),
+    "inspect": Job(
+        ("inspect", "net.onnx", "--json", "new.json", "--html", "new.html"),
+        ("new.json", "new.html"),
+    ),
+    "report": Job(("report", "run.h5", "-o", "new.html"), ("new.html",)),
+    "export": Job(
+        ("export", "plan.yaml", "--to", "trtexec", "-o", "new.sh"),
+        ("new.sh", "new.onnx", "new.calib"),
+        together=True,
+    ),
+    "doctor": Job(("doctor", "--json", "new.json"), ("new.json",)),
+}
+
+
+@dataclass
+class Tally:
+    """What was done, what came of it, and what was found."""
+
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+
+    def add(self, what: str, outcome: str, found: Sequence[str]) -> None:
+        self.outcomes[what, outcome] += 1
+        for each in found:
+            self.findings.append(f"{what}: {each}")
+            print(f"FINDING {what} ({outcome}): {each}", flush=True)
+
+
+class Place:
+    """A folder with the files of the desk, where one job runs at a time."""
+
+    def __init__(self, originals: Path, folder: Path) -> None:
+        self.folder = folder / "desk"
+        shutil.copytree(originals, self.folder)
+        self.env = os.environ | {
+            "QDEBUG_CACHE_DIR": str(folder / "cache"),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self.cache = folder / "cache"
+
+    def start(
+        self,
+        job: Job,
+        *extra: str,
+        wrap: Sequence[str] = (),
+        limit: Callable[[], None] | None = None,
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*wrap, sys.executable, "-m", "qdebug", *job.arguments, *extra],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=limit,
+        )
+
+    def clear(self, job: Job, rng: random.Random, *, precious: bool) -> None:
+        """Nothing of earlier runs is left but, where `precious`, files in the places of outputs;
+        now and then no cache."""
+        for path in self.folder.glob(".*"):
+            path.unlink()
+        for name in job.outputs:
+            (self.folder / name).unlink(missing_ok=True)
+            if precious:
+                (self.folder / name).write_bytes(PRECIOUS)
+        if rng.random() < 0.5:
+            shutil.rmtree(self.cache, ignore_errors=True)
+
+    def partials(self) -> list[str]:
+        return [p.name for p in (*self.folder.glob(".*"), *self.cache.rglob(".*"))]
+
+    def damage(self, job: Job) -> Iterator[str]:
+        """The outputs that are neither absent, nor as before, nor whole."""
+        there = {}
+        for name in job.outputs:
+            path = self.folder / name
+            data = path.read_bytes() if path.exists() else None
+            there[name] = data is not None and data != PRECIOUS
+            if there[name] and (wrong := _wrong(path)):
+                yield f"{name} is damaged: {wrong}"
+        if job.together and len({there[n] for n in job.outputs if _is_made(self, n)}) > 1:
+            yield f"half of an export: {there}"
+
+
+def _is_made(place: Place, name: str) -> bool:
+    return (place.folder / name).exists()
+
+
+def _wrong(path: Path) -> str:
+    """What is wrong with a file that a command wrote; empty for nothing."""
+    try:
+        match path.suffix:
+            case ".json":
+                assert json.loads(path.read_bytes())["schema"]
+            case ".h5":
+                with RunReader(path) as reader:
+                    assert reader.results
+            case ".yaml":
+                assert yaml.safe_load(path.read_text())["schema"]
+            case ".html":
+                assert path.read_text().rstrip().endswith("</html>")
+            case _:
+                assert path.stat().st_size
+    except (AssertionError, ValueError, KeyError, TypeError, yaml.YAMLError, QdebugError) as error:
+        return f"{type(error).__name__} {error}"[:200]
+    return ""
+
+
+def _said_wrong(code: int, said: str) -> Iterator[str]:
+    if "internal error" in said:
+        yield said.strip()[-300:]
+    if "Traceback" in said and not any(word in said for word in _EARLY):
+        yield f"a traceback: {said.strip()[-300:]}"
+    if code == 2 and said.count("qdebug: error:") != 1:
+        yield f"not one message: {said[-300:]}"
+
+
+def _ended(running: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        _, said = running.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        _, said = running.communicate()
+        return 1000, said
+    return running.returncode, said
+
+
+def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tally) -> None:
+    """Send a signal at a random moment; then run the command to its end."""
+    job, number = JOBS[name], rng.choice(_SIGNALS)
+    place.clear(job, rng, precious=rng.random() < 0.5)
+    running = place.start(job, "--force")
+    with suppress(subprocess.TimeoutExpired):
+        running.wait(rng.uniform(0, 1.1 * seconds))
+    running.send_signal(number)
+    code, said = _ended(running)
+    found = [*place.damage(job), *_said_wrong(code, said)]
+    usual = {0, 1, -number, 128 + number}
+    if code not in usual:
+        found.append(f"exit code {code} after {number.name}: {said[-200:]}")
+    if number != signal.SIGKILL and code > 0 and (left := place.partials()):
+        found.append(f"{number.name} leaves {left[:3]}")
+    outcome = "ended before" if code in (0, 1) else "killed" if code < 0 else f"exit {code}"
+    again, said = _ended(place.start(job, "--force"))
+    if again not in (0, 1):
+        found.append(f"the next run ends with {again}: {said[-300:]}")
+    found += [f"after the next run {each}" for each in place.damage(job)]
+    if left := place.partials():
+        found.append(f"after the next run there is {left[:3]}")
+    tally.add(f"{number.name} {name}", outcome, found)
+
+
+def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tally) -> None:
+    """Run with too little of something."""
+    job = JOBS[name]
+    kind = rng.choice(("file", "file", "memory", "disk") if mounts else ("file", "memory"))
+    place.clear(job, rng, precious=rng.random() < 0.5)
+    size = int(2 ** rng.uniform(9, 21))
+    wrap: Sequence[str] = ()
+    if kind == "disk":
+        mount = 'd=$1; shift; cp -a "$d" "$d.all" && mount -t tmpfs -o size="$S" tmpfs "$d"'
+        copy = 'cp -a "$d.all/." "$d" 2>/dev/null; rm -rf "$d.all"; cd "$d"; exec "$@"'
+        script = f"{mount} && {{ {copy}; }}"
+        needed = sum(p.stat().st_size for p in place.folder.rglob("*") if p.is_file())
+        blocks = 4096 * (-(-needed // 4096) + 60) + size
+        wrap = ("env", f"S={blocks}", "unshare", "-m", "sh", "-c", script, "sh", str(place.folder))
+    restrict: Callable[[], None] | None = None
+    if kind == "file":
+        restrict = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
+    elif kind == "memory":
+        room = int(rng.uniform(0.6, 2.5) * (1 << 30))
+        restrict = partial(resource.setrlimit, resource.RLIMIT_AS, (room, room))
+    code, said = _ended(place.start(job, "--force", wrap=wrap, limit=restrict))
+    found = list(_said_wrong(code, said)) if kind != "memory" else []
+    if code not in (0, 1, 2, 3) and kind != "memory":
+        found.append(f"exit code {code}: {said[-300:]}")
+    found += place.damage(job)
+    if code >= 0 and (left := place.partials()):
+        found.append(f"leaves {left[:3]}")
+    tally.add(f"too little {kind}, {name}", f"exit {code}" if code >= 0 else "killed", found)
+
+
+def pair(place: Place, name: str, rng: random.Random, tally: Tally) -> None:
+    """Run a command twice at once: both are well, or one says why not."""
+    job, forced = JOBS[name], rng.random() < 0.5
+    place.clear(job, rng, precious=False)
+    flags = ("--force",) if forced else ()
+    both = [place.start(job, *flags)]
+    time.sleep(rng.uniform(0, 1))
+    both.append(place.start(job, *flags))
+    ended = [_ended(running) for running in both]
+    found = [wrong for code, said in ended for wrong in _said_wrong(code, said)]
+    codes = sorted(code for code, _ in ended)
+    if any(code not in (0, 1, 2) for code in codes) or codes == [2, 2]:
+        found.append(f"exit codes {codes}: {[said[-200:] for _, said in ended]}")
+    for code, said in ended:
+        if code == 2 and not any(c in said for c in ("QD-STORE-BUSY", "QD-STORE-OUTPUT-EXISTS")):
+            found.append(said[-300:])
+    found += place.damage(job)
+    if left := place.partials():
+        found.append(f"leaves {left[:3]}")
+    tally.add(f"two at once, {name}", f"exit {codes[0]} and {codes[1]}", found)
+
+
+def _can_mount() -> bool:
+    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]
+    with suppress(OSError):
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return False
+
+
+def summary(tally: Tally) -> str:
+    lines = [
+        f"{what:36}{outcome:>18}{n:6}" for (what, outcome), n in sorted(tally.outcomes.items())
+    ]
+    return "\n".join(
+        [*lines, f"{sum(tally.outcomes.values())} cases, {len(tally.findings)} findings"]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, count in (("kills", 200), ("limits", 60), ("pairs", 30), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=count, help=f"default: {count}")
+    parser.add_argument("--only", nargs="*", choices=list(JOBS), help="commands; default: all")
+    options = parser.parse_args()
+    rng, tally = random.Random(options.seed), Tally()
+    names = options.only or list(JOBS)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder, suppress(KeyboardInterrupt):
+        originals = Path(folder, "files")
+        originals.mkdir()
+        os.environ["QDEBUG_CACHE_DIR"] = str(Path(folder, "first"))
+        desk.make(originals)
+        place, mounts = Place(originals, Path(folder)), _can_mount()
+        seconds = {}
+        for name in names:
+            started = time.monotonic()
+            code, said = _ended(place.start(JOBS[name], "--force"))
+            seconds[name] = time.monotonic() - started
+            wrong = [] if code in (0, 1) else [f"undisturbed it ends with {code}: {said}"]
+            tally.add(f"undisturbed {name}", f"exit {code}", [*wrong, *place.damage(JOBS[name])])
+        for _ in range(options.kills):
+            name = rng.choice(names)
+            kill(place, name, rng, seconds[name], tally)
+        for _ in range(options.limits):
+            limit(place, rng.choice(names), rng, mounts, tally)
+        for _ in range(options.pairs):
+            pair(place, rng.choice(names), rng, tally)
+    print(summary(tally))
+    return 1 if tally.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""A sweep that was killed goes on in the folder of its engines; another one may not use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from refusals import refused
+
+from qdebug.config.sweep import SweepSettings
+from qdebug.pipeline.sweep.saved import SavedEngines
+from qdebug.run.engine import BuiltEngine
+
+
+def settings(folder: Path, precision: str = "int8") -> SweepSettings:
+    return SweepSettings(
+        model="net.onnx",
+        inputs="data.npz",
+        precision=(precision,),  # type: ignore[arg-type]
+        save_engines=str(folder),
+    )
+
+
+def test_the_same_sweep_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "engines"
+    built = BuiltEngine(b"engine", "log", (), (), 1.0, "key")
+    SavedEngines(settings(folder), "digest", 2).save(1, built)
+    with refused("QD-STORE-OUTPUT-EXISTS", "1.engine"):
+        SavedEngines(settings(folder), "another model", 2)
+    with refused("QD-STORE-OUTPUT-EXISTS", "1.engine"):
+        SavedEngines(settings(folder, "fp16"), "digest", 2)
+    again = SavedEngines(settings(folder), "digest", 2)
+    again.save(1, built)
+    again.save(2, built)
+    again.finish()
+    names = ["1.engine", "1.log", "2.engine", "2.log"]
+    assert sorted(p.name for p in folder.iterdir()) == names
+    with refused("QD-STORE-OUTPUT-EXISTS", "1.engine"):
+        SavedEngines(settings(folder), "digest", 2)
