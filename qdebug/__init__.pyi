@@ -327,6 +327,7 @@ def repair(
     save_plan: str | os.PathLike[str] | None = None,
     save_fp32: str | os.PathLike[str] | None = None,
     trt_cache: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> RepairResult:
@@ -434,6 +435,7 @@ def report(
         | CalibrateResult
         | RangesResult
         | BisectResult
+        | RepairResult
         | SweepResult
         | InspectResult
     ],
@@ -462,6 +464,7 @@ def view(
         | CalibrateResult
         | RangesResult
         | BisectResult
+        | RepairResult
         | SweepResult
         | InspectResult
     ],

@@ -187,6 +187,7 @@ def repair(
         write_text(checked.save_plan, result.plan_yaml(), option("save_plan"), force=force)
     if checked.trt_cache:
         write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"), force=force)
+    _write_page(checked, checked.html, checked.model, result)
     return result
 
 

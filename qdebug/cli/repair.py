@@ -13,6 +13,12 @@ def run(settings: RepairSettings, shown: ShownWithProgress) -> int:
     """Repair, and write the model; 1 where a target is not reached."""
     with resumable(settings.cache), progress_bars(shown) as progress:
         result = api.repair(settings, progress=progress)
-    written = [settings.output, settings.save_plan, settings.save_fp32, settings.trt_cache]
+    written = [
+        settings.output,
+        settings.save_plan,
+        settings.save_fp32,
+        settings.trt_cache,
+        settings.html,
+    ]
     emit(shown.json_to, result, lambda: view(result), written, force=settings.force)
     return 1 if result.passed is False else 0

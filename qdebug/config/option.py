@@ -79,7 +79,8 @@ _PATH = "str | os.PathLike[str]"
 _DATA = f"{_PATH} | Mapping[str, ArrayLike] | Iterable[Feeds]"
 _CALIBRATION = f"{_PATH} | CalibrateResult | PrecisionPlan | Mapping[str, float]"
 _RESULT = (
-    "CompareResult | CalibrateResult | RangesResult | BisectResult | SweepResult | InspectResult"
+    "CompareResult | CalibrateResult | RangesResult | BisectResult | RepairResult | SweepResult | "
+    "InspectResult"
 )
 
 ModelLike = Annotated[Any, AsObject("model", f"{_PATH} | onnx.ModelProto")]

@@ -25,6 +25,7 @@ from qdebug.config.candidate import (
     FALLBACK,
     FORCE,
     FP16_KERNELS,
+    HTML,
     METHOD,
     METRIC,
     SAMPLES,
@@ -199,4 +200,5 @@ class RepairSettings:
             writes="new",
         ),
     ] = None
+    html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["compare", "calibrate", "bisect", "sweep", "ranges", "inspect", "model"]
+Kind = Literal["compare", "calibrate", "bisect", "repair", "sweep", "ranges", "inspect", "model"]
 """The command whose result a run shows; "model" for a network without one."""
 
 

@@ -55,6 +55,14 @@ def _bisect(result: Json) -> str:
     return f"{_name(result)}: {result['target']} does not hold ({pinned} pinned)"
 
 
+def _repair(result: Json) -> str:
+    proof = result["proof"]
+    before, after = (in_decibels(proof[key]["sqnr_db"]) for key in ("start", "repaired"))
+    text = f"{_name(result)}: SQNR {before} before, {after} repaired"
+    pinned = counted(result["pinned"], "layer")
+    return f"{text}, {pinned} pinned" if result["pinned"] else text
+
+
 def _sweep(result: Json) -> str:
     rows = result["combinations"]
     built = sum(row["engine"] is not None for row in rows)
@@ -83,6 +91,7 @@ _HEADLINES: Mapping[str, Callable[[Json], str]] = {
     "compare": _compare,
     "calibrate": _calibrate,
     "bisect": _bisect,
+    "repair": _repair,
     "sweep": _sweep,
     "ranges": _ranges,
     "inspect": _inspect,

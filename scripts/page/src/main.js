@@ -12,6 +12,7 @@ import * as depth from "./depth.js";
 import * as graph from "./graph/graph.js";
 import * as inspect from "./inspect.js";
 import * as pair from "./pair.js";
+import * as repair from "./repair.js";
 import * as sweep from "./sweep.js";
 import * as table from "./table.js";
 import * as top from "./top.js";
@@ -25,6 +26,7 @@ const withCard = (data) => compared(data) || (drawn(data) && of("bisect", "inspe
 /** Sections in their order: what they are called, whether there is one, how wide they are. */
 const SECTIONS = [
   ["bisect", "Error against cost", bisect, of("bisect"), "wide"],
+  ["repair", "Remedies", repair, of("repair"), "wide"],
   ["sweep", "Combinations", sweep, of("sweep"), "wide"],
   ["pair", "Differences of the runs", pair, (data) => data.runs.length > 1 && compared(data), "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],

@@ -8,6 +8,7 @@ const COMMANDS = {
   compare: "Comparison",
   calibrate: "Calibration",
   bisect: "Search for layers to keep in higher precision",
+  repair: "Repair",
   sweep: "Sweep",
   ranges: "Ranges",
   inspect: "Engine",

@@ -1,0 +1,92 @@
+/** A repair: what each remedy gave, and what the network is worth on samples that took no part. */
+
+import { h, nameOf } from "./dom.js";
+import { counted, decibel, number, numberIn, share } from "./format.js";
+import { plainTable } from "./grid.js";
+import "./style/sections.css";
+
+const REASONS = {
+  metric: "better",
+  "less-noise": "less error",
+  "no-gain": "no gain beyond chance",
+  "metric-fell": "the metric fell",
+  fails: "cannot be run",
+  "nothing-changed": "changes nothing",
+};
+
+/** @param {HTMLElement} host */
+export function mount(host, { data, store }) {
+  const body = h("div", {});
+  host.append(body);
+  const fill = () => {
+    const run = data.runs[store.get().run];
+    if (run.kind === "repair") body.replaceChildren(...repaired(run.result));
+  };
+  store.on(["run"], fill);
+  fill();
+}
+
+function repaired(result) {
+  return [
+    h("h2", {}, `On ${counted(result.proof.samples, "sample")} that took no part`),
+    proof(result),
+    h("h2", {}, `Remedies, judged on ${counted(result.choosing_samples, "other sample")}`),
+    steps(result),
+    ...result.skipped.map((s) => h("p", { class: "muted" }, "Not tried: ", nameOf(`${s.remedy}: ${s.reason}.`))),
+    ...pins(result),
+    result.explanation ? h("p", { class: "warn" }, nameOf(result.explanation)) : null,
+  ].filter(Boolean);
+}
+
+function proof(result) {
+  const { proof: found, metric } = result;
+  const row = (name, figures) => [
+    name,
+    ...(metric ? [number(numberIn(figures, "metric"))] : []),
+    figures.failure ? nameOf(figures.failure) : decibel(numberIn(figures, "sqnr_db")),
+  ];
+  const rows = [
+    ...(metric ? [["FP32", number(numberIn(found, "reference_metric")), "exact"]] : []),
+    row("quantized, before", found.start),
+    row("repaired, nothing pinned", found.repaired),
+  ];
+  const recovered = numberIn(found, "recovered");
+  return h(
+    "div",
+    {},
+    plainTable("Before and after", ["network", ...(metric ? [metric] : []), "SQNR of the worst output, dB"], rows),
+    recovered === null ? null : h("p", { class: "strong" }, `${share(recovered)} of the loss of ${metric} is recovered.`),
+  );
+}
+
+function steps(result) {
+  const metric = result.metric ? [result.metric] : [];
+  const heads = ["remedy", "layers", ...metric, "SQNR, dB", "gain, dB", "kept", "why", "seconds"];
+  const rows = result.steps.map((step) => {
+    const gain = numberIn(step, "gain_db");
+    const why = REASONS[step.reason] ?? step.reason;
+    return [
+      h("span", { class: step.accepted ? "best" : "muted" }, nameOf(step.remedy)),
+      String(step.layers.length),
+      ...(result.metric ? [number(numberIn(step.after, "metric"))] : []),
+      decibel(numberIn(step.after, "sqnr_db")),
+      gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(1)}`,
+      step.accepted ? "yes" : "no",
+      step.what ? `${why}; ${step.what}` : why,
+      number(numberIn(step, "seconds"), 2),
+    ];
+  });
+  return plainTable("The remedies, in the order in which they were tried", heads, rows);
+}
+
+function pins({ pinning }) {
+  if (!pinning) return [];
+  const names = pinning.pinned;
+  const title = h("h2", {}, "Pinned besides");
+  if (!names.length) return [title, h("p", {}, "Nothing.")];
+  return [
+    title,
+    h("p", {}, `${counted(names.length, "layer")}, ${share(numberIn(pinning.cost, "pinned_share"))} of the cost of pinning all.`),
+    h("ul", {}, ...names.map((name) => h("li", {}, nameOf(name)))),
+  ];
+}
