@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
 import onnxruntime as ort
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -247,6 +248,22 @@ ILLEGAL = ("nncf-per-channel",)
 """What TensorRT does not take: a scale for each channel of an activation."""
 
 
+def modern(model: Path) -> Path:
+    """The model for tools that do not read old files: weights inside and no inputs, opset 13 or
+    later."""
+    proto = onnx.load(model)
+    weights = {w.name for w in proto.graph.initializer}
+    inputs = [i for i in proto.graph.input if i.name not in weights]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    proto.ir_version = max(proto.ir_version, 7)
+    if proto.opset_import[0].version < 13:
+        proto = onnx.version_converter.convert_version(proto, 13)
+    out = Path(tempfile.mkdtemp()) / "modern.onnx"
+    onnx.save(proto, out)
+    return out
+
+
 def feeds_of(model: Path, data: Path, samples: int) -> Feeds:
     """The first samples of a file, one by one."""
     arrays = np.load(data)
@@ -267,10 +284,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=64)
     arguments = parser.parse_args()
     tool = TOOLS[arguments.tool]
-    feeds = feeds_of(arguments.model, arguments.calib, arguments.samples)
+    model = modern(arguments.model)
+    feeds = feeds_of(model, arguments.calib, arguments.samples)
     _imported(tool.package)
     before = time.process_time()
-    tool.quantize(arguments.model, feeds, arguments.out)
+    tool.quantize(model, feeds, arguments.out)
     seconds = time.process_time() - before
     version = importlib.metadata.version(tool.package)
     print(json.dumps({"package": tool.package, "version": version, "seconds": round(seconds, 2)}))
