@@ -166,11 +166,11 @@ def form_of(model: Path) -> tuple[int, list[str]]:
     proto = onnx.load(model)
     made = {t: n for n in proto.graph.node for t in n.output}
     constants = {w.name: w for w in proto.graph.initializer}
-    moves = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten")
+    inputs = {i.name for i in proto.graph.input} - set(constants)
 
     def dequantized(tensor: str) -> bool:
         node = made.get(tensor)
-        while node is not None and node.op_type in moves:
+        while node is not None and node.op_type in rivals.MOVES:
             node = made.get(node.input[0])
         return node is not None and node.op_type == "DequantizeLinear"
 
@@ -183,18 +183,24 @@ def form_of(model: Path) -> tuple[int, list[str]]:
         arrays = [
             onnx.numpy_helper.to_array(constants[t]) for t in node.input[1:] if t in constants
         ]
-        per_channel = bool(arrays) and arrays[0].size > 1 and not _of_weight(node, made, constants)
+        per_channel = bool(arrays) and arrays[0].size > 1 and not _of_weight(node, made, inputs)
         odd |= {"scale per channel"} if per_channel else set()
         odd |= {"zero point"} if len(arrays) > 1 and arrays[1].any() else set()
         odd |= {"unsigned"} if len(arrays) > 1 and arrays[1].dtype == np.uint8 else set()
     return quantized, sorted(odd)
 
 
-def _of_weight(node: Any, made: Mapping[str, Any], constants: Mapping[str, Any]) -> bool:
-    source = node.input[0]
-    while source in made and len(made[source].input) > 0:
-        source = made[source].input[0]
-    return source in constants or source in made
+def _of_weight(node: Any, made: Mapping[str, Any], inputs: set[str]) -> bool:
+    """Whether what a QuantizeLinear reads is computed of weights alone."""
+    left, seen = [node.input[0]], set()
+    while left:
+        tensor = left.pop()
+        if tensor in inputs:
+            return False
+        if tensor in made and tensor not in seen:
+            left += made[tensor].input
+        seen.add(tensor)
+    return True
 
 
 # --- results --------------------------------------------------------------------------------
@@ -305,12 +311,19 @@ def by_calibrator(methods: Sequence[str], samples: int, net: Net, out: Path) -> 
         holdout=net.choose,
         metric=net.metric,
     )
-    qdebug.export(found, model=str(net.model), to="onnx", output=str(out), force=True)
-    return {
-        "version": qdebug.__version__,
-        "seconds": round(time.process_time() - before, 2),
-        "more": {"best": found.best},
-    }
+    seconds = round(time.process_time() - before, 2)
+    plan = out.with_suffix(".yaml")  # with the kind of scales that weights have
+    qdebug.compare(
+        str(net.model),
+        inputs={name: array[:1] for name, array in net.choose.items()},
+        calibration=found,
+        weights=net.weights,  # type: ignore[arg-type]
+        effect="none",
+        save_plan=str(plan),
+        force=True,
+    )
+    qdebug.export(str(plan), model=str(net.model), to="onnx", output=str(out), force=True)
+    return {"version": qdebug.__version__, "seconds": seconds, "more": {"best": found.best}}
 
 
 def by_repair(
@@ -419,6 +432,83 @@ def cell(result: Result | None) -> str:
     return shown + (f", {result.seconds:.0f} s" if result.seconds else "")
 
 
+FAMILIES = {
+    "best calibrator": ("calibrators",),
+    "ONNX Runtime": ("ort-minmax", "ort-entropy", "ort-percentile"),
+    "NNCF": ("nncf-ranges", "nncf-fast", "nncf-full", "nncf-fast-smooth", "nncf-full-smooth"),
+    "AIMET": tuple(name for name in rivals.TOOLS if name.startswith("aimet")),
+    "Model Optimizer": ("modelopt-max", "modelopt-entropy"),
+    "NNCF, scales per channel": ("nncf-per-channel",),
+    "repair": ("repair",),
+}
+"""Columns of the short table; in each stands the best of its ways, by the judging samples."""
+
+
+def short_table(found: Mapping[str, Mapping[str, Result]]) -> str:
+    """One row for each network: the metric and the output SQNR of the best way of each package."""
+    rows = [
+        "| network | FP32 | minmax | " + " | ".join(FAMILIES) + " |",
+        "|---" * (len(FAMILIES) + 3) + "|",
+    ]
+    for net, results in found.items():
+        cells = [f"{results['fp32'].score:.3f}", figures(results["minmax"])]
+        for ways in FAMILIES.values():
+            tried = [results[w] for w in ways if w in results]
+            known = [r for r in tried if r.score is not None]
+            best = max(known, key=lambda r: (r.score, r.sqnr_db), default=None)
+            whole = results["minmax"].products
+            few = f" ({best.products} of {whole})" if best and best.products < whole else ""
+            cells.append(figures(best) + few if best else "no result" if tried else "")
+        rows.append(f"| {net} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def figures(result: Result) -> str:
+    """Metric and SQNR."""
+    return f"{result.score:.3f}, {result.sqnr_db:.1f} dB"
+
+
+def ablation(found: Mapping[str, Mapping[str, Result]]) -> str:
+    """One row for each network: what each remedy does alone."""
+    names = [f"only-{n}" for n in remedies()]
+    names = [n for n in names if any(n in results for results in found.values())]
+    rows = [
+        "| network | " + " | ".join(n.removeprefix("only-") for n in names) + " |",
+        "|---" * (len(names) + 1) + "|",
+    ]
+    for net, results in found.items():
+        if any(n in results for n in names):
+            cells = [
+                "" if n not in results else "no result" if results[n].score is None
+                else figures(results[n]) for n in names
+            ]  # fmt: skip
+            rows.append(f"| {net} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def pins(found: Mapping[str, Mapping[str, Result]]) -> str:
+    """One row for each network: the share of the cost, in multiply-accumulates, that is pinned to
+    stay within MAX_DROP, by `bisect` alone and after remedies."""
+    rows = ["| network | bisect alone | repair, then pins |", "|---|---|---|"]
+    for net, results in found.items():
+        alone, both = results.get("bisect"), results.get("repair-pins")
+        shares = [pinned_share(alone), pinned_share(both or results.get("repair"))]
+        if alone and alone.more:
+            rows.append(f"| {net} | " + " | ".join(shares) + " |")
+    return "\n".join(rows)
+
+
+def pinned_share(result: Result | None) -> str:
+    """In percent; nothing where `repair` without pins did not reach its target."""
+    if result is None or not result.more:
+        return ""
+    if result.tool == "bisect":
+        return f"{100 * result.more['cost']['pinned_share']:.1f} %"
+    if result.more["pinning"]:
+        return f"{100 * result.more['pinning']['cost']['pinned_share']:.1f} %"
+    return "0 %" if result.more["passed"] else ""
+
+
 def summary(found: Mapping[str, Mapping[str, Result]], names: Sequence[str]) -> str:
     """Per tool over the networks that lose: median share recovered, how often 90 % or more, the
     median gain in SQNR over minmax, and against `repair` ahead, level (0.01) and behind."""
@@ -474,6 +564,7 @@ def main() -> None:
     parser.add_argument("--tools", nargs="+", metavar="TOOL", help="only these, and fp32, minmax")
     parser.add_argument("--again", nargs="*", default=(), metavar="TOOL", help="measure anew")
     parser.add_argument("--quick", action="store_true", help="no ablations, nothing pinned")
+    parser.add_argument("--json", type=Path, help="every result")
     parser.add_argument("--kept", action="store_true", help="measure nothing: only what is there")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
@@ -501,9 +592,14 @@ def run(arguments: argparse.Namespace) -> None:
             found[net.name][name] = result
             shown = result.problem or f"{cell(result)} {' '.join(result.odd)}"
             print(f"{net.name:24} {name:18} {shown}", file=sys.stderr, flush=True)
-    print(table(found, chosen))
-    print()
-    print(summary(found, [n for n in chosen if n not in ("fp32", "minmax")]))
+    others = [n for n in chosen if n not in ("fp32", "minmax")]
+    for part in (short_table(found), table(found, chosen), summary(found, others)):
+        print(part, end="\n\n")
+    print(ablation(found), end="\n\n")
+    print(pins(found))
+    if arguments.json:
+        every = [asdict(r) for results in found.values() for r in results.values()]
+        arguments.json.write_text(json.dumps(every, indent=1), encoding="utf-8")
 
 
 def wanted(name: str, arguments: argparse.Namespace) -> bool:

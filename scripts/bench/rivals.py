@@ -28,6 +28,7 @@ import onnx.version_converter
 import onnxruntime as ort
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+MOVES = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten")
 Feeds = list[dict[str, Any]]
 ADAROUND_ITERATIONS = 500
 
@@ -174,7 +175,6 @@ def by_aimet(
     proto = onnx.load(prepared(model))
     if step == "cle":
         equalize_model(proto)
-    products = [node for node in proto.graph.node if node.op_type in PRODUCTS]
     simulated = QuantizationSimModel(
         proto,
         param_type="int8",
@@ -183,7 +183,7 @@ def by_aimet(
         config_file="default",
         providers=["CPUExecutionProvider"],
     )
-    _only_products(simulated, {name for node in products for name in node.input})
+    _only_products(simulated)
     if step == "adaround":
         Adaround.apply_adaround(simulated, feeds, ADAROUND_ITERATIONS)
     if step == "seq_mse":
@@ -192,10 +192,20 @@ def by_aimet(
     onnx.save(simulated.to_onnx_qdq(force_activation_as="signed"), out)
 
 
-def _only_products(simulated: Any, read: set[str]) -> None:
+def _only_products(simulated: Any) -> None:
     """Quantize what products read, symmetrically, and nothing else: by default it quantizes what
-    every operator writes."""
-    for name, quantizer in simulated.qc_quantize_op_dict.items():
+    every operator writes, but nothing that only moves data."""
+    quantizers = simulated.qc_quantize_op_dict
+    nodes = [node for node in simulated.model.nodes() if node.op_type != "QcQuantizeOp"]
+    made = {name: node for node in simulated.model.nodes() for name in node.output}
+    read = set()
+    for name in (name for node in nodes if node.op_type in PRODUCTS for name in node.input):
+        while name in made and name not in quantizers:  # through its quantizers and moves of data
+            if made[name].op_type not in ("QcQuantizeOp", *MOVES):
+                break
+            name = made[name].input[0]
+        read.add(name)
+    for name, quantizer in quantizers.items():
         if name in simulated.param_names:
             quantizer.enabled = quantizer.enabled and name in read
         else:

@@ -20,7 +20,7 @@ class Spread(ConvBn):
     """Convolution, BatchNorm times a fixed gain per channel (log-uniform, up to `top`), and `act`;
     to be followed by a layer with BatchNorm that reads each channel alone."""
 
-    gains: Tensor
+    gains: Tensor | None
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, act: Activation, decades: float, top: float
@@ -30,16 +30,17 @@ class Spread(ConvBn):
         self.register_buffer("gains", top * spread(outputs, decades).reshape(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.act(self.gains * self.bn(self.conv(x)))
+        normalized = self.bn(self.conv(x))
+        out: Tensor = self.act(normalized if self.gains is None else self.gains * normalized)
         return out
 
     def fold(self) -> None:
         super().fold()
-        assert self.conv.bias is not None
+        assert self.conv.bias is not None and self.gains is not None
         with torch.no_grad():
             self.conv.weight *= self.gains.unsqueeze(-1)
             self.conv.bias *= self.gains.flatten()
-        self.gains = torch.ones_like(self.gains)
+        self.gains = None
 
 
 def spread(count: int, decades: float) -> Tensor:
