@@ -191,7 +191,8 @@ class CalibrateResult(Result):
         calibration_samples, held_out_samples: their numbers.
         metric: the end-to-end metric, null without one.
         methods: all that were tried, "mix" and the calibration "given" among them.
-        weights: ranges of weights that are not their largest magnitudes, the same for every method.
+        weights: ranges of weights, where they are not the largest magnitude of each channel; the
+            same for every method.
         best: the name of the one to use; `best_by` says what decided.
         mix: how many tensors' ranges came from each method, null without a mix.
         from_cache: no model was run to calibrate.

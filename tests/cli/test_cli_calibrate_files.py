@@ -239,3 +239,19 @@ def test_a_configuration_file_and_flags_over_it(desk: Any) -> None:
     desk.refused(
         "compare", *again[1:], says=["QD-USAGE-CONFIG-FILE", "qdebug calibrate --config FILE"]
     )
+
+
+def test_one_scale_per_weight_reaches_what_is_written_of_the_calibration(desk: Any) -> None:
+    given = ["net.onnx", "--calib-data", "calib.npz", "--method", "minmax"]
+    compared = ["net.onnx", "--inputs", "data.npz", "--effect", "none", "--json", "-"]
+    found = []
+    for weights in ("per-tensor", "per-channel"):
+        done = desk.run("calibrate", *given, "--weights", weights, "-o", f"{weights}.yaml")
+        assert done.code == 0, done.err
+        seen = desk.run("compare", *compared, "--calibration", f"{weights}.yaml").json
+        asked = desk.run(
+            "compare", *compared, "--calib-data", "calib.npz", "--weights", weights
+        ).json
+        assert seen["outputs"][0]["sqnr_db"] == asked["outputs"][0]["sqnr_db"]
+        found.append(seen["outputs"][0]["sqnr_db"])
+    assert found[0] != found[1]

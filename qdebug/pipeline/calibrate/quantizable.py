@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdebug.calibrators.weights import mse_weight_amax
+from qdebug.calibrators.weights import mse_weight_amax, weight_amax
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
 from qdebug.model.layers import Layers, find_layers
@@ -31,7 +31,7 @@ class Quantizable:
 
     Attributes:
         needed: the activations that they read.
-        weights: ranges of weights that are not their largest magnitudes.
+        weights: ranges of weights, where they are not the largest magnitude of each channel.
     """
 
     model: Model
@@ -82,12 +82,17 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
             "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
-    weights = _mse_ranges(bound) if settings.weight_method == "mse" else {}
+    weights = _weight_ranges(bound, mse=settings.weight_method == "mse")
     return Quantizable(model, layers, plan, needed, weights)
 
 
-def _mse_ranges(bound: BoundPlan) -> dict[str, TensorRange]:
-    """Of the weights of INT8 layers; a weight that two layers cut along different axes has none."""
+def _weight_ranges(bound: BoundPlan, *, mse: bool) -> dict[str, TensorRange]:
+    """Of the weights of INT8 layers, where they are not what a plan gives them by default: of least
+    squared error, or one for the whole weight. A weight that two layers cut along different axes
+    has none."""
+    if not mse and bound.plan.weights is Granularity.PER_CHANNEL:
+        return {}
+    method, amax_of = ("mse", mse_weight_amax) if mse else ("max", weight_amax)
     graph = bound.layers.graph
     axes: dict[str, set[int | None]] = {}
     for layer in bound.layers_in(Precision.INT8):
@@ -99,8 +104,8 @@ def _mse_ranges(bound: BoundPlan) -> dict[str, TensorRange]:
     for weight, (axis, *others) in axes.items():
         values = graph.constant(weight)
         if not others and values is not None and values.dtype == np.float32:
-            amax = mse_weight_amax(values, axis).tolist()
-            ranges[weight] = TensorRange(tuple(amax) if isinstance(amax, list) else amax, "mse")
+            amax = amax_of(values, axis).tolist()
+            ranges[weight] = TensorRange(tuple(amax) if isinstance(amax, list) else amax, method)
     return ranges
 
 
