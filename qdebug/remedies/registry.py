@@ -8,6 +8,7 @@ from qdebug.remedies import (
     bias_correction,
     channel_scales,
     equalization,
+    fp16_rewrites,
     least_squares,
     ranges,
     rounding,
@@ -19,6 +20,7 @@ from qdebug.remedies.remedy import Remedy
 # What rewrites the network comes first: it decides which ranges there are to choose, and wins most.
 # Each of the others makes up for what those before it have left.
 _ALL: tuple[Remedy, ...] = (
+    fp16_rewrites.REMEDY,
     channel_scales.REMEDY,
     equalization.REMEDY,
     smoothing.REMEDY,

@@ -19,6 +19,7 @@ from qdebug.types import Precision
 BUNDLED = ("digits_cnn", "digits_encoder")
 APPLIES: dict[str, frozenset[str]] = {
     "channel-scales": frozenset({"depthwise-relu", "depthwise-silu", "grouped", "digits_cnn"}),
+    "fp16-rewrites": frozenset(),
     "equalization": frozenset({*NETWORKS, "digits_encoder"}) - {"depthwise-silu"},
     "smoothing": frozenset({*NETWORKS, *BUNDLED}),
 }

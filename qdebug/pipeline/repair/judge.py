@@ -257,7 +257,12 @@ class _NoiseByExecution:
 
     def noise(self, totals: ErrorTotals) -> Float64:
         """See Judgement.noise."""
-        energies = {t: sums.ref_sq for t, sums in totals.tensors.items() if sums.ref_sq > 0}
+        # Where every value is NaN there is no pair of finite ones, and no energy.
+        energies = {
+            t: sums.ref_sq or 1.0
+            for t, sums in totals.tensors.items()
+            if sums.ref_sq > 0 or sums.mismatched_non_finite
+        }
         count = max(1, len(energies))
         return np.array(
             [

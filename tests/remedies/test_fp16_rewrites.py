@@ -1,0 +1,95 @@
+"""Overflows and underflows of FP16 that another form of the same network is rid of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fp16_networks import HEALTHY, OVERFLOWING
+
+import qdebug
+from qdebug.model.prepare import Model
+from qdebug.plan.plan import PrecisionPlan, bind_plan
+from qdebug.remedies.fp16_rewrites import REMEDY
+from qdebug.remedies.quantized import quantized
+from qdebug.run.simulation import SimulationBackend
+from qdebug.types import Fp16Kernels, Precision
+
+
+@pytest.fixture
+def half(case: Callable[..., Any]) -> Callable[[Model], Any]:
+    """A generated model to study, every layer in FP16 as TensorRT computes it."""
+
+    def make(model: Model) -> Any:
+        at = case(model)
+        bound = bind_plan(PrecisionPlan(Precision.FP16), model, at.start.layers)
+        study = replace(at.study, simulation=SimulationBackend(1, Fp16Kernels.TENSORRT))
+        return replace(at, study=study, start=quantized(model, bound))
+
+    return make
+
+
+def ops(proto: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in proto.graph.node]
+
+
+def sqnr_db(found: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
+    """NaN where something is not finite."""
+    (tensor,) = reference
+    with np.errstate(over="ignore", invalid="ignore"):
+        noise = np.square(found[tensor].astype(np.float64) - reference[tensor]).sum()
+    return 10 * math.log10(
+        np.square(reference[tensor].astype(np.float64)).sum() / max(noise, 1e-30)
+    )
+
+
+def proposals(at: Any) -> list[Any]:
+    return list(REMEDY.propose(at.study, at.start, REMEDY.layers(at.start)))
+
+
+@pytest.mark.parametrize("network", OVERFLOWING)
+def test_a_network_that_fp16_cannot_hold_does_well_in_fp16(
+    network: str, half: Callable[[Model], Any]
+) -> None:
+    at = half(OVERFLOWING[network]())
+    reference = at.run(at.start.graph.proto)
+    before = sqnr_db(at.run(at.start.proto()), reference)
+    assert not before > 35
+    found = []
+    for proposal in proposals(at):
+        same = at.run(proposal.result.graph.proto)
+        found.append(sqnr_db(at.run(proposal.result.proto()), reference))
+        for tensor, values in same.items():
+            atol = 1e-5 * np.abs(reference[tensor]).max()
+            np.testing.assert_allclose(values, reference[tensor], rtol=0, atol=atol)
+    assert max(found, default=math.nan) > 40
+
+
+@pytest.mark.parametrize("network", HEALTHY)
+def test_where_nothing_is_wrong_nothing_is_proposed(
+    network: str, half: Callable[[Model], Any]
+) -> None:
+    at = half(HEALTHY[network]())
+    assert proposals(at) == []
+    assert sqnr_db(at.run(at.start.proto()), at.run(at.start.graph.proto)) > 50
+
+
+@pytest.mark.parametrize("network", ["tiny", "logits"])
+def test_repair_makes_it_finite_without_a_pin(network: str, tmp_path: Path) -> None:
+    model = OVERFLOWING[network]()
+    onnx.save(model.graph.proto, tmp_path / "net.onnx")
+    x = np.random.default_rng(5).normal(size=(48, 6, 16)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    found = qdebug.repair(
+        tmp_path / "net.onnx", calib_data=tmp_path / "x.npz", precision="fp16", pin=False
+    )
+    assert not found.proof.start.sqnr_db > 0
+    assert found.proof.repaired.sqnr_db > 50
+    assert found.accepted == ("fp16-rewrites",)
+    assert found.pinning is None
