@@ -24,3 +24,12 @@ def test_damaged_files(first: int) -> None:
     # Most cases must get past the parser, not all: what fails at once tests nothing else.
     heads, *rows = done.stdout.splitlines()[1:]
     assert {"exit 0", "exit 2"} <= set(re.findall(r"exit \d", heads)), rows
+
+
+def test_chaos() -> None:
+    """The program that kills, starves and doubles commands, on one case of each."""
+    counts = ["--kills", "1", "--limits", "1", "--pairs", "1", "--only", "export"]
+    command = [sys.executable, str(FUZZ.with_name("chaos.py")), *counts]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("4 cases, 0 findings\n")
