@@ -2,7 +2,8 @@
 
 A tensor that exceeds 65504, or whose values are all so small that FP16 loses their digits, is held
 times a power of two: exact, and free where constants take the factor in (see
-plan/rewrite/powers.py). The mean square in a normalization is what overflows first.
+plan/rewrite/powers.py). The mean square in a normalization is what overflows first: one that is
+written out in single operators becomes ONNX's own, which computes in FP32 inside.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.plan.rewrite.fuse_norm import fuse_norms, written_out_norms
 from qdebug.plan.rewrite.powers import hold_scaled
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
@@ -30,6 +32,33 @@ def _layers(network: Quantized) -> tuple[str, ...]:
 
 
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    fused = _fused(study, start, layers)
+    if fused is not None:
+        yield fused
+        left = [name for name in layers if name in fused.result.layers.by_name]
+        for also in _all_scaled(study, fused.result, left):
+            names = {*fused.layers, *also.layers}
+            both = tuple(name for name in layers if name in names)
+            yield Proposal(also.result, both, f"{fused.what}, {also.what}")
+    yield from _all_scaled(study, start, layers)
+
+
+def _fused(study: Study, start: Quantized, layers: Sequence[str]) -> Proposal | None:
+    """With normalizations that are written out in these layers as one operator each."""
+    wanted = set(layers)
+    norms = [
+        norm for norm in written_out_norms(start.graph) if {norm.quotient, *norm.inner} <= wanted
+    ]
+    if not norms:
+        return None
+    network = study.calibrated(start.rewritten(fuse_norms(start.graph, norms)))
+    names = {name for norm in norms for name in (norm.quotient, *norm.inner)}
+    touched = tuple(name for name in layers if name in names)
+    return Proposal(network, touched, f"{counted(len(norms), 'normalization')} fused")
+
+
+def _all_scaled(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+    """What FP16 cannot hold scaled: what overflows, and then also what is too small."""
     found = study.gather(start, _tensors(start, layers))
     large = {t: s for t, h in found.items() if (s := _above(h))}
     small = {t: s for t, h in found.items() if (s := _below(h))}
@@ -103,7 +132,7 @@ def _root_mean_square(histogram: TensorHistogram) -> float:
 
 REMEDY = Remedy(
     name="fp16-rewrites",
-    summary="holds what FP16 cannot hold times a power of two",
+    summary="fuses normalizations, and holds what FP16 cannot hold times a power of two",
     causes=frozenset({"fp16-overflow", "fp16-underflow"}),
     fewest_samples=1,
     layers=_layers,

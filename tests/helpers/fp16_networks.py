@@ -151,7 +151,15 @@ def saturated() -> Model:
 def calm() -> Model:
     """Nothing is wrong."""
     b = Builder(13)
-    return b.model(TOKENS, _linear(b, _layer_norm(b, _linear(b, "x", 16, 16)), 16, 5))
+    inner = b.add("Relu", _linear(b, "x", 16, 16))
+    return b.model(TOKENS, _linear(b, b.add("Softmax", inner, axis=-1), 16, 5))
+
+
+def written_out() -> Model:
+    """A normalization that has single operators, and whose squares FP16 can hold."""
+    b = Builder(14)
+    x = b.add("Add", _linear(b, "x", 16, 16), "x")
+    return b.model(TOKENS, _linear(b, b.add("Add", _layer_norm(b, x), x), 16, 5))
 
 
 OVERFLOWING: Mapping[str, Callable[[], Model]] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fp16_networks import HEALTHY, OVERFLOWING
+from fp16_networks import HEALTHY, OVERFLOWING, norm, written_out
 
 import qdebug
 from qdebug.model.prepare import Model
@@ -93,3 +93,21 @@ def test_repair_makes_it_finite_without_a_pin(network: str, tmp_path: Path) -> N
     assert found.proof.repaired.sqnr_db > 50
     assert found.accepted == ("fp16-rewrites",)
     assert found.pinning is None
+
+
+def test_a_written_out_normalization_becomes_one_operator(half: Callable[[Model], Any]) -> None:
+    at = half(written_out())
+    (proposal,) = proposals(at)
+    assert ops(proposal.result.graph.proto).count("LayerNormalization") == 1
+    assert not {"Pow", "ReduceMean", "Sqrt", "Sub", "Div"} & set(ops(proposal.result.graph.proto))
+    reference = at.run(at.start.graph.proto)
+    before, after = (sqnr_db(at.run(n.proto()), reference) for n in (at.start, proposal.result))
+    assert after > before
+    assert sqnr_db(at.run(proposal.result.graph.proto), reference) > 100
+
+
+def test_layers_that_are_left_out_are_not_rewritten(half: Callable[[Model], Any]) -> None:
+    at = half(norm())
+    kept = [name for name in REMEDY.layers(at.start) if not name.startswith("sqrt")]
+    found = list(REMEDY.propose(at.study, at.start, kept))
+    assert all("Sqrt" in ops(one.result.graph.proto) for one in found)
