@@ -52,7 +52,7 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
     what = f"{len(chosen)} of {len(layers)} layers"
     if rescaled.products:
-        what += f", {rescaled.products} products inserted"
+        what += f", {rescaled.products} Mul inserted"
     yield Proposal(network, tuple(n for n in layers if n in chosen), what)
 
 

@@ -52,7 +52,7 @@ def test_another_reader_of_the_normalization_leaves_one_product(case: Callable[.
     at = case(outliers(residual=True))
     proposal = proposed(at)
     assert [n.op_type for n in proposal.result.graph.nodes].count("Mul") == 1
-    assert "1 products inserted" in proposal.what
+    assert "1 Mul inserted" in proposal.what
     assert at.noise(proposal.result) < 0.3 * at.noise(at.start)
 
 
