@@ -201,7 +201,7 @@ def _reason(problem: Any) -> str:
 
 
 def _hint(schema: type[BaseModel], problem: Any) -> str:
-    kind, value = problem["loc"][-1], problem["input"]
+    kind, value = (problem["loc"] or ("",))[-1], problem["input"]
     if kind == "command" and str(value) in _COMMANDS:
         return f"Run it with 'qdebug {value} --config FILE'."
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:

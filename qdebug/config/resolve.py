@@ -172,8 +172,13 @@ def _as_list(value: object) -> object:
 
 
 def _as_path(value: object) -> object:
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError("it holds a zero byte")
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("it holds a zero byte")
+        try:
+            os.fsencode(value)
+        except UnicodeEncodeError as error:
+            raise ValueError("it holds half a character") from error
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

@@ -53,7 +53,7 @@ def dequantized(graph: Graph, dq: Node) -> Array:
     """The values that a DequantizeLinear makes of constant codes.
 
     Raises:
-        ModelError: the codes or the scale are computed.
+        ModelError: the codes or the scale are computed, or do not fit each other.
     """
     operands = [graph.constant(t) if t else None for t in dq.inputs]
     codes, scale = operands[0], operands[1]
@@ -66,8 +66,16 @@ def dequantized(graph: Graph, dq: Node) -> Array:
     zero = operands[2] if len(operands) > 2 and operands[2] is not None else np.zeros_like(scale)
     attributes = graph.attributes(dq)
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
-    steps = codes.astype(np.float32) - spread(zero.astype(np.float32), codes, axis, block)
-    values = steps * spread(scale.astype(np.float32), codes, axis, block)
+    try:
+        steps = codes.astype(np.float32) - spread(zero.astype(np.float32), codes, axis, block)
+        values = steps * spread(scale.astype(np.float32), codes, axis, block)
+    except (ValueError, IndexError) as error:
+        raise ModelError(
+            f"node '{dq.name}': its scale {list(scale.shape)} or zero point does not fit its codes "
+            f"{list(codes.shape)} on axis {axis}",
+            "Export the model again.",
+            code="QD-MODEL-INVALID",
+        ) from error
     return np.asarray(values.astype(scale.dtype))
 
 
