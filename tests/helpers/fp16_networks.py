@@ -92,6 +92,13 @@ def rms() -> Model:
     return b.model(TOKENS, _linear(b, _rms_norm(b, x), 16, 5))
 
 
+def zero_rows() -> Model:
+    """Its mean squares overflow, and those of a row of zeros are ε alone."""
+    b = Builder(15)
+    x = b.add("MatMul", "x", b.constant(120 * b.rng.normal(size=(16, 16))))
+    return b.model(TOKENS, _linear(b, _rms_norm(b, b.add("Relu", x)), 16, 5))
+
+
 def gated() -> Model:
     """The product of a branch and its gate overflows."""
     b = Builder(7)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fp16_networks import HEALTHY, OVERFLOWING, norm, written_out
+from fp16_networks import HEALTHY, OVERFLOWING, norm, written_out, zero_rows
 
 import qdebug
 from qdebug.model.prepare import Model
@@ -111,3 +111,14 @@ def test_layers_that_are_left_out_are_not_rewritten(half: Callable[[Model], Any]
     kept = [name for name in REMEDY.layers(at.start) if not name.startswith("sqrt")]
     found = list(REMEDY.propose(at.study, at.start, kept))
     assert all("Sqrt" in ops(one.result.graph.proto) for one in found)
+
+
+def test_a_row_of_zeros_is_normalized_as_before(half: Callable[[Model], Any]) -> None:
+    at = half(zero_rows())
+    (proposal,) = proposals(at)
+    session = at.study.simulation.open(proposal.result.proto(), ())
+    x = np.random.default_rng(1).normal(size=(4, 6, 16)).astype(np.float32)
+    x[:, 2] = 0
+    (found,) = session.run({"x": x}).values()
+    session.close()
+    assert np.isfinite(found).all()

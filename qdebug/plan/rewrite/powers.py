@@ -46,6 +46,8 @@ _INVARIANT = frozenset({"ArgMax", "ArgMin", "LpNormalization", "Shape", "Sign", 
 _SATURATING = frozenset({"Erf", "HardSigmoid", "Sigmoid", "Softsign", "Tanh"})
 """Those that do the right thing with Inf."""
 
+_SMALLEST, _SMALL = 2.0**-24, 2.0**-14
+"""The smallest numbers of FP16 other than 0, and those with all digits."""
 _SLACK = 1
 """By which an exponent may be beyond its limits before a product is worth it."""
 
@@ -384,7 +386,30 @@ class _Emission:
                 node.input[i] = self._constant(view.inputs[i], shift)
         if view.op_type in _NORMALIZATIONS and first:
             _rescale_epsilon(node, first)
-        self._emit(view, node, result)
+        least = self._least_root(view, first) if result else 0.0
+        if least:
+            root, node.output[0] = node.output[0], self.editor.tensor_name(f"{node.output[0]}_open")
+            self._emit(view, node, result)
+            limit = self.editor.initializer(np.asarray(least, np.float32), f"{root}_least")
+            self.editor.add("Max", node.output[0], limit, output=root)
+        else:
+            self._emit(view, node, result)
+
+    def _least_root(self, node: Node, s: int) -> float:
+        """What the root of v + ε cannot be below, just about, where 2⁻ˢ · ε is lost in FP16: a row
+        of zeros would be divided by 0. In FP32 that limit changes nothing. 0 where no limit is
+        needed."""
+        total = self._graph.producers.get(node.inputs[0]) if node.op_type == "Sqrt" else None
+        if total is None or total.op_type != "Add" or node.outputs[0] in self._shown:
+            return 0.0
+        if not any(_is_sum_of_squares(self._graph, tensor) for tensor in total.inputs):
+            return 0.0  # v may be below 0, and the root below that of ε
+        for tensor in total.inputs:
+            values = self._graph.constant(tensor)
+            if values is not None and values.size == 1 and values.item() >= _SMALLEST:
+                epsilon = values.item() * 2.0**-s
+                return 0.999 * math.sqrt(epsilon) if epsilon < _SMALL else 0.0
+        return 0.0
 
     def _emit(self, view: Node, node: onnx.NodeProto, result: int) -> None:
         restored = []
@@ -473,6 +498,19 @@ class _Emission:
         first, second = operands
         s = self._fitted(node.outputs[0], first - second)
         return [s + second, second], s
+
+
+def _is_sum_of_squares(graph: Graph, tensor: str) -> bool:
+    total = graph.producers.get(tensor)
+    if total is None or total.op_type not in ("ReduceMean", "ReduceSum"):
+        return False
+    square = graph.producers.get(total.inputs[0])
+    if square is None or square.op_type not in ("Mul", "Pow"):
+        return False
+    exponent = graph.constant(square.inputs[1])
+    if square.op_type == "Mul":
+        return square.inputs[0] == square.inputs[1]
+    return exponent is not None and exponent.size == 1 and exponent.item() == 2
 
 
 def _rescale_epsilon(node: onnx.NodeProto, s: int) -> None:
