@@ -5,7 +5,7 @@ matrix products read: INT8, symmetric, weights per channel, one scale per activa
 pinned. ONNX Runtime executes each Q/DQ model literally, without optimizations, on samples that no
 tool has seen; `repair` alone gets other held-out samples, to choose by. Seconds are of the CPU.
 
-    python scripts/bench/digit_zoo.py ZOO --hard     # once; needs PyTorch
+    python scripts/bench/digit_zoo.py ZOO hard     # once; needs PyTorch
     python scripts/bench/bench_repair.py --zoo ZOO --results RESULTS --rivals PYTHON
 
 PYTHON is the interpreter of an environment with NNCF, AIMET and Model Optimizer, as

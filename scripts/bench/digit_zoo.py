@@ -5,10 +5,10 @@ classifier or `targets` for the metric of `zoo_metrics.py`) into a folder; nothi
 committed. Needs what `make_digits_model.py` needs, from which the data, their splits and the
 training come. One thread, 10 to 90 s for each network.
 
-`--hard` trains those of `HARD`, which are like public networks that lose much in INT8:
+`hard` trains those of `HARD`, which are like public networks that lose much in INT8:
 `zoo_hard_networks.py` has why.
 
-    python scripts/bench/digit_zoo.py FOLDER [--hard | --only NAME ...]
+    python scripts/bench/digit_zoo.py FOLDER [hard] [--only NAME ...]
 """
 
 from __future__ import annotations
@@ -296,13 +296,13 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=ALL, metavar="NAME")
-    parser.add_argument("--hard", action="store_true", help="those of HARD instead of ZOO")
+    parser.add_argument("which", nargs="?", choices=("plain", "hard"), default="plain")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     bad = 0
-    for name in arguments.only or (HARD if arguments.hard else ZOO):
+    for name in arguments.only or (HARD if arguments.which == "hard" else ZOO):
         start = time.perf_counter()
         quality = write(name, ALL[name], arguments.folder)
         bad += quality < LEAST_QUALITY
