@@ -34,7 +34,7 @@ def view(result: BisectResult) -> list[Block]:
         blocks += engine_blocks(result.engine, _MOST_ENGINE_ROWS)
     blocks += notes(result.notes)
     base = _base(result)
-    blocks.append(Checks(tuple((c.answer.passed, _checked(c, base)) for c in result.checks)))
+    blocks.append(Checks(tuple((c.answer.passed, checked_line(c, base)) for c in result.checks)))
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
     blocks.append(Line(_verdict(result), "good" if result.passed else "bad"))
@@ -158,7 +158,7 @@ def plan_text(result: BisectResult) -> str:
     header = [f"{_title(result)}.", *(f"{name}: {text}" for name, text in _rows(result))]
     for check in result.checks:
         verdict = "holds" if check.answer.passed else "FAILS"
-        header.append(f"{_checked(check, _base(result))}: {verdict}")
+        header.append(f"{checked_line(check, _base(result))}: {verdict}")
     header.append(_verdict(result))
     why = dict.fromkeys(result.pinned_by_plan, "by the plan that was searched from")
     why |= {layer.name: _why(result, layer) for layer in result.layers}
@@ -257,7 +257,8 @@ def _cost(result: BisectResult) -> str:
     )
 
 
-def _checked(check: Check, base: str) -> str:
+def checked_line(check: Check, base: str) -> str:
+    """What a check found; `base` is what it started from."""
     took = ", used in the search" if check.used_in_search else ""
     text = f"{check.samples} {check.on}{took}: {_measured(check.answer).split(' ')[0]}"
     text += f", {base} {_measured(check.baseline).split(' ')[0]}"

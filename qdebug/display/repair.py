@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdebug.display.bisect import checked_line
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Style, notes, table_of
 from qdebug.display.words import decibel, first_names, number, share
 from qdebug.plan.planfile import plan_to_yaml
@@ -27,14 +28,20 @@ def view(result: RepairResult) -> list[Block]:
     if result.steps:
         heading = f"Remedies, judged on {counted(result.choosing_samples, 'sample')}"
         blocks += [Line(), Line(heading, "title"), _steps(result)]
-    if result.skipped:
-        skipped = "; ".join(f"{s.remedy}: {s.reason}" for s in result.skipped)
+    told = [s for s in result.skipped if "samples" in s.reason]
+    if told:
+        skipped = "; ".join(f"{s.remedy}: {s.reason}" for s in told)
         blocks.append(Line(f"Not tried: {printable(skipped)}.", "muted", indent=2))
     if result.pinning is not None:
         blocks += [Line(), *_pins(result)]
     blocks.append(Line())
     blocks += notes(result.notes)
-    if result.proof.passed is not None and result.pinning is None:
+    if result.pinning is not None:
+        checks = (
+            (c.answer.passed, checked_line(c, "remedies alone")) for c in result.pinning.checks
+        )
+        blocks.append(Checks(tuple(checks)))
+    elif result.proof.passed is not None:
         blocks.append(Checks(((result.proof.passed, _proven(result)),)))
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
@@ -47,12 +54,17 @@ def plan_text(result: RepairResult) -> str:
     header = [f"{_title(result)}.", *(f"{name}: {text}" for name, text in _rows(result))]
     header += [f"{step.remedy}: {_done(step)}" for step in result.steps if step.accepted]
     header.append(_verdict(result))
+    if result.network.bound.corrections:
+        header.append(
+            "These figures are of the model with Q/DQ: weights and biases that were refitted are "
+            "there alone. With this plan the network is without them."
+        )
     return plan_to_yaml(result.plan, result.model.path, header=header, why={})
 
 
 def _title(result: RepairResult) -> str:
     name = printable(result.model.name)
-    target = f" such that {result.target}" if result.target else ""
+    target = f" such that {result.proof.target}" if result.target else ""
     return (
         f"{name}: {result.precision.upper()} repaired with "
         f"{counted(result.calibration_samples, 'sample')}{target}"
@@ -62,6 +74,8 @@ def _title(result: RepairResult) -> str:
 def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     proof = result.proof
     where = f"on {counted(proof.samples, 'other sample')}"
+    if proof.used_in_search:
+        where += ", which the search for pins used"
     if proof.reference_metric is not None:
         yield "FP32", f"{result.metric} {number(proof.reference_metric, 6)}"
     yield "before", f"{_figures(result, proof.start)}, {where}"
@@ -129,7 +143,7 @@ def _pins(result: RepairResult) -> Iterator[Block]:
 
 
 def _proven(result: RepairResult) -> str:
-    return f"{result.proof.samples} samples that took no part: {result.target}"
+    return f"{result.proof.samples} samples that took no part: {result.proof.target}"
 
 
 def _style(result: RepairResult) -> Style:
@@ -139,11 +153,11 @@ def _style(result: RepairResult) -> Style:
 
 
 def _verdict(result: RepairResult) -> str:
-    kept = ", ".join(result.accepted) or "no remedy"
+    kept, target = ", ".join(result.accepted) or "no remedy", result.proof.target
     pins = counted(len(result.pinned), "layer")
     if result.passed is None:
         return f"REPAIRED by {kept}." if result.accepted else "NOTHING HELPED: no remedy was kept."
     if result.passed:
         pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned"
-        return f"PASSED: {result.target} holds with {kept}{pinned}."
-    return f"NOT REACHED: {result.target} does not hold with {kept} and {pins} pinned."
+        return f"PASSED: {target} holds with {kept}{pinned}."
+    return f"NOT REACHED: {target} does not hold everywhere with {kept} and {pins} pinned."

@@ -282,7 +282,7 @@ class _Walk:
     def _nearest(self, node: Node, fitting: Sequence[Node]) -> Node | None:
         """The node whose weight is clearly nearest to that of `node`."""
         weight = self._weight(self.known, node)
-        if weight is None:
+        if weight is None or not fitting:
             return None
         ranked = sorted(
             ((_distance(weight, self._weight(self.values, n)), i) for i, n in enumerate(fitting))

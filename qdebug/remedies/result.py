@@ -94,7 +94,9 @@ class Proof:
         reference_metric: the end-to-end metric of FP32; null without one.
         start: quantized as it was.
         repaired: with the remedies that were kept, nothing pinned.
-        passed: the target holds with the remedies alone; null without a target.
+        target: the condition on these samples; null without one. Where it is a difference to FP32,
+            FP32's metric on these samples decides.
+        passed: it holds with the remedies alone; null without a target.
         used_in_search: these samples were searched on too, to find what to pin.
     """
 
@@ -102,6 +104,7 @@ class Proof:
     reference_metric: float | None
     start: Figures
     repaired: Figures
+    target: Annotated[str, Json(empty_is_null=True)]
     passed: bool | None
     used_in_search: bool = False
     more_is_better: Hidden[bool] = True
@@ -131,6 +134,9 @@ class RepairResult(Result):
         target: the condition; null without one.
         baseline: the quantized network as it was, on the samples that choose.
         repaired: with the remedies that were kept, on the same samples.
+        holds: the target holds with that, on the same samples; null without a target.
+        reverted: what was kept turned out worse than the start on the samples that took no part,
+            and was dropped: the result is the start.
         steps: all that was tried, in order.
         skipped: remedies that were not tried.
         proof: on samples that took no part.
@@ -139,6 +145,7 @@ class RepairResult(Result):
         explanation: why the target was not reached, or why the repair stopped early.
         plan: of the repaired network, with what was pinned.
         network: the same, with its weights.
+        given: the quantized model that was given, where it is the result.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.repair/1"
@@ -152,6 +159,8 @@ class RepairResult(Result):
     target: Annotated[str, Json(empty_is_null=True)]
     baseline: Figures
     repaired: Figures
+    holds: bool | None
+    reverted: bool = False
     steps: tuple[Step, ...]
     skipped: tuple[SkippedRemedy, ...]
     proof: Proof
@@ -160,16 +169,17 @@ class RepairResult(Result):
     explanation: str
     plan: Hidden[PrecisionPlan]
     network: Hidden[Quantized]
+    given: Hidden[bytes | None] = None
     notes: tuple[str, ...] = ()
 
     @property
     @in_json
     def passed(self) -> bool | None:
-        """The target holds on samples that took no part in choosing, with what was pinned; null
-        without a target."""
-        if self.pinning is not None and self.proof.passed is not True:
+        """The target holds on the samples that chose and on those that took no part, with what was
+        pinned; null without a target."""
+        if self.pinning is not None:
             return self.pinning.passed
-        return self.proof.passed
+        return None if self.proof.passed is None else bool(self.proof.passed and self.holds)
 
     @property
     @in_json
@@ -181,6 +191,8 @@ class RepairResult(Result):
     @in_json
     def accepted(self) -> tuple[str, ...]:
         """The remedies that were kept, each once."""
+        if self.reverted:
+            return ()
         return tuple(dict.fromkeys(step.remedy for step in self.steps if step.accepted))
 
     def model_bytes(self) -> bytes:
@@ -189,6 +201,8 @@ class RepairResult(Result):
         Raises:
             PlanError: it is too large for one file.
         """
+        if self.given is not None:
+            return self.given
         data: bytes = self.network.proto().SerializeToString()
         return data
 

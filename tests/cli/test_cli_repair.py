@@ -99,7 +99,7 @@ def test_the_plan_and_the_cache_are_for_the_fp32_model(repaired: tuple[Any, Path
 
 
 def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
-    done = desk.run("repair", *CNN, "--max-drop", "0.01", "--only", "channel-scales", "--json", "-")
+    done = desk.run("repair", *CNN, "--max-drop", "0.01", "--only", "fp16-rewrites", "--json", "-")
     assert done.code == 0 and not done.err
     found = done.json
     assert found["passed"] and found["pinned"] and found["proof"]["passed"] is False
@@ -163,9 +163,9 @@ def test_few_samples_are_enough_or_are_said_to_be_too_few(desk: Any) -> None:
 
 SLOW = """
 import time
-def metric(outputs, labels):
+def metric(outputs, reference):
     time.sleep(0.02)
-    return float((outputs['out'].argmax(1) == labels['labels']).mean())
+    return float((outputs['out'].argmax(1) == reference['out'].argmax(1)).mean())
 """
 
 
@@ -209,3 +209,95 @@ def test_the_report_fits_a_terminal(desk: Any) -> None:
     done = desk.run("repair", *SMALL, *QUICK, "--target", "output.sqnr_db>=90")
     assert done.code in (0, 1) and "Pinned besides" in done.out
     assert "bias-correction" in done.out and "weight-ranges" in done.out
+
+
+LOSS = """
+import numpy as np
+def loss(outputs, labels):
+    picked = np.take_along_axis(outputs['logits'], labels['labels'][:, None], 1)[:, 0]
+    return float(np.mean(np.log(np.exp(outputs['logits']).sum(1)) - picked))
+def constant(outputs, labels):
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize("target", [["--target", "metric<=0.3"], [], ["--max-rise", "0.05"]])
+def test_less_of_a_loss_is_better(desk: Any, target: list[str]) -> None:
+    desk.write("loss.py", LOSS)
+    flags = [
+        *CNN[:-1],
+        "loss.py:loss",
+        *target,
+        "--no-pin",
+        "--only",
+        "weight-ranges,least-squares",
+    ]
+    found = desk.run("repair", *flags, "--json", "-").json
+    proof = found["proof"]
+    assert proof["repaired"]["metric"] < 0.5 * proof["start"]["metric"]
+    assert proof["recovered"] > 0.8
+
+
+def test_a_metric_whose_direction_cannot_be_told_needs_a_word(desk: Any) -> None:
+    desk.write("loss.py", LOSS)
+    flags = ["repair", *CNN[:-1], "loss.py:constant"]
+    for more in ([], ["--max-rise", "0.1", "--metric", "top1"]):
+        done = desk.run(*flags, *more)
+        assert done.code == 2 and "QD-USAGE-METRIC-DIRECTION" in done.err
+    desk.write("up.py", LOSS.replace("return float(", "return -float("))
+    done = desk.run("repair", *CNN[:-1], "up.py:loss", "--max-rise", "0.1")
+    assert done.code == 2 and "QD-USAGE-METRIC-DIRECTION" in done.err
+
+
+def test_samples_that_took_part_do_not_prove_in_silence(desk: Any) -> None:
+    with np.load(desk.folder / "data.npz") as data:
+        np.savez(desk.folder / "part.npz", x=data["x"][1::4])
+    done = desk.run("repair", "net.onnx", "--calib-data", "part.npz", *SMALL[3:], *QUICK)
+    assert "the proof flatters it" in done.out
+    clean = desk.run("repair", *SMALL, *QUICK)
+    assert "the proof flatters it" not in clean.out
+
+
+def test_one_execution_proves_nothing(desk: Any) -> None:
+    with np.load(desk.folder / "data.npz") as data:
+        np.savez(desk.folder / "two.npz", **{name: array[:2] for name, array in data.items()})
+    found = desk.run(
+        "repair", "net.onnx", "--calib-data", "calib.npz", "--inputs", "two.npz", "--json", "-"
+    ).json
+    assert found["choosing_samples"] == 1 and not found["accepted"]
+
+
+def test_a_model_of_onnx_runtimes_quantizer_is_a_start(desk: Any) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            with np.load(desk.folder / "calib.npz") as data:
+                self._rows = iter([{"x": row[None]} for row in data["x"]])
+
+        def get_next(self) -> Any:
+            return next(self._rows, None)
+
+    quantize_static(
+        desk.folder / "net.onnx", desk.folder / "ort.onnx", Reader(),
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+    )  # fmt: skip
+    flags = ["ort.onnx", *SMALL[1:], "--reference", "net.onnx", *QUICK, "--json", "-"]
+    done = desk.run("repair", *flags)
+    assert done.code == 0, done.err
+    assert any("no INT8 form" in note for note in done.json["notes"])
+    proof = done.json["proof"]
+    assert proof["repaired"]["sqnr_db"] >= proof["start"]["sqnr_db"] - 1.5
+
+
+def test_without_a_floating_point_output_a_metric_judges(desk: Any) -> None:
+    model = onnx.load(desk.folder / "net.onnx")
+    model.graph.node.append(onnx.helper.make_node("ArgMax", ["out"], ["best"], "argmax", axis=1))
+    del model.graph.output[:]
+    kind = onnx.TensorProto.INT64
+    model.graph.output.append(onnx.helper.make_tensor_value_info("best", kind, ["N", 1]))
+    desk.save(model, "argmax.onnx")
+    done = desk.run("repair", "argmax.onnx", *SMALL[1:])
+    assert done.code == 2 and "QD-USAGE-NOTHING-TO-JUDGE" in done.err
+    judged = desk.run("repair", "argmax.onnx", *SMALL[1:], *QUICK, "--metric", "agreement")
+    assert judged.code == 0, judged.err

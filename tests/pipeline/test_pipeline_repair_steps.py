@@ -169,6 +169,18 @@ def test_a_time_limit_names_what_was_left_out() -> None:
     assert not state.steps and "one" in explanation
 
 
+def test_an_attempt_that_the_time_limit_cuts_is_none() -> None:
+    judge = Judge({"one": frozenset(LAYERS)})
+    state, _, explanation = run(judge, remedy("one"), ends_at=time.monotonic() + 1e-9)
+    assert not state.steps and state.waiting and "one" in explanation
+
+
+def test_the_best_metric_survives_an_interruption() -> None:
+    judge = Judge({"one": frozenset(LAYERS)}, metric=lambda _: 0.9)
+    first: State = run(judge, remedy("one"))[0]
+    assert first.best == 0.9
+
+
 def test_every_state_is_told() -> None:
     judge, told = Judge({"one": frozenset("abc")}), []
     state, _, _ = run(judge, remedy("one"), on_step=told.append)

@@ -31,7 +31,7 @@ class AccuracyTarget:
 
     Attributes:
         allowed: the largest drop or rise of the metric; None where there is a condition.
-        more_is_better: which of the two.
+        more_is_better: which of the two; where there is a condition, what that asks for.
     """
 
     condition: Condition | None
@@ -86,7 +86,7 @@ def read_target(settings: BisectSettings) -> AccuracyTarget:
     if (condition is None or condition.scope == "metric") and metric is None:
         refuse_missing_metric(name)
     if condition is not None:
-        return AccuracyTarget(condition, metric)
+        return AccuracyTarget(condition, metric, None, not condition.operator.startswith("<"))
     if name == "max_rise" and metric is not None and metric.name in BUILT_IN:
         raise UsageError(
             f"{option(name)} is for metrics where less is better; of {metric.name}, more is better",
@@ -157,17 +157,45 @@ def direction_notes(
     )
 
 
+def more_is_better(
+    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
+) -> bool | None:
+    """Whether a higher value of a metric is better: whether it is higher with FP32's own outputs
+    than with those of other samples. None where that does not tell.
+
+    Args:
+        graph: the FP32 model, which is run on `subset`.
+
+    Raises:
+        QdebugError: it does not run, or the metric raised on its outputs.
+    """
+    if metric.name in BUILT_IN:
+        return True
+    reference, shuffled = _of_outputs_and_shuffled(metric, context, graph, subset)
+    if shuffled is None or shuffled == reference:
+        return None
+    return shuffled < reference
+
+
 def _of_shuffled_outputs(
     metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
 ) -> float | None:
     """The metric of FP32's outputs, each sample with those of another; None where it fails."""
+    return _of_outputs_and_shuffled(metric, context, graph, subset)[1]
+
+
+def _of_outputs_and_shuffled(
+    metric: TaskMetric, context: Context, graph: Graph, subset: SampleSubset
+) -> tuple[float, float | None]:
+    """The metric of FP32's outputs, and of those of other samples; None where that fails."""
     with closing(context.backend.open(graph.proto, [])) as session:
         task = KeptReference(context, graph, session, subset, metric).task
     assert task is not None  # there is a metric
+    value = task.of_reference()
     order = np.random.default_rng(0).permutation(subset.count)
     if any(len(array) != len(order) for array in task.reference.values()):
-        return None
+        return value, None
     try:
-        return task({name: array[order] for name, array in task.reference.items()})
+        return value, task({name: array[order] for name, array in task.reference.items()})
     except MetricError:
-        return None
+        return value, None

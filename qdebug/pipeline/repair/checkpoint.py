@@ -14,6 +14,7 @@ import onnx
 from qdebug import __version__
 from qdebug.model.graph import Graph
 from qdebug.model.layers import find_layers
+from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.repair.setup import Setup
 from qdebug.pipeline.repair.steps import Attempt, State
 from qdebug.plan.plan import Correction, TensorRange, bind_plan
@@ -70,8 +71,8 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
         __version__,
         hashlib.sha256(model).hexdigest(),
         plan_to_yaml(setup.start.bound.plan),
-        setup.fitting.key,
-        setup.choosing.key,
+        _executions(setup.fitting),
+        _executions(setup.choosing),
         metric,
         repr((target.condition, target.allowed, target.more_is_better)) if target else "",
         " ".join(sequence),
@@ -83,6 +84,11 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
     return Checkpoints(key, setup.start)
 
 
+def _executions(subset: SampleSubset) -> str:
+    """Which samples, and in which executions."""
+    return f"{subset.key} {[batch.count for batch in subset.batches]}"
+
+
 def _arrays(state: State) -> dict[str, Array]:
     bound = state.network.bound
     plan = bound.plan
@@ -92,6 +98,7 @@ def _arrays(state: State) -> dict[str, Array]:
         "skipped": to_json(state.skipped),
         "layers": {name: str(p) for name, p in plan.layers.items()},
         "tensors": {t: [entry.amax, entry.method] for t, entry in plan.tensors.items()},
+        "best": state.best,
         "origins": {name: list(users) for name, users in state.network.model.origins.items()},
         "corrected": list(bound.corrections),
     }
@@ -128,6 +135,7 @@ def _state(arrays: dict[str, Array], start: Quantized) -> State:
             for name, layers, depth in text["waiting"]
         ),
         steps=tuple(from_json(Step, step) for step in text["steps"]),
+        best=text["best"],
         skipped=tuple(from_json(SkippedRemedy, entry) for entry in text["skipped"]),
     )
 

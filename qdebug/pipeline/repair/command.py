@@ -54,16 +54,18 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
             ends_at=ends_at,
             on_step=kept.save,
         )
-        begin = State(setup.start, tuple(Attempt(name) for name in sequence))
+        first = _matching_first(sequence, setup)
+        begin = State(setup.start, tuple(Attempt(name) for name in first))
         state, found, explanation = trying.run(state or begin)
         chosen = _holds(setup, condition, found)
-    network = state.network
-    proof = _proof(setup, network)
+    proof, reverted = _proof(setup, state.network)
+    network = setup.start if reverted else state.network
     pinning = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
         pinning = _pinned(setup, network, ends_at)
         network = _with_pins(network, pinning)
-        proof = replace(proof, used_in_search=any(c.used_in_search for c in pinning.checks))
+        took_part = chosen or any(check.used_in_search for check in pinning.checks)
+        proof = replace(proof, used_in_search=took_part)
     if not explanation:  # what a time limit left out is tried by the same command again
         kept.discard()
     return RepairResult(
@@ -75,14 +77,20 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
         target=condition.expression if condition else "",
         baseline=baseline.figures,
         repaired=found.figures,
+        holds=chosen if condition else None,
+        reverted=reverted,
         steps=state.steps,
         skipped=state.skipped,
         proof=proof,
         pinning=pinning,
         resumed=resumed,
-        explanation=explanation or _missed(setup, settings, proof, pinning, chosen),
+        explanation=explanation
+        or _missed(setup, settings, proof, pinning, chosen=chosen, reverted=reverted),
         plan=network.bound.plan,
         network=network,
+        given=setup.given.graph.proto.SerializeToString()
+        if reverted and setup.given and pinning is None
+        else None,
         notes=setup.notes,
     )
 
@@ -116,9 +124,8 @@ def _sequence(settings: RepairSettings) -> tuple[str, ...]:
 
 
 def _judge(setup: Setup, *, proving: bool) -> Judge:
-    more = setup.target.more_is_better if setup.target else True
     subset = setup.proving if proving else setup.choosing
-    return Judge(setup.context, setup.reference.graph, subset, setup.metric, more)
+    return Judge(setup.context, setup.reference.graph, subset, setup.metric, setup.more_is_better)
 
 
 def _baseline(setup: Setup, judge: Judge) -> Judgement:
@@ -142,19 +149,36 @@ def _holds(
     return check_target(condition, found.candidate, setup.start.layers).passed
 
 
-def _proof(setup: Setup, network: Quantized) -> Proof:
-    """The networks on samples that took no part."""
+def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
+    """The networks on samples that took no part, and whether the start is surely better there."""
     with _judge(setup, proving=True) as judge:
         start, repaired = _baseline(setup, judge), judge(network)
         condition = _condition(setup, judge)
-    return Proof(
+        reverted = judge.verdict(repaired, start, None).better
+    if reverted:
+        repaired = start
+    proof = Proof(
         samples=judge.count,
         reference_metric=judge.reference_metric,
         start=start.figures,
         repaired=repaired.figures,
-        more_is_better=setup.target.more_is_better if setup.target else True,
+        target=condition.expression if condition else "",
         passed=None if condition is None else _holds(setup, condition, repaired),
+        more_is_better=setup.more_is_better,
     )
+    return proof, reverted
+
+
+def _matching_first(sequence: tuple[str, ...], setup: Setup) -> list[str]:
+    """The remedies in their order; of those that rewrite the network the ones first that are for
+    causes which the leading layers have."""
+    labels = {label for found in setup.study.causes.values() for label in found}
+
+    def place(name: str) -> tuple[bool, bool]:
+        remedy = REMEDIES[name]
+        return not remedy.rewrites, remedy.rewrites and not (remedy.causes & labels)
+
+    return sorted(sequence, key=place)
 
 
 def _pinned(setup: Setup, network: Quantized, ends_at: float) -> BisectResult:
@@ -189,13 +213,20 @@ def _missed(
     settings: RepairSettings,
     proof: Proof,
     pinning: BisectResult | None,
+    *,
     chosen: bool,
+    reverted: bool,
 ) -> str:
     """Why the target is not reached, for people; "" where it is, or where there is none."""
+    if reverted:
+        return (
+            "What the choosing samples preferred is worse than the start on the others: it was "
+            "dropped. Give more samples to choose by."
+        )
     if setup.target is None or (chosen and proof.passed):
         return ""
     if pinning is not None:
         return pinning.explanation
     if chosen:
         return "The target holds on the samples that chose the remedies, but not on the others."
-    return f"The remedies alone do not reach the target, and nothing is pinned: {option('pin')}."
+    return "The remedies alone do not reach the target, and nothing was to be pinned."

@@ -224,10 +224,11 @@ def _lower(before: Float64, after: Float64) -> tuple[bool, float]:
     if not np.all(np.isfinite(after)) or len(before) != len(after):
         return False, -math.inf
     if not np.all(np.isfinite(before)):
-        return True, math.inf
+        return True, math.inf  # it was broken, and is not
     gain = before - after
     mean = float(gain.mean())
-    error = float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else 0.0
+    # Of a single execution nothing tells what is chance.
+    error = float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else math.inf
     whole = float(before.sum())
     return mean > _ERRORS * error, float(gain.sum()) / whole if whole > 0 else 0.0
 

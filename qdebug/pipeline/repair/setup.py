@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.repair import RepairSettings
@@ -12,7 +15,7 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.pipeline.bisect.setup import rate_layers
-from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
+from qdebug.pipeline.bisect.target import AccuracyTarget, more_is_better, read_target
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import noise_alone
@@ -45,6 +48,7 @@ class Setup:
         start: the network as it is quantized before the repair.
         given: the quantized model that was given, for the baseline; None where the user gave the
             FP32 model.
+        more_is_better: of the metric.
         fitting, choosing, proving: samples that remedies are fitted on, those that choose what is
             kept, and those that take no part.
     """
@@ -60,6 +64,7 @@ class Setup:
     choosing: SampleSubset
     proving: SampleSubset
     study: Study
+    more_is_better: bool
     notes: tuple[str, ...]
 
 
@@ -93,11 +98,18 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
         executions=(_EXECUTIONS, 2 * _EXECUTIONS),
     )
     choosing, proving = halves(held_out, "inputs")
+    if metric is None and not any(map(reference.graph.is_float, reference.graph.outputs)):
+        raise UsageError(
+            f"{settings.model} has no floating-point output whose error could judge a repair",
+            f"Give a metric, such as {option('metric', 'agreement')}.",
+            code="QD-USAGE-NOTHING-TO-JUDGE",
+        )
     if metric is not None and metric.needs_labels:
         labels_of(held_out.samples.extras, held_out.samples.where)
     context = simulation_context(
         parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
     )
+    more = _direction(context, reference, choosing, metric, target)
     planned = plan_ranges(search, context, plan, reference, choosing, calibrate_on=fitting)
     start = quantized(reference, planned.bound)
     if not start.bound.layers_in(Precision.INT8) and not start.bound.layers_in(Precision.FP16):
@@ -118,8 +130,80 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
         choosing=choosing,
         proving=proving,
         study=_study(settings, context, start, fitting),
-        notes=(*notes, *planned.notes),
+        more_is_better=more,
+        notes=(*notes, *planned.notes, *_overlap(fitting, choosing, proving)),
     )
+
+
+def _direction(
+    context: Context,
+    reference: Model,
+    subset: SampleSubset,
+    metric: TaskMetric | None,
+    target: AccuracyTarget | None,
+) -> bool:
+    """Whether a higher metric is better.
+
+    Raises:
+        UsageError: nothing tells, or the target says the opposite of what is seen.
+    """
+    if metric is None:
+        return True
+    if target is not None and target.condition is not None:
+        if target.condition.scope == "metric":
+            return target.more_is_better
+        target = None
+    seen = more_is_better(metric, context, reference.graph, subset)
+    if target is not None:
+        asked = target.more_is_better
+        if seen in (asked, None):
+            return asked
+        given, other = ("max_drop", "max_rise") if asked else ("max_rise", "max_drop")
+        word, opposite = ("more", "less") if asked else ("less", "more")
+        raise UsageError(
+            f"{option(given)} means that {word} is better, but next to the outputs of other "
+            f"samples {opposite} of the metric is better",
+            f"Write {option(other, f'{target.allowed:g}')}.",
+            code="QD-USAGE-METRIC-DIRECTION",
+        )
+    if seen is None:
+        raise UsageError(
+            f"{option('metric')}: it cannot be told whether more of {metric.name} is better: with "
+            "the outputs of other samples it is the same, or raises",
+            f"Say it with {option('max_drop', '0.01')} or {option('max_rise', '0.01')}.",
+            code="QD-USAGE-METRIC-DIRECTION",
+        )
+    return seen
+
+
+def _overlap(
+    fitting: SampleSubset, choosing: SampleSubset, proving: SampleSubset
+) -> tuple[str, ...]:
+    """A note where samples that prove took part under another number."""
+    seen = _digests(fitting) | _digests(choosing)
+    twice = len(_digests(proving) & seen)
+    if not twice:
+        return ()
+    return (
+        f"{twice} of the {proving.count} samples that are to prove the result are also among those "
+        "that it is fitted to or chosen by: the proof flatters it.",
+    )
+
+
+def _digests(subset: SampleSubset) -> frozenset[bytes]:
+    """Of the inputs of each sample; of a batch as a whole where it is not one sample per row."""
+    found = set()
+    for batch in subset.batches:
+        feeds = sorted(subset.samples.feeds(batch.start, batch.count).items())
+        by_row = all(len(array) == batch.count for _, array in feeds if array.ndim)
+        for row in range(batch.count) if by_row else [slice(None)]:
+            digest = hashlib.sha256()
+            for name, array in feeds:
+                values = np.ascontiguousarray(array[row] if array.ndim else array)
+                digest.update(repr((name, values.shape)).encode())
+                digest.update(values.tobytes())
+            found.add(digest.digest())
+    return frozenset(found)
 
 
 def _as_search(settings: RepairSettings) -> BisectSettings:
@@ -203,7 +287,17 @@ def _reference(
         if tensor in reference.graph.producers
         or tensor in {spec.name for spec in reference.graph.inputs}
     }
-    layers = {layer.name: pair.precisions[layer.name] for layer in pair.layers}
+    layers = {
+        layer.name: pair.precisions[layer.name]
+        for layer in pair.layers
+        if layer.quantizable or pair.precisions[layer.name] is not Precision.INT8
+    }
+    others = len(list(pair.layers)) - len(layers)
+    if others:
+        notes += (
+            f"{others} layers that are INT8 in {settings.model} have no INT8 form as TensorRT "
+            "takes it (Add, pooling, …): they stay in floating point in the repaired model.",
+        )
     found = replace(plan, layers={**layers, **plan.layers}, tensors={**ranges, **plan.tensors})
     asymmetric = sum(not grid.symmetric for grid in pair.grids.values())
     if asymmetric:

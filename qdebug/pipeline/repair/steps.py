@@ -46,12 +46,14 @@ class State:
     Attributes:
         network: with all that was kept so far.
         waiting: what is still to be tried, in order.
+        best: the best metric so far; None before the first, and without one.
     """
 
     network: Quantized
     waiting: tuple[Attempt, ...]
     steps: tuple[Step, ...] = ()
     skipped: tuple[SkippedRemedy, ...] = ()
+    best: float | None = None
 
     @property
     def kept(self) -> int:
@@ -66,7 +68,7 @@ class Trying:
     Attributes:
         enough: whether a network is good enough to stop.
         holds: whether the target holds with a network.
-        ends_at: no attempt is begun after this time, of `time.monotonic`.
+        ends_at: an attempt that has not ended at this time, of `time.monotonic`, is dropped.
         on_step: is told the state after every step.
     """
 
@@ -86,7 +88,7 @@ class Trying:
             QdebugError: the metric raised, or samples cannot be read.
         """
         current = self.judge(state.network)
-        best = current.metric
+        state = replace(state, best=self.judge.best_of(state.best, current.metric))
         while state.waiting:
             if self.enough(current):
                 return state, current, ""
@@ -94,22 +96,23 @@ class Trying:
                 left = ", ".join(dict.fromkeys(a.remedy for a in state.waiting))
                 return state, current, f"The time limit ended the repair before {left}."
             before = len(state.steps)
-            state, current = self._next(state, current, best)
-            best = self.judge.best_of(best, current.metric)
+            state, current = self._next(state, current)
+            state = replace(state, best=self.judge.best_of(state.best, current.metric))
             if len(state.steps) > before:
                 self.on_step(state)
             self._report(state, current)
         return state, current, ""
 
-    def _next(
-        self, state: State, current: Judgement, best: float | None
-    ) -> tuple[State, Judgement]:
-        """After the first attempt that waits."""
+    def _next(self, state: State, current: Judgement) -> tuple[State, Judgement]:
+        """After the first attempt that waits; where time ran out during it, as before."""
         attempt, rest = state.waiting[0], state.waiting[1:]
         remedy = self.remedies[attempt.remedy]
         if attempt.layers is None:
             return self._opened(replace(state, waiting=rest), remedy), current
-        step, result, after = self._attempt(state.network, remedy, attempt.layers, current, best)
+        tried = self._attempt(state.network, remedy, attempt.layers, current, state.best)
+        if tried is None:
+            return state, current
+        step, result, after = tried
         state = replace(state, waiting=rest, steps=(*state.steps, step))
         if step.accepted and result is not None and after is not None:
             return replace(state, network=result), after
@@ -139,7 +142,9 @@ class Trying:
         layers: tuple[str, ...],
         current: Judgement,
         best: float | None,
-    ) -> tuple[Step, Quantized | None, Judgement | None]:
+    ) -> tuple[Step, Quantized | None, Judgement | None] | None:
+        """What a remedy gives on some layers; None where time ran out before all of it was judged:
+        a part of the proposals would decide otherwise than all of them."""
         begun, count = time.monotonic(), 0
         found: tuple[Proposal, Judgement, Verdict] | None = None
         for proposal in remedy.propose(self.study, network, layers):
@@ -155,7 +160,7 @@ class Trying:
             if found is None or (verdict.better, verdict.rank) > (found[2].better, found[2].rank):
                 found = proposal, after, verdict
             if time.monotonic() > self.ends_at:
-                break
+                return None
         seconds = time.monotonic() - begun
         before = current.figures
         if found is None:
