@@ -139,7 +139,11 @@ def test_files_that_belong_together_are_written_all_or_none(
         publish(self, force=force)
         signal.raise_signal(signal.SIGINT)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(PartialFile, "publish", interrupt)
-        write_all(files, "--output", force=False)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker may have its own
+    try:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(PartialFile, "publish", interrupt)
+            write_all(files, "--output", force=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {n: n for n in names}

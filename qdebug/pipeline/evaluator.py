@@ -257,14 +257,17 @@ class KeptReference:
         subset: SampleSubset,
         metric: TaskMetric | None,
         stage: str = "reference",
+        *,
+        resize: bool = True,
     ) -> None:
         """Runs `session`, which is `graph`; `stage` is what progress is reported as, "" for none.
+        Without `resize` the batches are taken as they are.
 
         Raises:
             QdebugError: the samples cannot be read, the model does not run, or (with a metric) an
                 output has another shape for some samples.
         """
-        if is_whole(subset):
+        if resize and is_whole(subset):
             subset = whole(probe(session, subset.samples, context.batch_size).samples)
         self.subset = subset
         self.outputs = OutputKeeper(REFERENCE, [t for t in graph.outputs if t in session.dtypes])

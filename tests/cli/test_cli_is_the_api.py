@@ -18,7 +18,7 @@ from qdebug.config.resolve import from_keywords
 
 VALUES = {  # where any text will not do
     "backend": "tensorrt",
-    "holdout_share": "0.4",
+    "holdout_share": "0.45",
     "keep": "all",
     "max_drop": "0.1",
     "max_rise": "0.1",

@@ -67,6 +67,7 @@ def test_keys_and_types(desk: Any) -> None:
             "skipped": list,
             "effect": dict,
             "summary": dict,
+            "remedy_samples": int,
             "correspondence": type(None),
             "notes": list,
             "timings_s": dict,
@@ -99,6 +100,7 @@ def test_keys_and_types(desk: Any) -> None:
         "effect": (dict, type(None)),
         "fp16_predicted": (bool, type(None)),
         "error_parts": (dict, type(None)),
+        "remedies": list,
         "harmless": bool,
     }
     for found in result["layers"]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from qdebug.measure.result import CompareResult, LayerResult, TriedRemedy
 from qdebug.measure.task import TaskMetric
 from qdebug.model.layers import find_layers
-from qdebug.model.samples.subset import SampleSubset, halves, spread
+from qdebug.model.samples.subset import SampleSubset, finely, halves, spread, whole
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.repair.judge import Judge, Judgement
 from qdebug.pipeline.repair.study import study_of
@@ -20,6 +20,8 @@ from qdebug.types import Precision, Progress
 
 _MOST_LAYERS = 5
 _MOST_SAMPLES = 64
+_EXECUTIONS = 24
+"""Samples are run in at least this many executions, as those of a repair are."""
 
 
 def with_remedies(
@@ -47,7 +49,7 @@ def with_remedies(
     if pair.plan is None:
         note = "No remedies were tried: the model is quantized already, `qdebug repair` takes it."
         return replace(result, notes=(*result.notes, note))
-    judging = compared
+    judging = compared = whole(finely(compared.samples, _EXECUTIONS))
     if calibration is None:
         calibration, judging = halves(compared, "try_remedies")
     layers = find_layers(pair.model.graph)

@@ -112,7 +112,8 @@ class Judge(AbstractContextManager["Judge"]):
         self.judged = 0
         with ExitStack() as stack:
             session = stack.enter_context(closing(context.backend.open(graph.proto, ())))
-            self._reference = KeptReference(context, graph, session, subset, metric)
+            # How much executions differ is what is looked at: their size stays.
+            self._reference = KeptReference(context, graph, session, subset, metric, resize=False)
         self.count = self._reference.subset.count
         task = self._reference.task
         self.reference_metric = task.of_reference() if task else None
