@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,25 @@ def test_what_a_killed_program_left_is_removed_and_what_is_written_is_not(tmp_pa
     assert not being_written(tmp_path / "out.json")
 
 
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from qdebug.outputfiles import PartialFile, write_all
+signal.signal(signal.SIGINT, signal.default_int_handler)
+publish = PartialFile.publish
+def interrupt(self, *, force):
+    publish(self, force=force)
+    signal.raise_signal(signal.SIGINT)
+PartialFile.publish = interrupt
+try:
+    files = {Path(sys.argv[1], name): name.encode() for name in ("main", "part", "data")}
+    write_all(files, "--output", force=False)
+except KeyboardInterrupt:
+    sys.exit(42)
+"""
+"""Ctrl-C after each file that is put in its place, in a process of its own."""
+
+
 def test_files_that_belong_together_are_written_all_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,15 +155,6 @@ def test_files_that_belong_together_are_written_all_or_none(
         write_all(files, "--output", force=False)
     assert not list(tmp_path.iterdir())
 
-    def interrupt(self: PartialFile, *, force: bool) -> None:
-        publish(self, force=force)
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker may have its own
-    try:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(PartialFile, "publish", interrupt)
-            write_all(files, "--output", force=False)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], check=False)
+    assert ended.returncode == 42
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {n: n for n in names}
