@@ -59,7 +59,9 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
         state, found, explanation = trying.run(state or begin)
         chosen = _holds(setup, condition, found)
     proof, reverted = _proof(setup, state.network)
-    network = setup.start if reverted else state.network
+    network = state.network
+    if reverted:  # the figures and the verdict are those of what is given back
+        network, found, chosen = setup.start, baseline, _holds(setup, condition, baseline)
     pinning = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
         pinning = _pinned(setup, network, ends_at)
