@@ -10,6 +10,7 @@ from onnx import helper, inliner, numpy_helper, version_converter
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import opset_of
+from qdebug.model.subgraphs import bodies
 
 _OLDEST_IR = 8
 """From 4 on, weights need not be inputs; 8 goes with opset 15."""
@@ -76,7 +77,7 @@ def _sampling(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
             known = [1.0] if scales is None else numpy_helper.to_array(scales).ravel().tolist()
             shrinks = min(known) < 1 and max(known) <= 1
             yield node.output[0], "ceil" if shrinks else "floor"
-        for body in _bodies(node):
+        for body in bodies(node):
             yield from _sampling(body)
 
 
@@ -91,12 +92,5 @@ def _keep_sampling(graph: onnx.GraphProto, sampled: dict[str, str]) -> None:
             del node.attribute[:]
             node.attribute.extend(kept)
             node.attribute.extend(helper.make_attribute(k, v) for k, v in modes.items())
-        for body in _bodies(node):
+        for body in bodies(node):
             _keep_sampling(body, sampled)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs

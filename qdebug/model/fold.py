@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
 from qdebug.model.convert import reason_in
+from qdebug.model.subgraphs import all_names, rename_tensors
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     except Exception as error:  # folding is a convenience: without it everything still works
         log.warning("constants and BatchNorm were not folded: %s", reason_in(error))
         return proto
-    _rename(folded.graph, aliases)
+    rename_tensors(folded.graph, aliases)
     # The folder may rewrite or drop graph inputs and outputs; the interface is the user's.
     del folded.graph.input[:], folded.graph.output[:]
     folded.graph.input.extend(inputs)
@@ -80,7 +81,7 @@ def _clear_fold_names(graph: onnx.GraphProto) -> dict[str, str]:
     onnxslim names them <output>_weight and <output>_bias without checking: the user's tensor of
     that name silently becomes the folded weight.
     """
-    taken = set(_tensor_names(graph))
+    taken = all_names(graph)[0]
     hidden: dict[str, str] = {}
     restored: dict[str, str] = {}
     for node in graph.node:
@@ -92,7 +93,7 @@ def _clear_fold_names(graph: onnx.GraphProto) -> dict[str, str]:
         restored[alias] = output
         for suffix in ("_weight", "_bias"):
             restored[alias + suffix] = _free(output + suffix, taken)
-    _rename(graph, hidden)
+    rename_tensors(graph, hidden)
     return restored
 
 
@@ -102,33 +103,6 @@ def _free(wanted: str, taken: set[str]) -> str:
         name, number = f"{wanted}_{number}", number + 1
     taken.update((name, f"{name}_weight", f"{name}_bias"))
     return name
-
-
-def _tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from (t.name for t in graph.initializer)
-    yield from (v.name for v in graph.input)
-    for node in graph.node:
-        yield from node.input
-        yield from node.output
-        for attribute in node.attribute:
-            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                yield from _tensor_names(body)
-
-
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename tensors in place, in subgraphs too: ONNX forbids them to shadow outer names."""
-    if not names:
-        return
-    for weight in graph.initializer:
-        weight.name = names.get(weight.name, weight.name)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        value.name = names.get(value.name, value.name)
-    for node in graph.node:
-        node.input[:] = [names.get(t, t) for t in node.input]
-        node.output[:] = [names.get(t, t) for t in node.output]
-        for attribute in node.attribute:
-            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                _rename(body, names)
 
 
 @dataclass(frozen=True)

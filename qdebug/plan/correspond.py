@@ -17,9 +17,10 @@ import numpy as np
 import onnx
 
 from qdebug.model.graph import Graph, Node
+from qdebug.model.subgraphs import free_name, rename_reads
 from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.constants import ConstantValues
-from qdebug.plan.rewrite.edit import copy_node, free_name, rename_reads
+from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.restore import Absorbed, absorbs, bounds_of
 from qdebug.types import Array
 

@@ -9,8 +9,8 @@ import onnx
 
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
+from qdebug.model.subgraphs import bodies
 from qdebug.plan.plan import BoundPlan
-from qdebug.plan.rewrite.edit import bodies
 from qdebug.types import Precision
 
 _MOST_OPERATORS = 5

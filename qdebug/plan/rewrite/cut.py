@@ -15,8 +15,9 @@ from onnx import TensorProto, helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
+from qdebug.model.subgraphs import free_name, rename_reads
 from qdebug.plan.quantize import QUANTIZERS
-from qdebug.plan.rewrite.edit import check, copy_node, free_name, make_node, rename_reads
+from qdebug.plan.rewrite.edit import check, copy_node, make_node
 
 INSERTED_OPS = QUANTIZERS | {"DequantizeLinear", "Cast"}
 

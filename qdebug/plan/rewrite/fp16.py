@@ -13,7 +13,8 @@ import onnx
 from onnx import TensorProto, defs
 
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.rewrite.edit import Editor, attributes_of, copy_node, rename_reads
+from qdebug.model.subgraphs import rename_reads
+from qdebug.plan.rewrite.edit import Editor, attributes_of, copy_node
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
 

@@ -16,8 +16,9 @@ import onnx
 from qdebug.errors import PlanError
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
+from qdebug.model.subgraphs import rename_reads
 from qdebug.plan.quantize import FloatArray, Int8Array, quantize
-from qdebug.plan.rewrite.edit import Editor, copy_node, make_node, rename_reads
+from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
 
 
 @dataclass(frozen=True)

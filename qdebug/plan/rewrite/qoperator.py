@@ -19,7 +19,8 @@ from onnx import TensorProto
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node, reads_of
-from qdebug.plan.rewrite.edit import Editor, copy_node, free_name, make_node
+from qdebug.model.subgraphs import free_name
+from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
 
 MOVING = frozenset(
     {

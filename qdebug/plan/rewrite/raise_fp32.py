@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from qdebug.plan.rewrite.edit import check, make_node, rename_reads
+from qdebug.model.subgraphs import rename_reads
+from qdebug.plan.rewrite.edit import check, make_node
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
 

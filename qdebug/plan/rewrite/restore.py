@@ -15,9 +15,10 @@ import numpy as np
 import onnx
 
 from qdebug.model.graph import Graph, Node
+from qdebug.model.subgraphs import rename_reads
 from qdebug.plan.quantize import QUANTIZERS, Grid, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
-from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
+from qdebug.plan.rewrite.edit import Editor, copy_node
 
 RELU, CLIP = "Relu", "Clip"
 RELU6 = 6.0

@@ -11,8 +11,9 @@ import onnx
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node
+from qdebug.model.subgraphs import rename_reads
 from qdebug.plan.quantize import QUANTIZERS
-from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
+from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.types import Array
 from qdebug.wording import option
 

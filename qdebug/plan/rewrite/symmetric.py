@@ -8,8 +8,9 @@ import onnx
 
 from qdebug.errors import UsageError
 from qdebug.model.graph import Graph
+from qdebug.model.subgraphs import rename_reads
 from qdebug.plan.quantize import grid_of
-from qdebug.plan.rewrite.edit import Editor, copy_node, rename_reads
+from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.strip import dequantized
 from qdebug.wording import option
 

@@ -19,16 +19,11 @@ from onnx import TensorProto, numpy_helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
+from qdebug.model.subgraphs import all_names, free_name, rename_reads
 from qdebug.plan.quantize import QUANTIZERS, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import Branches
-from qdebug.plan.rewrite.edit import (
-    all_names,
-    copy_node,
-    free_name,
-    make_node,
-    rename_reads,
-)
+from qdebug.plan.rewrite.edit import copy_node, make_node
 from qdebug.plan.rewrite.qoperator import MOVING
 from qdebug.plan.rewrite.refine import with_fp32_constants
 from qdebug.plan.rewrite.strip import dequantized

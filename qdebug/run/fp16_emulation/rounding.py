@@ -22,7 +22,8 @@ import onnx
 from onnx import TensorProto, shape_inference
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.edit import all_names, copy_node, free_name, make_node
+from qdebug.model.subgraphs import all_names, free_name
+from qdebug.plan.rewrite.edit import copy_node, make_node
 from qdebug.run.fp16_emulation.conv import conv
 from qdebug.run.fp16_emulation.normal import (
     batch_normalization,

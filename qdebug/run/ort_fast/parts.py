@@ -18,7 +18,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.model.graph import Graph
-from qdebug.plan.rewrite.edit import all_names, make_node, rename_reads
+from qdebug.model.subgraphs import all_names, rename_reads
+from qdebug.plan.rewrite.edit import make_node
 from qdebug.types import Array
 
 CONTRIB = "com.microsoft"
