@@ -56,8 +56,8 @@ def plan_text(result: RepairResult) -> str:
     header.append(_verdict(result))
     if result.network.bound.corrections:
         header.append(
-            "These figures are of the model with Q/DQ: weights and biases that were refitted are "
-            "there alone. With this plan the network is without them."
+            "These figures are of the model with Q/DQ: weights and biases other than those in FP32 "
+            "are there alone. With this plan the network is without them."
         )
     return plan_to_yaml(result.plan, result.model.path, header=header, why={})
 

@@ -33,7 +33,7 @@ def _layers(network: Quantized) -> tuple[str, ...]:
         node = graph.by_name[layer.name]
         if node.op_type != "Conv" or graph.attributes(node).get("group", 1) == 1:
             continue
-        if input_channels(graph, node) and layer.name not in network.bound.corrections:
+        if input_channels(graph, node):
             found.append(layer.name)
     return tuple(found)
 
@@ -54,7 +54,7 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 
 def _rescaled(study: Study, start: Quantized, factors: Mapping[str, Factors], how: str) -> Proposal:
-    rescaled = rescale_inputs(start.graph, factors, untouched=frozenset(start.bound.corrections))
+    rescaled = rescale_inputs(start.graph, factors)
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
     return Proposal(network, tuple(factors), f"{how}, {rescaled.products} Mul inserted")
 

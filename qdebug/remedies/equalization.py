@@ -22,17 +22,13 @@ _WORTH = 0.95
 
 
 def _layers(network: Quantized) -> tuple[str, ...]:
-    readers = {name for stream in _streams(network) for name in stream.readers}
+    readers = {name for stream in streams(network.graph) for name in stream.readers}
     return tuple(layer.name for layer in network.weighted() if layer.name in readers)
-
-
-def _streams(network: Quantized) -> list[Stream]:
-    return streams(network.graph, frozenset(network.bound.corrections))
 
 
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
     own = {layer.name for layer in start.weighted()}
-    wanted = [s for s in _streams(start) if set(layers) & set(s.readers)]
+    wanted = [s for s in streams(start.graph) if set(layers) & set(s.readers)]
     groups = [
         Group(
             stream.count,
@@ -47,7 +43,7 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
             chosen.append((stream, choice.factors))
     if not chosen:
         return
-    rescaled = rescale_streams(start.graph, chosen, frozenset(start.bound.corrections))
+    rescaled = rescale_streams(start.graph, chosen)
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
     changed = {name for stream, _ in chosen for name in stream.readers}
     names = tuple(name for name in layers if name in changed)

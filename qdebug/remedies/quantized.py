@@ -83,7 +83,8 @@ class Quantized:
         """With another FP32 network of the same function, whose layers keep their names.
 
         Ranges of tensors that it does not have, and of those that are `stale` because their values
-        are others, are dropped: see `missing_ranges` of `bound`. Corrections are kept.
+        are others, are dropped: see `missing_ranges` of `bound`. So are corrections of layers whose
+        weight is stale: they start again from FP32.
         """
         graph = Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True))
         origins = {n.name: self.model.origins.get(n.name, (n.name,)) for n in graph.nodes}
@@ -94,7 +95,12 @@ class Quantized:
         named = {name: p for name, p in plan.layers.items() if name in layers.by_name}
         ranges = {t: r for t, r in plan.tensors.items() if t in known and t not in stale}
         bound = bind_plan(replace(plan, layers=named, tensors=ranges), model, layers)
-        return Quantized(model, replace(bound, corrections=self.bound.corrections))
+        kept = {
+            name: correction
+            for name, correction in self.bound.corrections.items()
+            if self.layers.by_name[name].weight not in stale
+        }
+        return Quantized(model, replace(bound, corrections=kept))
 
 
 def quantized(model: Model, bound: BoundPlan) -> Quantized:

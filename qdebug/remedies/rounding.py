@@ -19,7 +19,7 @@ import numpy as np
 from scipy import linalg
 
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.quantize import QMAX, QMIN, FloatArray
+from qdebug.plan.quantize import QMAX, QMIN, FloatArray, fake_quantize
 from qdebug.remedies.bias_correction import correct_bias
 from qdebug.remedies.least_squares import held_back_error, refitted
 from qdebug.remedies.moments import Sums, moments_of
@@ -110,7 +110,9 @@ def round_together(site: Site, product: Product) -> bool:
     if how.axis is not None:
         shape[how.axis] = -1
     steps = product.matrix(np.broadcast_to(how.scale.reshape(shape), values.shape))
-    wanted = [product.matrix(values)]
+    # A weight that is codes already, as a quantizer chose them, is rounded from FP32 again.
+    codes = np.array_equal(fake_quantize(values, how.scale, how.axis), values)
+    wanted = [product.matrix(site.weight if codes else values)]
     change = refitted(moments.fit, _RIDGE) if refit else None
     if change is not None:
         wanted.append(product.matrix(site.weight) + change.astype(np.float32))

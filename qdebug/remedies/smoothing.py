@@ -28,8 +28,7 @@ def _layers(network: Quantized) -> tuple[str, ...]:
     for layer in network.weighted():
         node = graph.by_name[layer.name]
         grouped = node.op_type == "Conv" and graph.attributes(node).get("group", 1) != 1
-        plain = layer.name not in network.bound.corrections
-        if not grouped and plain and input_channels(graph, node):
+        if not grouped and input_channels(graph, node):
             found.append(layer.name)
     return tuple(found)
 
@@ -37,18 +36,17 @@ def _layers(network: Quantized) -> tuple[str, ...]:
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
     graph = start.graph
     groups = groups_of(start, layers)
-    corrected = frozenset(start.bound.corrections)
     chosen: dict[str, Factors] = {}
     for group, choice in zip(groups, choose(study, start, groups), strict=True):
         if choice is None:
             continue
         factors = dict.fromkeys(group.readers, choice.factors)
-        free = takes_in(graph, factors, corrected)
+        free = takes_in(graph, factors)
         if choice.noise < (_WORTH if free else _WORTH_A_PRODUCT):
             chosen |= factors
     if not chosen:
         return
-    rescaled = rescale_inputs(graph, chosen, untouched=corrected)
+    rescaled = rescale_inputs(graph, chosen)
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
     what = f"{len(chosen)} of {len(layers)} layers"
     if rescaled.products:

@@ -9,12 +9,13 @@ part of it are tried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from qdebug.calibrators.histogram import Float64
 from qdebug.calibrators.weights import weight_amax
-from qdebug.plan.plan import TensorRange
+from qdebug.plan.plan import Granularity, TensorRange
 from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
 from qdebug.remedies.moments import Sums, moments_of
 from qdebug.remedies.product import Product, product_of
@@ -33,22 +34,25 @@ _CUTS = (
 def best_amax(
     product: Product, values: FloatArray, axis: int | None, hessian: Sums
 ) -> tuple[Float64, Float64]:
-    """The amax of least error along `axis` ([] where that is None), and the share of the error of
-    the largest magnitudes that it leaves."""
+    """The amax of least error along `axis` ([] where that is None), and that error."""
     largest = weight_amax(values, axis)
     matrix = product.matrix(values)
-    best = first = np.full(largest.shape, np.inf)
+    best = np.full(largest.shape, np.inf)
     found = largest.copy()
     for cut in _CUTS:
         amax = (1 - cut) * largest
         off = product.matrix(fake_quantize(values, scale_of(amax), axis)) - matrix
-        wide = off.astype(hessian.dtype)
-        error = _by_channel(product, axis, (wide * (hessian @ wide)).sum(axis=1))
-        if not cut:
-            best = first = error
+        error = _by_channel(product, axis, _error(off, hessian))
         found = np.where(error < best, amax, found)
         best = np.minimum(best, error)
-    return found, best / np.maximum(first, 1e-300)
+    return found, best
+
+
+def _error(off: FloatArray, hessian: Sums) -> Sums:
+    """The squared error of each channel of a product, [g, n], whose weights are off by these."""
+    wide = off.astype(hessian.dtype)
+    error: Sums = (wide * (hessian @ wide)).sum(axis=1)
+    return error
 
 
 def _by_channel(product: Product, axis: int | None, error: Sums) -> Float64:
@@ -61,16 +65,21 @@ def _by_channel(product: Product, axis: int | None, error: Sums) -> Float64:
 
 def set_ranges(site: Site, product: Product) -> bool:
     """Give a layer's weight the ranges of least error; False where the largest magnitudes are."""
-    how, moments = site.int8.weight, moments_of(site, product)
+    moments = moments_of(site, product)
     total = moments.fit + moments.held
-    if how is None or not total.count or not np.isfinite(total.xx.sum()):
+    if not total.count or not np.isfinite(total.xx.sum()):
         return False
-    values = site.weight if how.values is None else how.values
-    amax, left = best_amax(product, values, how.axis, total.xx / total.count)
-    if np.all(left >= 1.0):
+    per_channel = site.network.bound.plan.weights is Granularity.PER_CHANNEL
+    axis = site.axis if per_channel else None
+    hessian = total.xx / total.count
+    amax, least = best_amax(product, site.weight, axis, hessian)
+    now = product.matrix(site.rounded_weight() - site.weight)
+    if not least.sum() < _error(now, hessian).sum():
         return False
     entry = tuple(amax.tolist()) if amax.ndim else float(amax)
     site.set_range(site.layer.weight or "", TensorRange(entry, "weight-ranges"))
+    if site.correction.weight is not None:  # codes of another range, that a quantizer had chosen
+        site.correct(replace(site.correction, weight=None))
     return True
 
 

@@ -131,6 +131,33 @@ def test_a_repair_of_a_quantized_model_starts_from_its_ranges(desk: Any) -> None
     assert alone.code == 2 and "QD-USAGE-REPAIR-REFERENCE" in alone.err
 
 
+def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk: Any) -> None:
+    calib, holdout = CNN[2], CNN[4]
+    samples = ["--calib-data", calib, "--inputs", holdout, "--metric", "top1"]
+    made = desk.run(
+        "repair", CNN[0], *samples[:4], "--only", "least-squares,rounding", "-o", "given.onnx"
+    )
+    assert made.code == 0, made.err
+    again = ["given.onnx", "--reference", CNN[0], *samples, "--json", "-"]
+    # Without layers in FP16 nothing is changed: this is the start.
+    start = desk.run("repair", *again, "--only", "fp16-rewrites", "-o", "start.onnx").json
+    assert start["baseline"]["metric"] == start["repaired"]["metric"]
+    both = [start[key]["sqnr_db"] for key in ("baseline", "repaired")]
+    assert both[0] == pytest.approx(both[1], abs=0.01)
+    seen = [
+        desk.run("compare", name, "--reference", CNN[0], *samples[2:], "--json", "-").json
+        for name in ("given.onnx", "start.onnx")
+    ]
+    assert seen[0]["metric"] == seen[1]["metric"]
+    figures = [one["outputs"][0]["sqnr_db"] for one in seen]
+    assert figures[0] == pytest.approx(figures[1], abs=0.01)
+    plain = desk.run("compare", CNN[0], *samples[2:], "--calib-data", calib, "--json", "-").json
+    assert abs(plain["outputs"][0]["sqnr_db"] - figures[0]) > 0.5
+    better = desk.run("repair", *again, "--only", "channel-scales").json
+    assert better["accepted"] == ["channel-scales"]
+    assert better["proof"]["repaired"]["sqnr_db"] > better["proof"]["start"]["sqnr_db"]
+
+
 @pytest.mark.parametrize(
     ("flags", "code"),
     [

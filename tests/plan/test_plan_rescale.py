@@ -194,15 +194,6 @@ def test_heads_of_an_attention_pass_factors_on_to_the_values() -> None:
     assert products(model, 0, name) == 0
 
 
-def test_an_untouched_producer_gets_a_product_behind_it() -> None:
-    model = NETWORKS["residual"]()
-    factors = factors_of(model.graph, 0)
-    first = next(n.name for n in model.graph.nodes if n.op_type == "Conv")
-    some = rescale_inputs(model.graph, factors, untouched={n.name for n in model.graph.nodes})
-    assert_same(model.graph, some)
-    assert some.products > rescale_inputs(model.graph, factors, untouched={first}).products - 1
-
-
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
 def test_factors_of_a_weight_are_those_of_its_input_channels(groups: int) -> None:
     b = Builder(0)

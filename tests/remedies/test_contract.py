@@ -11,6 +11,7 @@ import pytest
 from onnx import checker
 from repair_networks import NETWORKS
 
+from qdebug.plan.plan import Correction
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.registry import REMEDIES
 from qdebug.remedies.remedy import Proposal
@@ -84,6 +85,30 @@ def _check_only_quantization_changes(start: Quantized, proposal: Proposal) -> No
         if correction.bias is not None:
             assert correction.bias.ndim == 1
             assert correction.bias.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", [name for name, remedy in REMEDIES.items() if remedy.rewrites])
+@pytest.mark.parametrize("network", ["depthwise-relu", "residual", "post-norm"])
+def test_corrections_stay_where_the_weight_is_the_same(
+    name: str, network: str, case: Callable[..., Any]
+) -> None:
+    """A quantized model that was given has some; where another weight is read they end."""
+    at = case(NETWORKS[network]())
+    remedy = REMEDIES[name]
+    known = {layer.name: Correction(bias=np.zeros(1, np.float32)) for layer in at.start.weighted()}
+    start = at.start.with_corrections(known)
+    layers = remedy.layers(start)
+    for proposal in remedy.propose(at.study, start, layers) if layers else ():
+        result = proposal.result
+        same = set()
+        for layer in result.weighted():
+            old, new = (n.layers.by_name[layer.name].weight for n in (start, result))
+            values = start.graph.constant(old), result.graph.constant(new)
+            if old == new and np.array_equal(*values):
+                same.add(layer.name)
+        assert set(result.bound.corrections) == same
+        assert all(result.bound.corrections[n] is known[n] for n in same)
+        assert len(same) < len(known)
 
 
 @pytest.mark.parametrize("name", REMEDIES)

@@ -17,7 +17,7 @@ from qdebug.model.layers import find_layers
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.repair.setup import Setup
 from qdebug.pipeline.repair.steps import Attempt, State
-from qdebug.plan.plan import Correction, TensorRange, bind_plan
+from qdebug.plan.plan import Correction, TensorRange, bind_plan, corrections_digest
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.result import SkippedRemedy, Step
@@ -71,6 +71,7 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
         __version__,
         hashlib.sha256(model).hexdigest(),
         plan_to_yaml(setup.start.bound.plan),
+        corrections_digest(setup.start.bound),
         _executions(setup.fitting),
         _executions(setup.choosing),
         metric,

@@ -13,7 +13,7 @@ from qdebug.pipeline.bisect.command import search_from
 from qdebug.pipeline.bisect.setup import Start, rated
 from qdebug.pipeline.bisect.target import check_target
 from qdebug.pipeline.model_pair import CalibratedPlan
-from qdebug.pipeline.repair.checkpoint import checkpoints
+from qdebug.pipeline.repair.checkpoint import Checkpoints, checkpoints
 from qdebug.pipeline.repair.judge import Judge, Judgement, standard_error
 from qdebug.pipeline.repair.setup import Setup, prepare
 from qdebug.pipeline.repair.steps import Attempt, State, Trying
@@ -45,18 +45,8 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
         kept = checkpoints(setup, sequence, settings.cache)
         state = kept.load()
         resumed = len(state.steps) if state else 0
-        trying = Trying(
-            study=setup.study,
-            judge=judge,
-            remedies=REMEDIES,
-            enough=lambda found: _holds(setup, condition, found, surely=True),
-            holds=lambda found: _holds(setup, condition, found),
-            ends_at=ends_at,
-            on_step=kept.save,
-        )
-        first = _matching_first(sequence, setup)
-        begin = State(setup.start, tuple(Attempt(name) for name in first))
-        state, found, explanation = trying.run(state or begin)
+        trying = _trying(setup, judge, condition, ends_at, kept)
+        state, found, explanation = trying.run(state or _begin(setup, sequence))
         chosen = _holds(setup, condition, found)
     proof, reverted = _proof(setup, state.network)
     network = state.network
@@ -169,6 +159,26 @@ def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
         more_is_better=setup.more_is_better,
     )
     return proof, reverted
+
+
+def _trying(
+    setup: Setup, judge: Judge, condition: Condition | None, ends_at: float, kept: Checkpoints
+) -> Trying:
+    return Trying(
+        study=setup.study,
+        judge=judge,
+        remedies=REMEDIES,
+        enough=lambda found: _holds(setup, condition, found, surely=True),
+        holds=lambda found: _holds(setup, condition, found),
+        ends_at=ends_at,
+        on_step=kept.save,
+    )
+
+
+def _begin(setup: Setup, sequence: tuple[str, ...]) -> State:
+    """Before the first step."""
+    first = _matching_first(sequence, setup)
+    return State(setup.start, tuple(Attempt(name) for name in first))
 
 
 def _matching_first(sequence: tuple[str, ...], setup: Setup) -> list[str]:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.repair import RepairSettings
-from qdebug.errors import UsageError, given_by
+from qdebug.errors import UsageError
 from qdebug.measure.task import TaskMetric, labels_of, load_metric
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.pipeline.bisect.setup import rate_layers
 from qdebug.pipeline.bisect.target import AccuracyTarget, more_is_better, read_target
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import noise_alone
-from qdebug.pipeline.model_pair import explicit, load_model, plan_from, plan_ranges
+from qdebug.pipeline.model_pair import load_model, plan_from, plan_ranges
+from qdebug.pipeline.repair.origin import origin_of
 from qdebug.pipeline.repair.study import study_of
-from qdebug.plan.pair import planned_pair, quantized_pair
-from qdebug.plan.plan import PrecisionPlan, TensorRange
+from qdebug.plan.pair import planned_pair
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
 from qdebug.run.sizing import parallelism
@@ -86,32 +85,15 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
             code="QD-USAGE-NOTHING-TO-REPAIR",
         )
     given = load_model(settings.model, plan)
-    reference, plan, notes = _reference(settings, given, plan)
-    fitting, held_out = open_subsets(
-        ("calib_data", "inputs"),
-        settings.calib_data,
-        reference.graph.inputs,
-        holdout=settings.inputs,
-        holdout_share=settings.holdout_share,
-        limit=settings.samples,
-        batch_size=settings.batch_size,
-        executions=(_EXECUTIONS, 2 * _EXECUTIONS),
-    )
-    choosing, proving = halves(held_out, "inputs")
-    if metric is None and not any(map(reference.graph.is_float, reference.graph.outputs)):
-        raise UsageError(
-            f"{settings.model} has no floating-point output whose error could judge a repair",
-            f"Give a metric, such as {option('metric', 'agreement')}.",
-            code="QD-USAGE-NOTHING-TO-JUDGE",
-        )
-    if metric is not None and metric.needs_labels:
-        labels_of(held_out.samples.extras, held_out.samples.where)
+    origin = origin_of(settings, given, plan)
+    reference = origin.reference
+    fitting, choosing, proving = _samples(settings, reference, metric)
     context = simulation_context(
         parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
     )
     more = _direction(context, reference, choosing, metric, target)
-    planned = plan_ranges(search, context, plan, reference, choosing, calibrate_on=fitting)
-    start = quantized(reference, planned.bound)
+    planned = plan_ranges(search, context, origin.plan, reference, choosing, calibrate_on=fitting)
+    start = quantized(reference, planned.bound).with_corrections(origin.corrections)
     if not start.bound.layers_in(Precision.INT8) and not start.bound.layers_in(Precision.FP16):
         raise UsageError(
             f"{settings.model}: no layer runs in a lower precision: there is nothing to repair",
@@ -131,8 +113,39 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
         proving=proving,
         study=_study(settings, context, start, fitting),
         more_is_better=more,
-        notes=(*notes, *planned.notes, *_overlap(fitting, choosing, proving)),
+        notes=(*origin.notes, *planned.notes, *_overlap(fitting, choosing, proving)),
     )
+
+
+def _samples(
+    settings: RepairSettings, reference: Model, metric: TaskMetric | None
+) -> tuple[SampleSubset, SampleSubset, SampleSubset]:
+    """Those that remedies are fitted on, those that choose, and those that prove.
+
+    Raises:
+        UsageError: nothing could judge a repair by them.
+        QdebugError: they cannot be read, or the metric lacks labels.
+    """
+    fitting, held_out = open_subsets(
+        ("calib_data", "inputs"),
+        settings.calib_data,
+        reference.graph.inputs,
+        holdout=settings.inputs,
+        holdout_share=settings.holdout_share,
+        limit=settings.samples,
+        batch_size=settings.batch_size,
+        executions=(_EXECUTIONS, 2 * _EXECUTIONS),
+    )
+    choosing, proving = halves(held_out, "inputs")
+    if metric is None and not any(map(reference.graph.is_float, reference.graph.outputs)):
+        raise UsageError(
+            f"{settings.model} has no floating-point output whose error could judge a repair",
+            f"Give a metric, such as {option('metric', 'agreement')}.",
+            code="QD-USAGE-NOTHING-TO-JUDGE",
+        )
+    if metric is not None and metric.needs_labels:
+        labels_of(held_out.samples.extras, held_out.samples.where)
+    return fitting, choosing, proving
 
 
 def _direction(
@@ -249,63 +262,6 @@ def _target(settings: RepairSettings, search: BisectSettings) -> AccuracyTarget 
             code="QD-USAGE-TARGET-SCOPE",
         )
     return target
-
-
-def _reference(
-    settings: RepairSettings, given: Model, plan: PrecisionPlan
-) -> tuple[Model, PrecisionPlan, tuple[str, ...]]:
-    """The FP32 network, the plan to start from, and what to note.
-
-    Raises:
-        UsageError: a quantized model without its FP32 model, or the other way round.
-        QdebugError: the two do not belong together.
-    """
-    if not given.quantized:
-        if settings.reference is not None:
-            raise UsageError(
-                f"{option('reference')}: {settings.model} is an FP32 model and is its own "
-                "reference",
-                f"Leave {option('reference')} out.",
-                code="QD-USAGE-REFERENCE",
-            )
-        return given, plan, ()
-    if settings.reference is None:
-        raise UsageError(
-            f"{settings.model} is quantized: its ranges, biases and rounding can be repaired next "
-            "to the FP32 model that it was made from",
-            f"Give that model as {option('reference', 'FP32.onnx')}, or repair the FP32 model "
-            "itself.",
-            code="QD-USAGE-REPAIR-REFERENCE",
-        )
-    with given_by("reference"):
-        reference = prepare_model(read_model(settings.reference))
-    model, notes = explicit(given)
-    pair = quantized_pair(model, reference.graph, settings.reference)
-    ranges = {
-        tensor: TensorRange(max(map(abs, grid.range)), "given")
-        for tensor, grid in pair.grids.items()
-        if tensor in reference.graph.producers
-        or tensor in {spec.name for spec in reference.graph.inputs}
-    }
-    layers = {
-        layer.name: pair.precisions[layer.name]
-        for layer in pair.layers
-        if layer.quantizable or pair.precisions[layer.name] is not Precision.INT8
-    }
-    others = len(list(pair.layers)) - len(layers)
-    if others:
-        notes += (
-            f"{others} layers that are INT8 in {settings.model} have no INT8 form as TensorRT "
-            "takes it (Add, pooling, …): they stay in floating point in the repaired model.",
-        )
-    found = replace(plan, layers={**layers, **plan.layers}, tensors={**ranges, **plan.tensors})
-    asymmetric = sum(not grid.symmetric for grid in pair.grids.values())
-    if asymmetric:
-        notes += (
-            f"{asymmetric} tensors have unsigned or asymmetric codes in {settings.model}: the "
-            "repaired model has symmetric INT8, as TensorRT takes it.",
-        )
-    return reference, found, notes
 
 
 def _study(

@@ -53,9 +53,11 @@ class ConstantValues:
                 return None
             return dequantized(self.graph, node)
         inner = self.value(node.inputs[0])
-        return None if inner is None else self._moved(node, inner)
+        return None if inner is None else self.moved(node, inner)
 
-    def _moved(self, node: Node, value: Array) -> Array | None:
+    def moved(self, node: Node, value: Array) -> Array | None:
+        """What a node that only reshapes or casts makes of an array; None where its shape is not
+        known."""
         if node.op_type == "Transpose":
             return np.transpose(value, self.graph.attributes(node).get("perm"))
         if node.op_type in ("Reshape", "Unsqueeze", "Squeeze"):

@@ -3,7 +3,7 @@ network computes what it computed, with other ranges between its layers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,6 @@ def rescale_inputs(
     graph: Graph,
     factors: Mapping[str, Factors],
     *,
-    untouched: Collection[str] = (),
     fold: bool = True,
 ) -> Rescaled:
     """`graph` with the first operand of some nodes multiplied by factors, and their weights divided
@@ -50,7 +49,6 @@ def rescale_inputs(
 
     Args:
         factors: by the name of the node, one for each of `input_channels`.
-        untouched: nodes whose constants stay as they are.
         fold: let the constants of what computes the tensor take the factors in, where nobody else
             reads it and only operations that commute with a product lie between. Else, and
             elsewhere, a Mul is inserted.
@@ -63,16 +61,16 @@ def rescale_inputs(
         _divide(graph, graph.by_name[name], each, edits)
     products: list[tuple[Factors, list[Node]]] = []
     for each, nodes in _shared(graph, factors):
-        if not (fold and _folded(graph, each, nodes, untouched, edits)):
+        if not (fold and _folded(graph, each, nodes, edits)):
             products.append((each, nodes))
     proto = _emit(graph, edits, products)
     return Rescaled(proto, frozenset(edits.stale), len(products))
 
 
-def takes_in(graph: Graph, factors: Mapping[str, Factors], untouched: Collection[str] = ()) -> bool:
+def takes_in(graph: Graph, factors: Mapping[str, Factors]) -> bool:
     """Whether `rescale_inputs` would insert no product."""
     groups = _shared(graph, factors)
-    return all(_folded(graph, each, nodes, untouched, Edits()) for each, nodes in groups)
+    return all(_folded(graph, each, nodes, Edits()) for each, nodes in groups)
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Stream:
     writers: Mapping[str, npt.NDArray[np.int64]]
 
 
-def streams(graph: Graph, untouched: Collection[str] = ()) -> list[Stream]:
+def streams(graph: Graph) -> list[Stream]:
     """What can be multiplied in `graph` without a product, layer by layer in execution order; each
     layer is a reader in one of them at most."""
     found: list[Stream] = []
@@ -102,7 +100,7 @@ def streams(graph: Graph, untouched: Collection[str] = ()) -> list[Stream]:
         count = input_channels(graph, node)
         if count is None or node.name in known:
             continue
-        flow = Flow(graph, Edits(), untouched, spread=True)
+        flow = Flow(graph, Edits(), spread=True)
         numbers = (
             np.arange(count, dtype=np.float64) + 2
         )  # 1 is the factor of what is not multiplied
@@ -120,13 +118,7 @@ def streams(graph: Graph, untouched: Collection[str] = ()) -> list[Stream]:
     return found
 
 
-def _places(side: Mapping[str, Factors]) -> dict[str, npt.NDArray[np.int64]]:
-    return {name: np.maximum(np.rint(each).astype(np.int64) - 2, -1) for name, each in side.items()}
-
-
-def rescale_streams(
-    graph: Graph, factors: Sequence[tuple[Stream, Factors]], untouched: Collection[str] = ()
-) -> Rescaled:
+def rescale_streams(graph: Graph, factors: Sequence[tuple[Stream, Factors]]) -> Rescaled:
     """`graph` with the channels of streams multiplied by factors.
 
     Raises:
@@ -134,7 +126,7 @@ def rescale_streams(
     """
     edits = Edits()
     for stream, each in factors:
-        flow = Flow(graph, edits, untouched, spread=True)
+        flow = Flow(graph, edits, spread=True)
         reader = next(n for n in graph.consumers[stream.tensor] if n.name in stream.readers)
         if flow.multiply(stream.tensor, _on_input(graph, reader, each)):
             edits = flow.edits
@@ -157,15 +149,13 @@ def _shared(graph: Graph, factors: Mapping[str, Factors]) -> list[tuple[Factors,
     return list(shared.values())
 
 
-def _folded(
-    graph: Graph, factors: Factors, nodes: list[Node], untouched: Collection[str], edits: Edits
-) -> bool:
+def _folded(graph: Graph, factors: Factors, nodes: list[Node], edits: Edits) -> bool:
     """Whether what computes the tensor that `nodes` read takes the factors in; if so it does."""
     tensor = nodes[0].inputs[0]
     readers = {n.name for n in graph.consumers[tensor]}
     if readers != {n.name for n in nodes}:
         return False
-    flow = Flow(graph, edits, untouched, spread=False)
+    flow = Flow(graph, edits, spread=False)
     if not flow.multiply(tensor, _on_input(graph, nodes[0], factors), readers):
         return False
     edits.constants, edits.stale = flow.edits.constants, flow.edits.stale

@@ -52,19 +52,15 @@ class Flow:
         writers: those that they are multiplied by, [output channels].
     """
 
-    def __init__(
-        self, graph: Graph, edits: Edits, untouched: Collection[str], *, spread: bool
-    ) -> None:
+    def __init__(self, graph: Graph, edits: Edits, *, spread: bool) -> None:
         """
         Args:
-            untouched: nodes whose constants stay as they are.
             spread: pass factors on to other readers of a tensor too; else it may have none.
         """
         self.graph = graph
         self.edits = Edits(dict(edits.constants), set(edits.stale))
         self.readers: dict[str, Factors] = {}
         self.writers: dict[str, Factors] = {}
-        self._untouched = untouched
         self._spread = spread
         self._tensors: dict[str, Factors] = {}
         self._tied: dict[str, dict[str, Factors]] = {}
@@ -85,10 +81,8 @@ class Flow:
             return False
         self.edits.stale.add(tensor)
         absorb = _PRODUCERS.get(node.op_type)
-        if absorb is not None and absorb(self, node, factors):
-            found = node.name not in self._untouched
-        else:
-            found = self._pass_on(node, "", factors)
+        taken = absorb is not None and absorb(self, node, factors)
+        found = taken or self._pass_on(node, "", factors)
         others = [n for n in self.graph.consumers.get(tensor, ()) if n.name not in done]
         return found and all(self._reader(n, tensor, factors) for n in others)
 
@@ -100,7 +94,7 @@ class Flow:
         if not self._spread or node.domain or list(node.reads).count(tensor) != 1:
             return False
         if input_channels(self.graph, node) is not None and node.inputs[0] == tensor:
-            return node.name not in self._untouched and self._divide(node, factors)
+            return self._divide(node, factors)
         if node.op_type in ("Mul", "Div") and self._constants(node):
             return self._product(node, 1 / factors)
         return self._pass_on(node, tensor, factors)
@@ -187,7 +181,7 @@ class Flow:
     def _product(self, node: Node, factors: Factors) -> bool:
         """One factor of a product, or a divisor, takes them in."""
         places = self._constants(node)
-        if not places or node.name in self._untouched:
+        if not places:
             return False
         divisor = node.op_type == "Div" and places[0] == 1
         return self._times(node, places[0], 1 / factors if divisor else factors)
@@ -257,7 +251,7 @@ class Flow:
     def _sum(self, node: Node, tensor: str, factors: Factors) -> dict[str, Factors] | None:
         """All terms are multiplied alike, constants too."""
         places = self._constants(node)
-        if len(set(node.inputs)) < len(node.inputs) or node.name in self._untouched:
+        if len(set(node.inputs)) < len(node.inputs):
             return None
         terms = [t for i, t in enumerate(node.inputs) if i not in places]
         shapes = [self.graph.shapes.get(t) for t in (*terms, node.outputs[0])]
