@@ -190,11 +190,10 @@ def test_backends_are_told_apart_by_what_they_can_do(file: Path) -> None:
 
 @files
 def test_nodes_are_made_in_one_place(file: Path) -> None:
-    """Beside it only models for tests, and two probes of a node or two: one of them, of the opsets
-    that ONNX Runtime takes, is made by a stage before `plan`."""
-    if _name(file).startswith(
-        ("plan/rewrite/edit.py", "testing/", "model/load.py", "run/doctor.py")
-    ):
+    """Beside it only models for tests, two probes of a node or two, and what a stage before `plan`
+    makes: one of the probes, and the joints of iterations."""
+    others = ("testing/", "model/load.py", "model/inline.py", "run/doctor.py")
+    if _name(file).startswith(("plan/rewrite/edit.py", *others)):
         return
     for node in ast.walk(_tree(file)):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "helper":

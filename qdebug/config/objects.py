@@ -96,16 +96,18 @@ def _calibration(value: Any) -> str:
     from qdebug.plan.rangesfile import Ranges
 
     name, digest, value = "the calibration given in memory", "", _plan_of(value)
+    taken: Mapping[str, str | int] = {}
     if isinstance(value, PrecisionPlan):
         return InMemory(name, value)
     if isinstance(value, CalibrateResult):
-        digest, value = value.model.sha256, {**value.chosen.ranges, **value.weights}
+        digest, taken = value.model.sha256, value.control_flow
+        value = {**value.chosen.ranges, **value.weights}
     if isinstance(value, Mapping):
         tensors = {
             str(tensor): amax if isinstance(amax, TensorRange) else TensorRange(float(amax))
             for tensor, amax in value.items()
         }
-        value = Ranges(tensors, True, "ranges by tensor", digest)
+        value = Ranges(tensors, True, "ranges by tensor", digest, control_flow=taken)
     wanted = "a path, a CalibrateResult, a PrecisionPlan, or a dict of amax by tensor"
     return _path_or(value, Ranges, name, wanted)
 

@@ -27,6 +27,7 @@ from qdebug.types import Progress
 
 _LOG = logging.getLogger(__name__)
 LABELS = {
+    "branches": "Following branches",
     "build": "Building",
     "calibrate": "Calibrating",
     "compare": "Comparing",
@@ -41,7 +42,7 @@ LABELS = {
     "sweep": "Combinations",
 }
 """What is said of each stage."""
-_SAMPLES = ("calibrate", "compare", "engine", "evaluate", "reference")
+_SAMPLES = ("branches", "calibrate", "compare", "engine", "evaluate", "reference")
 """Stages that count samples."""
 _LOG_EVERY_S = 10.0
 """Off a terminal, the time between two lines of one stage."""

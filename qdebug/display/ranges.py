@@ -78,6 +78,7 @@ def _readers(tensor: TensorDynamics) -> str:
 
 
 def _notes(result: RangesResult) -> Iterator[str]:
+    yield from map(printable, result.notes)
     broken = sorted(filter(_broken, result.tensors), key=lambda t: t.position)
     if broken:
         first = broken[0]

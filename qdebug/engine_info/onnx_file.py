@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,9 +11,12 @@ import onnx
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxNode
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph, Node
-from qdebug.model.layers import Layer, find_layers
+from qdebug.model.inline import is_control_flow
+from qdebug.model.layers import QUANTIZABLE_OPS, Layer, find_layers
+from qdebug.model.subgraphs import nodes_in
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import quantized_tensors
+from qdebug.wording import counted
 
 _DTYPES = {
     onnx.TensorProto.FLOAT: "fp32",
@@ -28,6 +32,7 @@ _DTYPES = {
     onnx.TensorProto.INT64: "int64",
     onnx.TensorProto.BOOL: "bool",
 }
+_SHOWN_OPS = QUANTIZABLE_OPS | {"LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
 _NOTE = "This is what the model requests; for the kernels that TensorRT builds, see the build log."
 
 
@@ -61,12 +66,29 @@ def info_of_graph(graph: Graph) -> EngineInfo:
 
 def _notes(graph: Graph) -> tuple[str, ...]:
     found = quantized_tensors(graph)
+    inside = tuple(_inside(node) for node in graph.proto.graph.node if is_control_flow(node))
     if not found.others:
-        return (_NOTE,)
+        return (_NOTE, *inside)
     return (
         _NOTE,
+        *inside,
         f"{len(found.others)} of {found.count} quantized tensors are not signed with zero point 0, "
         f"first {found.others[0]}. TensorRT takes no others.",
+    )
+
+
+def _inside(node: onnx.NodeProto) -> str:
+    """What the bodies of an If, a Loop or a Scan hold."""
+    parts = []
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            count = Counter(n.op_type for n in nodes_in(attribute.g))
+            products = [f"{n} {op}" for op, n in count.items() if op in _SHOWN_OPS]
+            shown = f" ({', '.join(products)})" if products else ""
+            parts.append(f"{attribute.name} has {counted(count.total(), 'node')}{shown}")
+    return (
+        f"{node.op_type} '{node.name}' holds nodes that are not listed: {'; '.join(parts)}. "
+        "Commands that read samples follow what these take."
     )
 
 

@@ -198,7 +198,9 @@ class CalibrateResult(Result):
         from_cache: no model was run to calibrate.
         cache_difference: how the calibration given differs from a fresh one.
         source: where the calibration samples came from.
-        notes: what is odd about the values that were seen.
+        notes: what is odd about the values that were seen, and about the model.
+        control_flow: what stands in the place of an If, a Loop or a Scan of the model, by its name:
+            a branch, or a number of iterations.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.calibrate/1"
@@ -218,6 +220,7 @@ class CalibrateResult(Result):
     cache_difference: CacheDifference | None
     source: str
     notes: tuple[str, ...] = ()
+    control_flow: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def chosen(self) -> MethodResult:
@@ -232,6 +235,7 @@ class CalibrateResult(Result):
             calibration=f"{self.calibration_samples} samples of {self.source}",
             model_path=self.model.path,
             model_sha256=self.model.sha256,
+            control_flow=self.control_flow,
         )
 
     def trt_cache(self) -> str:

@@ -262,6 +262,7 @@ class RangesResult(Result):
         holdout: held-out data, null without.
         sort: what `tensors` are sorted by.
         tensors: those asked for, or all.
+        notes: what is to be known about the model.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.ranges/1"
@@ -274,6 +275,7 @@ class RangesResult(Result):
     sort: str
     tensors: tuple[TensorDynamics, ...]
     coverage: RangesCoverage
+    notes: tuple[str, ...] = ()
 
     @property
     def by_position(self) -> list[TensorDynamics]:

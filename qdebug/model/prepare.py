@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 from google.protobuf.message import Message
@@ -13,6 +14,7 @@ from qdebug.errors import ModelError
 from qdebug.model.convert import convert_opset, inline_functions, reason_in
 from qdebug.model.fold import fold
 from qdebug.model.graph import FLOAT_TYPES, Graph
+from qdebug.model.inline import Taken, is_control_flow, replace_taken
 from qdebug.model.load import ModelFile
 
 QDQ_OPSET = 13
@@ -39,12 +41,16 @@ class Model:
         graph: the prepared graph: unique node names, constants and BatchNorm folded.
         origins: prepared node name -> the user's node names that it stands for.
         quantized: the user's model carries Q/DQ nodes, or operators that compute on integers.
+        taken: what stands in the place of an If, a Loop or a Scan of the file, by its name.
+        notes: what to note about these.
     """
 
     file: ModelFile
     graph: Graph
     origins: Mapping[str, tuple[str, ...]]
     quantized: bool
+    taken: Taken = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
@@ -65,20 +71,63 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     user_names = _name_nodes(proto)
     user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}
     _drop_initializer_inputs(proto)
-    quantized = any(_is_quantized(n) for n in proto.graph.node)
     proto = convert_opset(file.path, proto, opset)
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)
+    origins = {name: (user,) for name, user in user_names.items()}
+    return _finished(replace(file, proto=without_weights(file.proto)), proto, origins)
+
+
+def with_taken(model: Model, taken: Taken) -> Model:
+    """`model`, in which what is taken stands in the place of the If, Loop and Scan that `taken`
+    names; those inside of others are replaced after these. Names that are not there are ignored.
+
+    Raises:
+        ModelError: the types of what comes out cannot be inferred.
+    """
+    if not taken:
+        return model
+    proto, inner = replaced(model, taken)
+    once = Counter(inner.values())
+    origins = {name: (user,) for name, user in inner.items() if once[user] == 1}
+    done = _finished(model.file, proto, {**origins, **model.origins})
+    return replace(done, taken={**model.taken, **taken}, notes=model.notes)
+
+
+def replaced(model: Model, taken: Taken) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """As `with_taken`, not yet folded and without the types of what was put in; and the names of
+    its nodes in their bodies, by their names now."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.graph.proto)
+    inner: dict[str, str] = {}
+    while any(n.name in taken and is_control_flow(n) for n in proto.graph.node):
+        found = replace_taken(proto, taken)
+        inner |= {name: inner.get(user) or user for name, user in found.items()}
+        _name_nodes(proto)
+    return proto, inner
+
+
+def _finished(
+    file: ModelFile, proto: onnx.ModelProto, before: Mapping[str, tuple[str, ...]]
+) -> Model:
+    """The model of a graph whose nodes have unique names: folded, and with its types.
+
+    Args:
+        before: node -> the user's nodes that it stands for.
+    """
     stands_for: Mapping[str, tuple[str, ...]] = {}
+    quantized = any(_is_quantized(n) for n in proto.graph.node)
     if not quantized:
         proto, stands_for = fold(proto)
     _name_nodes(proto)
     graph = Graph(_infer(file, proto))
     origins = {
-        node.name: tuple(user_names.get(n, n) for n in stands_for.get(node.name, (node.name,)))
+        node.name: tuple(
+            user for n in stands_for.get(node.name, (node.name,)) for user in before.get(n, (n,))
+        )
         for node in graph.nodes
     }
-    return Model(replace(file, proto=without_weights(file.proto)), graph, origins, quantized)
+    return Model(file, graph, origins, quantized)
 
 
 def _is_quantized(node: onnx.NodeProto) -> bool:
@@ -181,12 +230,12 @@ def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _copy_fields(source: Message, target: Message, left_out: str) -> None:
-    for field, value in source.ListFields():
-        if field.name == left_out:
+    for one, value in source.ListFields():
+        if one.name == left_out:
             continue
         if isinstance(value, Message):
-            getattr(target, field.name).CopyFrom(value)
+            getattr(target, one.name).CopyFrom(value)
         elif isinstance(value, str | bytes | int | float):
-            setattr(target, field.name, value)
+            setattr(target, one.name, value)
         else:
-            getattr(target, field.name).extend(value)
+            getattr(target, one.name).extend(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx
 
@@ -13,6 +13,20 @@ def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     for attribute in node.attribute:
         found += [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
     return found
+
+
+def nodes_in(body: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a body and of the bodies in it, without constants."""
+    for node in body.node:
+        if node.op_type != "Constant":
+            yield node
+        for inner in bodies(node):
+            yield from nodes_in(inner)
+
+
+def size_of(body: onnx.GraphProto) -> int:
+    """How many `nodes_in` a body there are."""
+    return sum(1 for _ in nodes_in(body))
 
 
 def rename_reads(node: onnx.NodeProto, names: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory, path_in
 from qdebug.model.load import ModelFile, read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.prepare import Model, prepare_model, with_taken
 from qdebug.outputfiles import check_distinct, check_writable, output_exists, write_all
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
@@ -55,6 +55,7 @@ def export_plan(
     with given_by("model") if model else nullcontext():
         file = read_model(model_path)
     bound, prepared, notes = _bind(source, ranges, file, missing)
+    notes += _control_flow_notes(source, prepared, target)
     rendered = EXPORT_TARGETS[target].render(ExportSource(prepared, bound, Path(source).name), path)
     parts = {f"{option('output')}, of which {p.name} is a part": str(p) for p in rendered.files}
     check_distinct(parts, inputs)
@@ -68,8 +69,11 @@ def export_plan(
 def _bind(
     source: str, ranges: Ranges, file: ModelFile, missing: str
 ) -> tuple[BoundPlan, Model, tuple[str, ...]]:
-    plan = PrecisionPlan(Precision.INT8) if ranges.partial else read_plan(source)
-    prepared = prepare_model(file, required_opset(plan))
+    if ranges.partial:
+        plan = PrecisionPlan(Precision.INT8, control_flow=ranges.control_flow)
+    else:
+        plan = read_plan(source)
+    prepared = with_taken(prepare_model(file, required_opset(plan)), plan.control_flow)
     check_not_quantized(prepared, "a plan is for an FP32 model")
     if ranges.partial:
         plan = plan.with_ranges(ranges_for(source, prepared), f"from {Path(source).name}")
@@ -89,6 +93,29 @@ def _bind(
         "inputs have no range."
     )
     return bind_plan(replace(plan, layers=kept), prepared, bound.layers), prepared, (note,)
+
+
+def _control_flow_notes(source: str, model: Model, target: str) -> tuple[str, ...]:
+    """What to note of branches that stand in the place of an If, and of iterations.
+
+    Raises:
+        PlanError: the target works on the file, in which they do not.
+    """
+    if not model.taken:
+        return ()
+    shown = ", ".join(f"'{name}'" for name in list(model.taken)[:3])
+    if EXPORT_TARGETS[target].on_file:
+        raise PlanError(
+            f"{source}: the plan is for the model without {shown}: what samples take stands in "
+            f"their place, and {option('to', target)} works on {model.file.path} as it is",
+            f"Export the model itself with {option('to', 'onnx')}, or take another target.",
+            code="QD-PLAN-CONTROL-FLOW",
+        )
+    return (
+        f"In the models that are written, what the samples took stands in the place of {shown}: "
+        "for inputs that would take another branch, or another number of iterations, they are "
+        "wrong.",
+    )
 
 
 def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanError:

@@ -18,7 +18,7 @@ from qdebug.inmemory import InMemory
 from qdebug.measure.conditions import parse_value_condition
 from qdebug.measure.inspection import EngineDiff, InspectResult, inspection_of
 from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.prepare import Model, prepare_model, with_taken
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import planned_pair
@@ -82,6 +82,7 @@ def _bound(plan_file: str, model_file: str | None) -> tuple[Model, BoundPlan]:
         path = model_for(plan_file, named_model(plan_file), model_file)
     with given_by("model" if model_file else "expect"):
         model = prepare_model(read_model(path), required_opset(plan))
+        model = with_taken(model, plan.control_flow)
     check_not_quantized(model, "a plan is for an FP32 model")
     bound = bind_user_plan(plan, model, plan_file, "expect")
     # Which precision is asked for does not depend on the ranges, so a plan without will do.

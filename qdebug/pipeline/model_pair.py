@@ -18,12 +18,12 @@ from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory
 from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.prepare import QDQ_OPSET, Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import SampleSubset, first, is_whole, whole
 from qdebug.pipeline.absorbed import guess_absorbed
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.proof import proven
 from qdebug.plan.lower import check_ranges, required_opset
@@ -34,6 +34,7 @@ from qdebug.plan.plan import (
     PrecisionPlan,
     TensorRange,
     bind_plan,
+    check_control_flow,
     nearest,
 )
 from qdebug.plan.planfile import read_plan
@@ -42,7 +43,7 @@ from qdebug.plan.rangesfile import read_ranges
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
 from qdebug.run.registry import spec_of
-from qdebug.types import Precision
+from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 _FOR_FP32_MODELS = (
@@ -84,9 +85,22 @@ def plan_from(settings: CandidateSettings) -> PrecisionPlan:
     return plan
 
 
-def load_model(path: str, plan: PrecisionPlan) -> Model:
-    """The user's model at the opset that `plan` needs."""
-    return prepare_model(read_model(path), required_opset(plan))
+def load_model(
+    path: str,
+    plan: PrecisionPlan,
+    sources: Sequence[DataSource] = (),
+    progress: ProgressCallback = ignore_progress,
+) -> Model:
+    """The user's model at the opset that `plan` needs, for the samples of `sources`."""
+    return open_model(path, required_opset(plan), sources, progress)
+
+
+def sources_of(settings: CandidateSettings) -> tuple[DataSource, ...]:
+    """The samples that `settings` compare on and calibrate on."""
+    return (
+        DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
+        DataSource("calib_data", settings.calib_data, settings.calib_samples),
+    )
 
 
 def check_not_quantized(model: Model, why: str) -> None:
@@ -125,7 +139,7 @@ def build_pair(
         return built
     if not settings.allow_unquantized:
         raise UsageError(
-            note,
+            " ".join((f"{note}.", *model.notes)) if model.notes else note,
             "Give a model, a plan or a precision in which something is, or set "
             f"{option('allow_unquantized')} to compare it as it is.",
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
@@ -171,7 +185,7 @@ def _built(
             pair = quantized_pair(model, guessed=guessed)
             return Built(_for_backend(_noted(pair, notes), settings.backend))
         with given_by("reference"):
-            reference = prepare_model(read_model(settings.reference)).graph
+            reference = open_model(settings.reference, QDQ_OPSET, sources_of(settings)).graph
         pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
         return Built(_for_backend(_noted(pair, notes), settings.backend))
     if names_model(settings.reference):
@@ -264,7 +278,7 @@ def plan_ranges(
         plan, notes = _with_calibration(plan, settings.calibration, model)
     bound = bind_user_plan(plan, model, settings.plan)
     # Bound: whatever is saved of it from here on is for this model.
-    plan = replace(plan, model_sha256=model.file.sha256)
+    plan = replace(plan, model_sha256=model.file.sha256, control_flow=model.taken)
     missing = bound.missing_ranges()
     if not missing:
         unused = () if calibrate_on else _unused(settings)
@@ -359,6 +373,8 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
             "Calibrate this model, or remove 'model' from the file if its tensors are the same.",
             code="QD-PLAN-OTHER-MODEL",
         )
+    with _of_file(path):
+        check_control_flow(ranges.control_flow, model)
     known = {*model.graph.producers, *model.graph.initializers}
     known |= {spec.name for spec in model.graph.inputs}
     tensors = {name: entry for name, entry in ranges.tensors.items() if name in known}

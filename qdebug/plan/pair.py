@@ -88,7 +88,7 @@ def planned_pair(model: Model, bound: BoundPlan) -> ModelPair:
         grids={t: symmetric_grid(amax) for t, amax in lowered.amax.items()},
         plan=bound.plan,
         calibrated=bound.calibrated,
-        notes=unconverted_notes(bound, precisions),
+        notes=(*model.notes, *unconverted_notes(bound, precisions)),
     )
 
 
@@ -156,7 +156,7 @@ def quantized_pair(
         precisions={x.name: _found_precision(candidate, reference, x) for x in layers},
         grids=_found_grids(candidate),
         plan=None,
-        notes=notes,
+        notes=(*model.notes, *notes),
         aligned=aligned,
     )
 

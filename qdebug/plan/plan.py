@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import PlanError
+from qdebug.model.inline import Taken
 from qdebug.model.layers import Layer, Layers
 from qdebug.model.prepare import Model
 from qdebug.types import Precision
+from qdebug.wording import counted
 
 
 class Granularity(StrEnum):
@@ -50,6 +52,8 @@ class PrecisionPlan:
         weights: one scale per output channel, or one per weight.
         model_sha256: of the model file the plan was made for, or "" when any will do.
         calibration: where the ranges came from, for the reader.
+        control_flow: what stands in the place of an If, a Loop or a Scan of the model (see
+            `model.inline`); the names of layers and tensors are those of what is inside.
     """
 
     precision: Precision
@@ -59,6 +63,7 @@ class PrecisionPlan:
     weights: Granularity = Granularity.PER_CHANNEL
     model_sha256: str = ""
     calibration: str = ""
+    control_flow: Taken = field(default_factory=dict)
 
     def with_ranges(self, ranges: Mapping[str, TensorRange], calibration: str) -> PrecisionPlan:
         """This plan with `ranges` for the tensors it has none for."""
@@ -149,10 +154,33 @@ def bind_plan(plan: PrecisionPlan, model: Model, layers: Layers) -> BoundPlan:
             "Name the model it was made for, or remove 'model' from the plan.",
             code="QD-PLAN-OTHER-MODEL",
         )
+    check_control_flow(plan.control_flow, model)
     named = _named_precisions(plan, model, layers)
     _check_tensors(plan, model)
     precisions = {layer.name: named.get(layer.name, _default(plan, layer)) for layer in layers}
     return BoundPlan(plan, layers, precisions)
+
+
+def check_control_flow(wanted: Taken, model: Model) -> None:
+    """Refuse a plan, or ranges, that were made for other branches.
+
+    Raises:
+        PlanError: it was.
+    """
+    for name, taken in wanted.items():
+        found = model.taken.get(name)
+        if found != taken:
+            here = "is left as it is" if found is None else f"is replaced by {_words(found)}"
+            raise PlanError(
+                f"the plan was made where '{name}' is replaced by {_words(taken)}, and here it "
+                f"{here}",
+                "Give samples like those that the plan was made with, or make a plan for these.",
+                code="QD-PLAN-CONTROL-FLOW",
+            )
+
+
+def _words(taken: str | int) -> str:
+    return f"its {taken}" if isinstance(taken, str) else counted(taken, "iteration")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

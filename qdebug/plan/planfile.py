@@ -51,6 +51,10 @@ class TensorEntry(Strict):
     method: str = "manual"
 
 
+ControlFlow = dict[str, Literal["then_branch", "else_branch"] | Annotated[int, Field(gt=0)]]
+"""See `model.inline.Taken`."""
+
+
 class _PlanFile(Strict):
     """The file. Only `schema` is required: every other key has the default of PrecisionPlan."""
 
@@ -60,6 +64,7 @@ class _PlanFile(Strict):
     fallback_precision: Literal["fp16", "fp32"] = "fp32"
     weights: Granularity = Granularity.PER_CHANNEL
     calibration: str = ""
+    control_flow: ControlFlow = {}
     layers: dict[str, Precision] = {}
     tensors: dict[str, TensorEntry] = {}
 
@@ -111,6 +116,7 @@ def _plan_of(file: _PlanFile) -> PrecisionPlan:
         weights=file.weights,
         model_sha256=file.model.sha256,
         calibration=file.calibration,
+        control_flow=file.control_flow,
     )
 
 
@@ -177,6 +183,8 @@ def plan_to_yaml(
     data["weights"] = str(plan.weights)
     if plan.calibration:
         data["calibration"] = plan.calibration
+    if plan.control_flow:
+        data["control_flow"] = dict(plan.control_flow)
     tensors = {
         name: {
             "amax": list(entry.amax) if isinstance(entry.amax, tuple) else entry.amax,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +13,17 @@ from pydantic import Field
 from qdebug.errors import PlanError
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import read_text
+from qdebug.model.inline import Taken
 from qdebug.plan.plan import PrecisionPlan, TensorRange
-from qdebug.plan.planfile import ModelKey, Strict, TensorEntry, named_model, read_plan, tensor_range
+from qdebug.plan.planfile import (
+    ControlFlow,
+    ModelKey,
+    Strict,
+    TensorEntry,
+    named_model,
+    read_plan,
+    tensor_range,
+)
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.trtcache import is_cache, read_cache
 from qdebug.yamlfile import dump_yaml, read_yaml
@@ -34,6 +43,7 @@ class Ranges:
         written_by: the version of TensorRT and the calibrator in the header of a cache, else "".
         model_sha256: of the model it was made for, "" where the file does not say.
         model_path: where that model was, "" where the file does not say.
+        control_flow: see `PrecisionPlan`.
     """
 
     tensors: Mapping[str, TensorRange]
@@ -42,6 +52,7 @@ class Ranges:
     model_sha256: str = ""
     model_path: str = ""
     written_by: str = ""
+    control_flow: Taken = field(default_factory=dict)
 
 
 class _ScalesFile(Strict):
@@ -49,6 +60,7 @@ class _ScalesFile(Strict):
     model: ModelKey = ModelKey()
     method: str = ""
     calibration: str = ""
+    control_flow: ControlFlow = Field(default_factory=dict)
     tensors: dict[str, TensorEntry] = Field(default_factory=dict)
 
 
@@ -63,7 +75,13 @@ def read_ranges(path: str | Path) -> Ranges:
         given: Ranges | PrecisionPlan = path.value
         if isinstance(given, Ranges):
             return given
-        return Ranges(given.tensors, False, "a plan", given.model_sha256)
+        return Ranges(
+            given.tensors,
+            False,
+            "a plan",
+            given.model_sha256,
+            control_flow=given.control_flow,
+        )
     path = Path(path)
     if is_cache(path):
         cache = read_cache(path)
@@ -75,9 +93,23 @@ def read_ranges(path: str | Path) -> Ranges:
     if _schema_of(path) == SCALES_SCHEMA:
         file = read_yaml(path, _ScalesFile, PlanError)
         entries = {name: tensor_range(entry) for name, entry in file.tensors.items()}
-        return Ranges(entries, True, "scales", file.model.sha256, file.model.path)
+        return Ranges(
+            entries,
+            True,
+            "scales",
+            file.model.sha256,
+            file.model.path,
+            control_flow=file.control_flow,
+        )
     plan = read_plan(path)
-    return Ranges(plan.tensors, False, "a plan", plan.model_sha256, named_model(path))
+    return Ranges(
+        plan.tensors,
+        False,
+        "a plan",
+        plan.model_sha256,
+        named_model(path),
+        control_flow=plan.control_flow,
+    )
 
 
 def scales_to_yaml(
@@ -87,6 +119,7 @@ def scales_to_yaml(
     calibration: str,
     model_path: str,
     model_sha256: str,
+    control_flow: Taken,
 ) -> str:
     """The text of scales.yaml: amax, scale and method of every tensor."""
     data: dict[str, Any] = {
@@ -94,6 +127,7 @@ def scales_to_yaml(
         "model": {"path": path_in(model_path), "sha256": model_sha256},
         "method": method,
         "calibration": calibration,
+        **({"control_flow": dict(control_flow)} if control_flow else {}),
         "tensors": {
             name: {
                 "amax": np.asarray(entry.amax).tolist(),

@@ -9,7 +9,6 @@ import onnx
 
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
-from qdebug.model.subgraphs import bodies
 from qdebug.plan.plan import BoundPlan
 from qdebug.types import Precision
 
@@ -17,8 +16,7 @@ _MOST_OPERATORS = 5
 
 
 def unconverted_notes(bound: BoundPlan, precisions: Mapping[str, Precision]) -> tuple[str, ...]:
-    """Notes on FP16 in the model itself, on layers that custom operators keep in FP32, and on the
-    bodies of If, Loop and Scan.
+    """Notes on FP16 in the model itself, and on layers that custom operators keep in FP32.
 
     Args:
         bound: the plan.
@@ -34,7 +32,7 @@ def unconverted_notes(bound: BoundPlan, precisions: Mapping[str, Precision]) -> 
         if bound.precisions[layer.name] is Precision.FP16
         and precisions[layer.name] is Precision.FP32
     ]
-    return (*own, *_foreign(graph, stuck), *_bodies(graph.proto.graph.node))
+    return (*own, *_foreign(graph, stuck))
 
 
 def _in_half(graph: Graph) -> Iterable[str]:
@@ -66,28 +64,6 @@ def _foreign(graph: Graph, stuck: Sequence[Layer]) -> Iterable[str]:
             f"{'its' if behind == 1 else 'their'} inputs is unknown, downstream of "
             f"{_listed(makers)}. Export with standard ONNX operators to run them in FP16."
         )
-
-
-def _bodies(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
-    holders: Counter[str] = Counter()
-    inside = 0
-    for node in nodes:
-        count = sum(_size(body) for body in bodies(node))
-        if count:
-            holders[node.op_type] += 1
-            inside += count
-    if holders:
-        nodes_inside = "1 node" if inside == 1 else f"{inside} nodes"
-        yield (
-            f"Only nodes outside of the bodies of {_listed(holders)} are quantized: {nodes_inside} "
-            "inside them are not listed and run in FP32."
-        )
-
-
-def _size(body: onnx.GraphProto) -> int:
-    """The number of nodes of a body and the bodies in it, without constants."""
-    own = [n for n in body.node if n.op_type != "Constant"]
-    return len(own) + sum(_size(inner) for n in own for inner in bodies(n))
 
 
 def _listed(operators: Counter[str]) -> str:

@@ -20,6 +20,7 @@ from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.compare.lockstep import open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.engine.build import check_parsed, check_requested, open_runtime
 from qdebug.pipeline.engine.latency import is_run_file, profiled_costs, read_kernels
@@ -29,6 +30,7 @@ from qdebug.pipeline.model_pair import (
     load_model,
     plan_from,
     plan_ranges,
+    sources_of,
 )
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.select import select_layers
@@ -108,7 +110,8 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
             f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
             code="QD-USAGE-NOTHING-TO-PIN",
         )
-    model = load_model(settings.model, plan)
+    held_out_data = DataSource("holdout", settings.holdout, None, settings.batch_size)
+    model = load_model(settings.model, plan, (*sources_of(settings), held_out_data), progress)
     check_not_quantized(model, "its layers cannot be unpinned")
     kernels = _profiled(settings, model)
     searched, held_out = open_subsets(

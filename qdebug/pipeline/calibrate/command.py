@@ -55,7 +55,7 @@ def calibrate(
     """
     calibrators = _calibrators(settings)
     metric = load_metric(settings.metric) if settings.metric else None
-    pair = read_quantizable(settings)
+    pair = read_quantizable(settings, progress)
     calibration, held_out = open_subsets(
         ("calib_data", "holdout"),
         settings.calib_data,
@@ -107,7 +107,8 @@ def calibrate(
         cache_difference=difference,
         from_cache=gathered.from_cache,
         source=settings.calib_data,
-        notes=range_notes(gathered.histograms, needed),
+        control_flow=pair.model.taken,
+        notes=(*pair.model.notes, *range_notes(gathered.histograms, needed)),
     )
 
 

@@ -11,16 +11,16 @@ from qdebug.calibrators.weights import mse_weight_amax, weight_amax
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.errors import UsageError
 from qdebug.model.layers import Layers, find_layers
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.prepare import Model
 from qdebug.pipeline.calibrate.trial import Candidate
+from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.model_pair import check_not_quantized
 from qdebug.plan.lower import int8_layer, lower, required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.quantize import FloatArray
 from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.plan.rewrite.qdq import weight_axis
-from qdebug.types import Feeds, Precision
+from qdebug.types import Feeds, Precision, ProgressCallback, ignore_progress
 
 Ranges = Mapping[str, TensorRange]
 
@@ -59,7 +59,9 @@ class Quantizable:
         )
 
 
-def read_quantizable(settings: CalibrateSettings) -> Quantizable:
+def read_quantizable(
+    settings: CalibrateSettings, progress: ProgressCallback = ignore_progress
+) -> Quantizable:
     """The model of `settings`.
 
     Raises:
@@ -71,7 +73,11 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
         Precision(settings.fallback_precision),
         weights=Granularity(settings.weights),
     )
-    model = prepare_model(read_model(settings.model), required_opset(plan))
+    sources = (
+        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
+        DataSource("holdout", settings.holdout, None, settings.batch_size),
+    )
+    model = open_model(settings.model, required_opset(plan), sources, progress)
     check_not_quantized(model, "it is calibrated already")
     layers = find_layers(model.graph)
     bound = bind_plan(plan, model, layers)
@@ -79,7 +85,7 @@ def read_quantizable(settings: CalibrateSettings) -> Quantizable:
     if not needed:
         raise UsageError(
             f"{settings.model} has no layer that INT8 takes",
-            "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
+            " ".join(("INT8 takes Conv, ConvTranspose, Gemm and MatMul.", *model.notes)),
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
     weights = _weight_ranges(bound, mse=settings.weight_method == "mse")

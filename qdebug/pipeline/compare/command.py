@@ -56,7 +56,7 @@ from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
 from qdebug.pipeline.evaluator import OutputKeeper, Sink
 from qdebug.pipeline.gather import to_records
-from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from
+from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from, sources_of
 from qdebug.plan.description import describe
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
@@ -88,7 +88,7 @@ def compare(
         stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
         plan = plan_from(settings)
         check_requested(settings.backend, plan)
-        model = load_model(settings.model, plan)
+        model = load_model(settings.model, plan, sources_of(settings), progress)
         if runtime is not None:
             check_model(runtime.typing, model)
         samples = _samples(settings, model, gate)

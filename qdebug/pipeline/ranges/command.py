@@ -30,6 +30,7 @@ from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import SampleSubset, whole
 from qdebug.pipeline.context import simulation_context
+from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.engine.latency import is_run_file
 from qdebug.pipeline.gather import Gathered, from_records, gather_ranges
 from qdebug.pipeline.model_pair import check_not_quantized
@@ -67,8 +68,8 @@ def _is_run(source: str) -> bool:
 
 
 def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:
-    file = read_model(settings.source)
     if settings.calib_data is None:
+        read_model(settings.source)  # what is no model at all is said first
         raise UsageError(
             f"{option('calib_data')} is missing: {settings.source} is a model, and its ranges come "
             "from data",
@@ -76,7 +77,11 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
             code="QD-USAGE-CALIB-DATA",
         )
     plan = PrecisionPlan(Precision.INT8)
-    model = prepare_model(file, required_opset(plan))
+    sources = (
+        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
+        DataSource("holdout", settings.holdout, None, settings.batch_size),
+    )
+    model = open_model(settings.source, required_opset(plan), sources, progress)
     check_not_quantized(model, "it is calibrated already")
     inputs, batch_size = model.graph.inputs, settings.batch_size
     with given_by("calib_data"):
@@ -106,6 +111,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
         sort=settings.sort,
         tensors=chosen,
         coverage=_coverage(chosen, gathered, seen),
+        notes=model.notes,
     )
 
 

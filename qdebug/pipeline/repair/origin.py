@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError, given_by
-from qdebug.model.load import read_model
-from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.prepare import QDQ_OPSET, Model
+from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.model_pair import explicit
 from qdebug.plan.given import own_constants
 from qdebug.plan.pair import ModelPair, quantized_pair
@@ -35,8 +35,11 @@ class Origin:
     notes: tuple[str, ...] = ()
 
 
-def origin_of(settings: RepairSettings, given: Model, plan: PrecisionPlan) -> Origin:
-    """What `given`, the user's model, starts the repair with; `plan` is what the settings say.
+def origin_of(
+    settings: RepairSettings, given: Model, plan: PrecisionPlan, sources: Sequence[DataSource]
+) -> Origin:
+    """What `given`, the user's model, starts the repair with; `plan` is what the settings say,
+    `sources` the samples.
 
     Raises:
         UsageError: a quantized model without its FP32 model, or the other way round.
@@ -60,7 +63,7 @@ def origin_of(settings: RepairSettings, given: Model, plan: PrecisionPlan) -> Or
             code="QD-USAGE-REPAIR-REFERENCE",
         )
     with given_by("reference"):
-        reference = prepare_model(read_model(settings.reference))
+        reference = open_model(settings.reference, QDQ_OPSET, sources)
     model, notes = explicit(given)
     pair = quantized_pair(model, reference.graph, settings.reference)
     return _as_quantized(settings.model, reference, pair, plan, notes)

@@ -17,6 +17,7 @@ from qdebug.pipeline.bisect.setup import rate_layers
 from qdebug.pipeline.bisect.target import AccuracyTarget, more_is_better, read_target
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.model_pair import load_model, plan_from, plan_ranges
 from qdebug.pipeline.repair.origin import origin_of
@@ -84,8 +85,12 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
             f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
             code="QD-USAGE-NOTHING-TO-REPAIR",
         )
-    given = load_model(settings.model, plan)
-    origin = origin_of(settings, given, plan)
+    sources = (
+        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
+        DataSource("inputs", settings.inputs, None, settings.batch_size),
+    )
+    given = load_model(settings.model, plan, sources, progress)
+    origin = origin_of(settings, given, plan, sources)
     reference = origin.reference
     fitting, choosing, proving = _samples(settings, reference, metric)
     context = simulation_context(
@@ -113,7 +118,12 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
         proving=proving,
         study=_study(settings, context, start, fitting),
         more_is_better=more,
-        notes=(*origin.notes, *planned.notes, *_overlap(fitting, choosing, proving)),
+        notes=(
+            *reference.notes,
+            *origin.notes,
+            *planned.notes,
+            *_overlap(fitting, choosing, proving),
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from qdebug.measure.task import labels_of, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.engine.build import check_requested, shapes_of
 from qdebug.pipeline.model_pair import (
     bind_user_plan,
@@ -59,7 +60,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     check_backend(settings, conditions)
     points = builder_points(settings, progress)
     variants = variants_of(settings)
-    models = _Models(settings.model, settings.backend, {})
+    models = _Models(settings.model, settings.backend, _sources(settings), {})
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
     if metric is not None and metric.needs_labels:
@@ -116,12 +117,13 @@ class _Models:
 
     path: str
     backend: str
+    sources: tuple[DataSource, ...]
     _known: dict[int, Model]
 
     def of(self, plan: PrecisionPlan) -> Model:
         opset = required_opset(plan)
         if opset not in self._known:
-            self._known[opset] = load_model(self.path, plan)
+            self._known[opset] = load_model(self.path, plan, self.sources)
         return self._known[opset]
 
     def checked(self, variant: Variant) -> PrecisionPlan:
@@ -132,6 +134,13 @@ class _Models:
         if not model.quantized:
             bind_user_plan(plan, model, variant.settings.plan)
         return plan
+
+
+def _sources(settings: SweepSettings) -> tuple[DataSource, ...]:
+    return (
+        DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
+        DataSource("calib_data", settings.calib_data, settings.calib_samples),
+    )
 
 
 def _samples(settings: SweepSettings, model: Model) -> Samples:

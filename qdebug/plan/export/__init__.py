@@ -26,11 +26,13 @@ class ExportTarget:
         suffix: of the default file's name, after the plan's.
         help: what is written, in one line.
         renderer: the function that renders it, as "module:function", imported when it is needed.
+        on_file: the tool works on the user's own file, by the names in it.
     """
 
     suffix: str
     help: str
     renderer: str
+    on_file: bool = False
 
     def render(self, source: ExportSource, path: Path) -> Rendered:
         """The files for a plan; `path` is the main one.
@@ -83,12 +85,19 @@ EXPORT_TARGETS: Mapping[str, ExportTarget] = {
         "_modelopt.py",
         "script and exclude lists for NVIDIA's Model Optimizer",
         "modelopt_script:render_modelopt",
+        on_file=True,
     ),
     "ort": ExportTarget(
-        "_ort.py", "arguments of ONNX Runtime's quantizer", "ort_quantization:render_ort"
+        "_ort.py",
+        "arguments of ONNX Runtime's quantizer",
+        "ort_quantization:render_ort",
+        on_file=True,
     ),
     "trt-cache": ExportTarget(
-        ".cache", "TensorRT calibration cache (EntropyCalibration2)", "trt_cache:render_trt_cache"
+        ".cache",
+        "TensorRT calibration cache (EntropyCalibration2)",
+        "trt_cache:render_trt_cache",
+        on_file=True,
     ),
 }
 """The targets by name, in the order in which they are shown."""
