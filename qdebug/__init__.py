@@ -39,7 +39,7 @@ _PUBLIC = {
     "qdebug.config.export": ("ExportSettings",),
     "qdebug.errors": (
         "QdebugError", "UsageError", "ModelError", "SampleError", "PlanError", "StoreError",
-        "MetricError", "BackendError",
+        "MetricError", "BackendError", "ClusterError",
     ),
     "qdebug.measure.result": ("CompareResult", "LayerResult", "TensorResult", "Cause"),
     "qdebug.measure.calibration": ("CalibrateResult",),

@@ -31,6 +31,7 @@ from qdebug.config.report import ReportSettings as ReportSettings
 from qdebug.config.sweep import SweepSettings as SweepSettings
 from qdebug.config.view import ViewSettings as ViewSettings
 from qdebug.errors import BackendError as BackendError
+from qdebug.errors import ClusterError as ClusterError
 from qdebug.errors import MetricError as MetricError
 from qdebug.errors import ModelError as ModelError
 from qdebug.errors import PlanError as PlanError
@@ -63,13 +64,14 @@ __version__: str
 # fmt: off
 __all__ = [
     "BackendError", "BisectResult", "BisectSettings", "CalibrateResult", "CalibrateSettings",
-    "Cause", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult", "ExportSettings",
-    "InspectResult", "InspectSettings", "LayerResult", "MetricError", "ModelError", "PlanError",
-    "Precision", "PrecisionPlan", "Progress", "QdebugError", "RangesResult", "RangesSettings",
-    "RepairResult", "RepairSettings", "ReportResult", "ReportSettings", "Run", "SampleError",
-    "Samples", "StoreError", "SweepResult", "SweepSettings", "TensorRange", "TensorResult",
-    "UsageError", "View", "ViewSettings", "bisect", "calibrate", "compare", "doctor", "export",
-    "inspect", "load_run", "open_samples", "ranges", "repair", "report", "sweep", "view"
+    "Cause", "ClusterError", "CompareResult", "CompareSettings", "DoctorResult", "ExportResult",
+    "ExportSettings", "InspectResult", "InspectSettings", "LayerResult", "MetricError",
+    "ModelError", "PlanError", "Precision", "PrecisionPlan", "Progress", "QdebugError",
+    "RangesResult", "RangesSettings", "RepairResult", "RepairSettings", "ReportResult",
+    "ReportSettings", "Run", "SampleError", "Samples", "StoreError", "SweepResult", "SweepSettings",
+    "TensorRange", "TensorResult", "UsageError", "View", "ViewSettings", "bisect", "calibrate",
+    "compare", "doctor", "export", "inspect", "load_run", "open_samples", "ranges", "repair",
+    "report", "sweep", "view"
 ]
 # fmt: on
 
@@ -122,6 +124,9 @@ def compare(
     save_log: str | os.PathLike[str] | None = None,
     provider: str | None = None,
     capture: Literal["outputs", "debug", "unfused"] | None = None,
+    cluster: str | None = None,
+    cluster_config: str | os.PathLike[str] | None = None,
+    unit_timeout: float = 600.0,
     output: str | os.PathLike[str] | None = None,
     keep: str = "worst:2",
     keep_dtype: Literal["float32", "float16"] = "float32",

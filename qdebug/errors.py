@@ -91,6 +91,13 @@ class BackendError(QdebugError):
     exit_code = 3
 
 
+class ClusterError(QdebugError):
+    """The processes or machines that work was to be spread over."""
+
+    family = "QD-CLUSTER"
+    exit_code = 3
+
+
 @contextmanager
 def about_model(path: str | None) -> Iterator[None]:
     """Errors within of a model, and of a runtime that executes it, name its file."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from qdebug.config.candidate import ALLOW_UNQUANTIZED, FORCE, HTML, CandidateSettings
+from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, Positive
 from qdebug.config.values import parse_bytes
 from qdebug.measure.metrics import gate_usage
@@ -15,7 +16,7 @@ EffectName = Literal["exact", "fast", "none"]
 
 
 @dataclass(frozen=True)
-class CompareSettings(CandidateSettings):
+class CompareSettings(CandidateSettings, ClusterSettings):
     """The settings of `qdebug compare`, besides those that it shares with other commands."""
 
     reference: Annotated[

@@ -18,7 +18,8 @@ from annotated_types import Ge, Gt, Lt
 WHAT, AXES, SEARCH = "What to run", "What to try (several with commas)", "Search"
 SHOW, GATE, ENGINE, WRITE = "What to show", "Verdict", "Backend and engine", "What to write"
 MORE, OUTPUT = "Further files", "Output"
-GROUPS = ("", WHAT, AXES, MORE, SHOW, GATE, SEARCH, ENGINE, WRITE, OUTPUT)
+CLUSTER = "Several processes and machines"
+GROUPS = ("", WHAT, AXES, MORE, SHOW, GATE, SEARCH, ENGINE, CLUSTER, WRITE, OUTPUT)
 """Headings of help texts and reference pages, in their order; "" is for positional arguments."""
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from qdebug.run.base import Backend
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Fp16Kernels, ProgressCallback
+
+if TYPE_CHECKING:
+    from qdebug.pipeline.cluster.dispatch import Cluster
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class Context:
         simulation: executes candidates.
         batch_size: None where it may be chosen.
         fp16_kernels: those of `simulation`.
+        cluster: takes work off this process; None where it does all of it.
     """
 
     backend: Backend
@@ -27,6 +32,7 @@ class Context:
     progress: ProgressCallback
     batch_size: int | None = None
     fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
+    cluster: Cluster | None = None
 
 
 def simulation_context(
@@ -34,9 +40,10 @@ def simulation_context(
     progress: ProgressCallback,
     batch_size: int | None = None,
     fp16_kernels: Fp16Kernels = Fp16Kernels.TENSORRT,
+    cluster: Cluster | None = None,
 ) -> Context:
     """ONNX Runtime on the CPU for references and candidates; `fp16_kernels` are those of the
     candidates."""
     exact = SimulationBackend(parallel.threads)
     simulation = SimulationBackend(parallel.threads, fp16_kernels)
-    return Context(exact, simulation, parallel, progress, batch_size, fp16_kernels)
+    return Context(exact, simulation, parallel, progress, batch_size, fp16_kernels, cluster)

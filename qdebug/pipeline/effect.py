@@ -200,6 +200,16 @@ class NoiseSink:
         self._split = found.shape[2] == count
 
     @property
+    def kept(self) -> dict[int, Array] | None:
+        """By the number of a batch's first sample, for `merge`; None where it cannot be told."""
+        return self._energies if self._split else None
+
+    def merge(self, other: Mapping[int, Array] | None) -> None:
+        """Add what another sink kept over other batches."""
+        self._split = self._split and other is not None
+        self._energies |= other or {}
+
+    @property
     def noise(self) -> Array | None:
         """Float64 [samples]; None where it cannot be told by sample."""
         if not self._split or not self._energies:

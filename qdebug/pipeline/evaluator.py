@@ -169,11 +169,14 @@ class OutputKeeper:
     def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         """See Sink."""
         found = executed.of(self.run)
-        kept = {t: found[t] for t in self.outputs if t in found}
-        if executed.batch not in self.by_batch:
+        self.keep(executed.batch, {t: found[t] for t in self.outputs if t in found})
+
+    def keep(self, batch: Batch, kept: Tensors) -> None:
+        """Keep what `run` gave for a batch, if there is room."""
+        if batch not in self.by_batch:
             self.room -= sum(array.nbytes for array in kept.values())
         if self.room >= 0:
-            self.by_batch[executed.batch] = kept
+            self.by_batch[batch] = kept
         else:
             self.by_batch.clear()
 

@@ -183,11 +183,11 @@ def _built(
         if not names_model(settings.reference):
             guessed = guess_absorbed(context, model, samples)
             pair = quantized_pair(model, guessed=guessed)
-            return Built(_for_backend(_noted(pair, notes), settings.backend))
+            return Built(for_backend(_noted(pair, notes), settings.backend))
         with given_by("reference"):
             reference = open_model(settings.reference, QDQ_OPSET, sources_of(settings)).graph
         pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
-        return Built(_for_backend(_noted(pair, notes), settings.backend))
+        return Built(for_backend(_noted(pair, notes), settings.backend))
     if names_model(settings.reference):
         raise UsageError(
             f"{option('reference')}: {settings.model} is an FP32 model and is its own reference",
@@ -205,7 +205,7 @@ def _noted(pair: ModelPair, notes: tuple[str, ...]) -> ModelPair:
     return replace(pair, notes=(*notes, *pair.notes))
 
 
-def _for_backend(pair: ModelPair, backend: str) -> ModelPair:
+def for_backend(pair: ModelPair, backend: str) -> ModelPair:
     """`pair` with what the backend takes of a quantized model.
 
     Raises:

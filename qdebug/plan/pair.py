@@ -43,6 +43,7 @@ class ModelPair:
         aligned: how the tensors of a quantized model and of its FP32 model were matched; None where
             the candidate was made from the reference, or the reference from the candidate.
         proof: which of these matches samples prove.
+        guessed: activations that were put back without an FP32 model to tell them.
     """
 
     model: Model
@@ -57,6 +58,7 @@ class ModelPair:
     notes: tuple[str, ...] = ()
     aligned: Alignment | None = None
     proof: Proof | None = None
+    guessed: tuple[Absorbed, ...] = ()
 
     @property
     def refuted(self) -> frozenset[str]:
@@ -158,6 +160,7 @@ def quantized_pair(
         plan=None,
         notes=(*model.notes, *notes),
         aligned=aligned,
+        guessed=tuple(guessed),
     )
 
 

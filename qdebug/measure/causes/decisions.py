@@ -95,6 +95,17 @@ class Flips:
             f"{self.moved:.2g}"
         )
 
+    def merge(self, other: Flips) -> None:
+        """Add what was counted of the same decision over other batches, all of them later; what
+        was counted before does not count twice."""
+        if not self._seen.isdisjoint(other._seen):
+            return
+        self.total += other.total
+        self.flipped += other.flipped
+        self._seen |= other._seen
+        if self.sample < 0:
+            self.sample, self.margin, self.moved = other.sample, other.margin, other.moved
+
     def add(self, reference: Array, candidate: Array, start: int) -> None:
         """Add the scores of a batch, whose first sample is number `start`; once for each batch.
 

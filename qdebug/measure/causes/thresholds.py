@@ -93,6 +93,20 @@ class ComparisonFlips:
     energies: dict[str, tuple[float, float]] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
+    def merge(self, other: ComparisonFlips) -> None:
+        """Add what was counted of the same comparison over other batches, all of them later; what
+        was counted before does not count twice."""
+        if not self._seen.isdisjoint(other._seen):
+            return
+        self.total += other.total
+        self.flipped += other.flipped
+        self._seen |= other._seen
+        if self.sample < 0:
+            self.sample, self.margin, self.moved = other.sample, other.margin, other.moved
+        for name, (there, whole) in other.energies.items():
+            before = self.energies.get(name, (0.0, 0.0))
+            self.energies[name] = (before[0] + there, before[1] + whole)
+
     def add(
         self,
         reference: tuple[Array, Array],

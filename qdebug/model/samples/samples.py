@@ -181,6 +181,11 @@ class Samples:
         return self._where
 
     @property
+    def is_stacked(self) -> bool:
+        """Whether they lie on the inputs' leading axis, and are not feeds to execute as given."""
+        return self._layout.offsets is None
+
+    @property
     def left_over(self) -> int:
         """How many samples do not fill a batch of a size that must be filled."""
         if self.batch_is_free or self._layout.offsets is not None:

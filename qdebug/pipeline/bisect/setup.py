@@ -17,7 +17,7 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, open_subsets
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
-from qdebug.pipeline.compare.lockstep import open_lockstep
+from qdebug.pipeline.compare.lockstep import Due, open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.control_flow import DataSource
@@ -172,7 +172,8 @@ def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict
     batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
     with ExitStack() as stack:
         one = open_lockstep(stack, context, pair, tensors, rated=False)
-        errors = one.run(SampleSubset(subset.samples, batches), context, stage="rate layers")
+        few = SampleSubset(subset.samples, batches)
+        errors = one.run(few, context, due=Due.of(few, None), stage="rate layers")
     return {r.name: r for r in layer_results(pair, errors)}
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
-from qdebug.errors import MetricError, given_by
+from qdebug.errors import MetricError, UsageError, given_by
 from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.measure.effect import EffectMode
 from qdebug.measure.result import CompareResult, TaskResult
@@ -20,6 +20,8 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
 from qdebug.outputfiles import write_text
+from qdebug.pipeline.cluster.machines import open_cluster
+from qdebug.pipeline.cluster.recipe import PairRecipe, recipe_of
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.compare.flips import FlipSink, with_comparisons, with_flips
 from qdebug.pipeline.compare.gate import (
@@ -29,7 +31,7 @@ from qdebug.pipeline.compare.gate import (
     read_gate,
     task_result,
 )
-from qdebug.pipeline.compare.lockstep import StoredReference, open_lockstep
+from qdebug.pipeline.compare.lockstep import Due, StoredReference, open_lockstep
 from qdebug.pipeline.compare.remedies import with_remedies
 from qdebug.pipeline.compare.results import (
     all_skipped,
@@ -48,6 +50,7 @@ from qdebug.pipeline.compare.run_file import (
     reuse_notes,
     stored_rows,
 )
+from qdebug.pipeline.compare.shards import Sinks, SpreadPass
 from qdebug.pipeline.compare.summary import with_summary
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import NoiseSink, measure_effects
@@ -56,9 +59,17 @@ from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
 from qdebug.pipeline.evaluator import OutputKeeper, Sink
 from qdebug.pipeline.gather import to_records
-from qdebug.pipeline.model_pair import Built, build_pair, load_model, plan_from, sources_of
+from qdebug.pipeline.model_pair import (
+    Built,
+    build_pair,
+    load_model,
+    names_model,
+    plan_from,
+    sources_of,
+)
 from qdebug.plan.description import describe
 from qdebug.plan.pair import ModelPair
+from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
@@ -93,10 +104,7 @@ def compare(
             check_model(runtime.typing, model)
         samples = _samples(settings, model, gate)
         writer = _open_writer(stack, settings, keep, samples.count)
-        parallel = parallelism()
-        context = simulation_context(
-            parallel, progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
-        )
+        context = _context(stack, settings, progress)
         pair = (built := build_pair(settings, context, plan, model, samples)).pair
         # Before the simulation, so that a model that cannot be built fails at once.
         engine = None
@@ -107,10 +115,12 @@ def compare(
         rows = stored_rows(stored, key)
         evidence = _evidence(writer, keep, pair)
         kept = _keepers(settings, gate, pair)
-        flips = FlipSink(context, pair)
-        noise = NoiseSink(pair)
-        sinks: list[Sink] = [flips, noise, *([evidence] if evidence else []), *kept]
-        errors, not_float = _run(settings, context, pair, samples, rows, sinks)
+        sinks = Sinks(flips := FlipSink(context, pair), noise := NoiseSink(pair), evidence, kept)
+        if recipe := _recipe(settings, context, plan, pair):
+            spread = _spread_pass(settings, context, recipe, pair, keep)
+            errors, not_float = spread.run(samples, sinks)
+        else:
+            errors, not_float = _run(settings, context, pair, samples, rows, sinks.each)
         task, failure = None, None
         if gate.metric is not None:
             try:
@@ -132,8 +142,7 @@ def compare(
             ),
             timings_s={"total": time.perf_counter() - started},
         )
-        plan_text = _saved_plan(settings, pair)
-        run_file = None
+        plan_text, run_file = _saved_plan(settings, pair), None
         if writer is not None:
             unsplit = evidence.unsplit if evidence else ()
             writer.set_manifest(manifest_of(asdict(settings), pair, samples, key, unsplit))
@@ -145,13 +154,37 @@ def compare(
     return replace(result, run_file=run_file)
 
 
-def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> list[OutputKeeper]:
+def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> tuple[OutputKeeper, ...]:
     """What keeps the outputs of both runs for the metric; without one FP32's, where they fit."""
     both = {*pair.tensors, *pair.candidate.outputs}
     outputs = [t for t in pair.reference.outputs if t in both]
     if gate.metric is not None:
-        return [OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE)]
-    return [OutputKeeper(REFERENCE, outputs, settings.memory_budget * _OUTPUTS_SHARE)]
+        return tuple(OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE))
+    return (OutputKeeper(REFERENCE, outputs, settings.memory_budget * _OUTPUTS_SHARE),)
+
+
+def _context(stack: ExitStack, settings: CompareSettings, progress: ProgressCallback) -> Context:
+    """Where the work is done. Raises as `open_cluster` does."""
+    where = settings.cluster, settings.cluster_config
+    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout)
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    return simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
+
+
+def _spread_pass(
+    settings: CompareSettings, context: Context, recipe: PairRecipe, pair: ModelPair, keep: Keep
+) -> SpreadPass:
+    budget, local = settings.memory_budget, settings.local_samples
+    return SpreadPass(context, recipe, pair, keep, budget, local)
+
+
+def _recipe(
+    settings: CompareSettings, context: Context, plan: PrecisionPlan, pair: ModelPair
+) -> PairRecipe | None:
+    """How workers make the pair; None without any."""
+    if context.cluster is None:
+        return None
+    return recipe_of(context.cluster, pair, settings, plan)
 
 
 def _saved_plan(settings: CompareSettings, pair: ModelPair) -> str:
@@ -185,8 +218,25 @@ def _checked(
 ) -> tuple[Gate, Keep, EngineRuntime | None]:
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
+    _check_reference(settings)
     gate, keep = read_gate(settings.fail_on, settings.metric), Keep.parse(settings.keep)
     return gate, keep, open_runtime(settings, cached=settings.cache, progress=progress)
+
+
+def _check_reference(settings: CompareSettings) -> None:
+    """Refuse a run file to read reference activations from, which workers do not.
+
+    Raises:
+        UsageError: there is one, and there are workers.
+    """
+    where = settings.cluster, settings.cluster_config
+    if any(where) and settings.reference and not names_model(settings.reference):
+        raise UsageError(
+            f"{option('cluster')}: workers do not read the activations of "
+            f"{option('reference', settings.reference)}: they run FP32 themselves",
+            f"Leave {option('reference')} out.",
+            code="QD-USAGE-CLUSTER",
+        )
 
 
 def _raise_after_writing(failure: MetricError, run_file: Path | None) -> NoReturn:
@@ -229,13 +279,14 @@ def _run(
     tensors = [t for t in pair.tensors if t in pair.reference.producers]
     evidence = [sink for sink in sinks if isinstance(sink, EvidenceSink)]
     rated = any(sink.rates for sink in evidence)
-    how: Any = {"local_samples": settings.local_samples, "stored": stored, "sinks": sinks}
+    how: Any = {"stored": stored, "sinks": sinks}
     with ExitStack() as stack:
         one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
         sizing = probe(one.reference, samples, settings.batch_size)
         subset = whole(sizing.samples)
         held = context.parallel.workers + 2  # one more for what decomposes the errors
         groups = capture_groups(tensors, sizing.bytes_per_batch, held, settings.memory_budget)
+        how["due"] = Due.of(subset, settings.local_samples)
         if len(groups) == 1:
             return one.run(subset, context, **how), list(one.not_float)
     total = ErrorTotals()

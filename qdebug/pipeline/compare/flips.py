@@ -22,6 +22,9 @@ from qdebug.pipeline.context import Context
 from qdebug.plan.pair import ModelPair
 from qdebug.types import Array, Tensors
 
+Counted = tuple[tuple[Flips, ...], tuple[ComparisonFlips, ...]]
+"""What a FlipSink has counted."""
+
 
 class FlipSink:
     """Counts the decisions that reference and candidate make, and those in which they differ."""
@@ -45,6 +48,19 @@ class FlipSink:
     def comparisons(self) -> list[ComparisonFlips]:
         """The comparisons that flip."""
         return [flips for flips in self._comparisons if flips.flipped]
+
+    @property
+    def counted(self) -> Counted:
+        """All that was counted, for `merge`."""
+        return (*self._flips, *self._suppressions), tuple(self._comparisons)
+
+    def merge(self, other: Counted) -> None:
+        """Add what another sink counted for the same pair over other batches, all of them later. A
+        pass over some tensors does not see every decision: each batch counts once for each."""
+        for mine, found in zip((*self._flips, *self._suppressions), other[0], strict=True):
+            mine.merge(found)
+        for compared, found_too in zip(self._comparisons, other[1], strict=True):
+            compared.merge(found_too)
 
     def __call__(self, executed: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
         """Count those of one batch. See evaluator.Sink."""

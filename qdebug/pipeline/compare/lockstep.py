@@ -43,6 +43,34 @@ _INPUTS = "inputs"
 
 
 @dataclass(frozen=True)
+class Due:
+    """Which executions measure more than errors, by the indices of their batches.
+
+    Attributes:
+        local: have local errors.
+        parts: have their errors decomposed.
+    """
+
+    local: frozenset[int]
+    parts: frozenset[int]
+
+    @classmethod
+    def of(cls, subset: SampleSubset, local_samples: int | None) -> Due:
+        """Those of a pass over `subset`.
+
+        Args:
+            local_samples: about how many samples to measure local errors on, spread evenly; None
+                for all. Running every layer twice on all of them would cost half as much again,
+                and moves a ratio of energies by little.
+        """
+        total, size = len(subset.batches), subset.samples.batch_size
+        wanted = total if local_samples is None else -(-local_samples // size)
+        local = [subset.batches[i].index for i in sorted(_spread(total, wanted))]
+        parts = _spread(len(local), -(-MOST_SAMPLES // size))
+        return cls(frozenset(local), frozenset(local[i] for i in parts))
+
+
+@dataclass(frozen=True)
 class Lockstep:
     """One group of tensors, ready to be compared over all samples.
 
@@ -70,7 +98,7 @@ class Lockstep:
         subset: SampleSubset,
         context: Context,
         *,
-        local_samples: int | None = None,
+        due: Due,
         stored: StoredReference | None = None,
         sinks: Sequence[Sink] = (),
         stage: str = "compare",
@@ -78,39 +106,27 @@ class Lockstep:
         """The error totals of the group; memory for `workers + 1` batches.
 
         Args:
-            local_samples: about how many samples to measure local errors on, spread evenly; None
-                for all. Running every layer twice on all of them would cost half as much again,
-                and moves a ratio of energies by little.
             stored: the reference of an earlier run.
             sinks: what else takes each batch.
+            stage: what progress is reported as; "" reports none.
 
         Raises:
             QdebugError: samples cannot be read, or a model does not run.
         """
-        total = len(subset.batches)
-        wanted = total if local_samples is None else -(-local_samples // subset.samples.batch_size)
-        local_batches = [subset.batches[i] for i in sorted(_spread(total, wanted))]
-        due = {batch.index for batch in local_batches}
         runs: dict[str, Run] = {REFERENCE: self._reference(stored), CANDIDATE: self.candidate}
         if self.local is not None:
             local = self.local
-            runs[LOCAL] = lambda one: local(one) if one.batch.index in due else {}
+            runs[LOCAL] = lambda one: local(one) if one.batch.index in due.local else {}
         comparisons = {
             CUMULATIVE: self.comparison,
             _INPUTS: Comparison(FEEDS, FEEDS, tuple(self.clipped), self.clipped),
         }
-        parts = self._parts_sink(local_batches, -(-MOST_SAMPLES // subset.samples.batch_size))
+        parts = self.parts(due.parts) if self.parts else None
         sinks = [*sinks, *([parts] if parts else [])]
         errors = evaluate(subset, runs, comparisons, context, sinks=sinks, stage=stage)
         if parts:
             errors[CUMULATIVE].parts = parts.parts
         return errors[CUMULATIVE].joined(errors[_INPUTS])
-
-    def _parts_sink(self, batches: Sequence[Batch], wanted: int) -> PartsSink | None:
-        """The sink for about `wanted` of the batches that have local errors."""
-        if self.parts is None:
-            return None
-        return self.parts([batches[i].index for i in _spread(len(batches), wanted)])
 
     def _reference(self, stored: StoredReference | None) -> Run:
         names = list(self.reference.dtypes)

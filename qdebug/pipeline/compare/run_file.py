@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,10 +18,39 @@ from qdebug.pipeline.compare.lockstep import CUMULATIVE
 from qdebug.pipeline.engine.attribute import CLEAN, ENGINE
 from qdebug.pipeline.model_pair import names_model
 from qdebug.store.reader import RunReader
-from qdebug.store.schema import Keep
-from qdebug.store.writer import RunWriter
+from qdebug.store.schema import Keep, Role
 from qdebug.types import Array, Tensors
 from qdebug.wording import option
+
+
+class RowWriter(Protocol):
+    """Takes the activations of one sample; a later row of the same number replaces it."""
+
+    def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
+        """See RunWriter.put_rows."""
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """What is to be kept of one sample: its tensors in both runs, and how bad its outputs are."""
+
+    sample: int
+    badness: float
+    tensors: Mapping[Role, Tensors]
+
+
+@dataclass
+class RowKeeper:
+    """A RowWriter in memory."""
+
+    rows: dict[int, tuple[int, dict[Role, Tensors]]] = field(default_factory=dict)
+
+    def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
+        """See RowWriter."""
+        known = self.rows.get(row)
+        if known is None or known[0] != sample:
+            self.rows[row] = known = (sample, {})
+        known[1][role] = tensors
 
 
 class EvidenceSink:
@@ -30,7 +60,7 @@ class EvidenceSink:
     takes the row of the one it displaces: exact in one pass, with about N·ln(samples/N) writes.
     """
 
-    def __init__(self, writer: RunWriter, keep: Keep, tensors: Collection[str]) -> None:
+    def __init__(self, writer: RowWriter, keep: Keep, tensors: Collection[str]) -> None:
         """`tensors`: those of the reference that the candidate has."""
         self._writer = writer
         self._keep = keep
@@ -55,6 +85,19 @@ class EvidenceSink:
             row = self._row(executed.batch.start + index, badness)
             if row is not None:
                 self._write(executed, index, row)
+
+    def take(self, kept: KeptRow) -> None:
+        """As for a batch, of one sample that is worth keeping among some; samples in order."""
+        row = self._row(kept.sample, kept.badness)
+        if row is not None:
+            for role, tensors in kept.tensors.items():
+                self._writer.put_rows(role, row, kept.sample, tensors)
+
+    def kept_by(self, keeper: RowKeeper) -> list[KeptRow]:
+        """What is in the keeper that this sink writes to, in the order of the samples."""
+        badness = {-sample: worst for worst, sample, _ in self._worst}
+        found = sorted(keeper.rows.values(), key=lambda one: one[0])
+        return [KeptRow(sample, badness.get(sample, 0.0), rows) for sample, rows in found]
 
     def engine(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         """Write what the engine gave for the samples that were kept, once all are known. See

@@ -1,0 +1,335 @@
+"""The client of a cluster: units go out as dask futures, results come back in order.
+
+dask.distributed does the distribution: it starts processes, gives units to those that are idle,
+notices those that die and gives their units to others. What it does not do is here: a unit that
+takes too long is given to another worker, files that a worker does not see are sent to it once, and
+results are yielded in the order of the parts, so that sums do not depend on who was first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qdebug.errors import ClusterError, QdebugError
+from qdebug.inmemory import InMemory
+from qdebug.model.inline import Taken
+from qdebug.model.samples import Samples
+from qdebug.model.samples.subset import SampleSubset, is_whole
+from qdebug.pipeline.cluster import worker
+from qdebug.pipeline.cluster.files import SharedFile, shared_file
+from qdebug.pipeline.cluster.sharing import model_file, sample_file
+from qdebug.pipeline.cluster.unit import (
+    Job,
+    Shard,
+    SharedModel,
+    SharedSamples,
+    SharedSubset,
+    Unit,
+    shards,
+)
+from qdebug.types import Progress, ProgressCallback
+from qdebug.wording import option
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+PartT = TypeVar("PartT")
+ResultT = TypeVar("ResultT")
+
+_CHUNK_BYTES = 8 << 20
+_LOOK_EVERY_S = 0.5
+_ATTEMPTS = 3
+"""How often a unit may exceed its time, or get lost."""
+_RESTART_S = 10.0
+_AHEAD = 8
+"""Results that wait for an earlier one, for each worker: a bound on memory."""
+
+
+@dataclass
+class _Running:
+    """A unit that was given away.
+
+    Attributes:
+        attempt: how often before.
+        since: when it was first seen on a worker.
+        helped: the workers that lacked a file for it, which they have since.
+    """
+
+    index: int
+    attempt: int = 0
+    since: float | None = None
+    helped: frozenset[str] = frozenset()
+
+
+@dataclass
+class Cluster:
+    """Workers, and what was shared with them.
+
+    Attributes:
+        client: dask's.
+        folder: for files that the client makes for workers.
+        limit_s: how long a unit may take, before another worker gets it.
+    """
+
+    client: Client
+    folder: Path
+    limit_s: float
+    _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
+    _sent: set[tuple[str, str]] = field(default_factory=set)
+    _last_result: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> int:
+        """How many there are now, at least 1: others may join."""
+        return max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))
+
+    def model(self, spec: str, opset: int, taken: Taken) -> SharedModel:
+        """A model of the user's, as workers open it.
+
+        Args:
+            spec: its path, or the model in memory.
+            taken: see Model.taken.
+        """
+        return SharedModel(model_file(spec, self.folder), opset, taken)
+
+    def samples(self, samples: Samples) -> SharedSamples:
+        """Samples, as workers open them: where they are not in a file, they are written to one."""
+        where = samples.where
+        key = (id(where) if isinstance(where, InMemory) else str(where), samples.count)
+        if key not in self._samples:
+            name = f"samples-{len(self._samples)}"
+            self._samples[key] = where, sample_file(samples, self.folder / name)
+        return SharedSamples(self._samples[key][1], samples.count, samples.batch_size)
+
+    def subset(self, subset: SampleSubset) -> SharedSubset:
+        """A subset, as workers open it."""
+        indices = None if is_whole(subset) else tuple(b.index for b in subset.batches)
+        return SharedSubset(self.samples(subset.samples), indices)
+
+    def over_shards(
+        self,
+        job: Job[Shard, ResultT],
+        subset: SampleSubset,
+        progress: ProgressCallback,
+        stage: str,
+    ) -> Iterator[ResultT]:
+        """What `job` gives for the shards of a pass over `subset`, in order; `stage` is what
+        progress is reported as. Raises as `map` does."""
+        parts = shards(len(subset.batches))
+        counts = [sum(b.count for b in subset.batches[p.start : p.stop]) for p in parts]
+        total, done = sum(counts), 0
+
+        def count(index: int) -> None:
+            nonlocal done
+            done += counts[index]
+            progress(Progress(stage, done, total, workers_note(self.workers)))
+
+        return self.map(job, parts, count)
+
+    def map(
+        self,
+        job: Job[PartT, ResultT],
+        parts: Sequence[PartT],
+        done: Callable[[int], None] = lambda _: None,
+    ) -> Iterator[ResultT]:
+        """What `job` gives for each of `parts`, in their order. Closing the iterator early drops
+        what is left.
+
+        Args:
+            done: called with the number of each part when its result is there, in any order.
+
+        Raises:
+            QdebugError: as the job does.
+            ClusterError: workers fail, die or hang over one unit time and again.
+        """
+        file = self.job(job)
+        return _Pass(self, [Unit(file, part) for part in parts], done).results()
+
+    def job(self, job: object) -> SharedFile:
+        """The file that holds a job."""
+        import cloudpickle
+
+        data = cloudpickle.dumps(job)
+        path = self.folder / f"job-{hashlib.sha256(data).hexdigest()}"
+        if not path.exists():
+            path.write_bytes(data)
+        return shared_file(path)
+
+    def send(self, file: SharedFile, address: str, *, again: bool = False) -> None:
+        """Send a file to a worker that does not see it, once. One that is gone needs it no more."""
+        if (address, file.digest) in self._sent and not again:
+            return
+        self._sent.add((address, file.digest))
+        with suppress(OSError):
+            for name, offset, data in file.chunks(_CHUNK_BYTES):
+                self.client.run(worker.receive, file.digest, name, offset, data, workers=[address])
+            self.client.run(worker.received, file.digest, workers=[address])
+
+    def start_anew(self, address: str) -> None:
+        """Have a worker that hangs ended and started once more, which takes a while; one that
+        nobody can start stays away."""
+
+        def restart() -> None:
+            with suppress(Exception):
+                self.client.restart_workers([address], timeout=_RESTART_S, raise_for_error=False)
+
+        threading.Thread(target=restart, name="qdebug-restart", daemon=True).start()
+
+
+class _Pass:
+    """Some units of a job on their way."""
+
+    def __init__(
+        self, cluster: Cluster, units: Sequence[Unit[Any]], done: Callable[[int], None]
+    ) -> None:
+        self._cluster, self._units, self._done = cluster, units, done
+        self._running: dict[Future, _Running] = {}
+        self._ready: dict[int, Any] = {}
+        self._given = 0
+        self._numbers = itertools.count()
+        self._ended: Queue[Future] = Queue()
+        self._looked = time.monotonic()
+
+    def results(self) -> Iterator[Any]:
+        """See Cluster.map."""
+        try:
+            for index in range(len(self._units)):
+                while index not in self._ready:
+                    self._fill(index)
+                    self._take()
+                yield self._ready.pop(index)
+        finally:
+            self._cluster.client.cancel(list(self._running))
+
+    def _fill(self, first: int) -> None:
+        """Give units away, as many as keep all workers busy."""
+        workers = self._cluster.workers
+        end = min(len(self._units), first + _AHEAD * workers)
+        while self._given < end and len(self._running) < 2 * workers + 2:
+            self._submit(_Running(self._given))
+            self._given += 1
+
+    def _submit(self, one: _Running, avoided: str = "") -> None:
+        client = self._cluster.client
+        others = None
+        if avoided:
+            known = client.scheduler_info(n_workers=-1)["workers"]
+            others = [address for address in known if address != avoided] or None
+        unit = self._units[one.index]
+        # A key of its own: of one that was given before dask would take the answer that it had.
+        key = f"qdebug-{unit.key}-{next(self._numbers)}"
+        # A worker that joins later may take it too.
+        future = client.submit(
+            worker.execute, unit, key=key, workers=others, allow_other_workers=bool(others)
+        )
+        self._running[future] = one
+        future.add_done_callback(self._ended.put)
+
+    def _once_more(self, one: _Running, why: ClusterError, avoided: str = "") -> None:
+        if one.attempt + 1 >= _ATTEMPTS:
+            raise why
+        self._submit(_Running(one.index, one.attempt + 1), avoided)
+
+    def _take(self) -> None:
+        """Wait for a result for a moment, and take those that are there."""
+        with suppress(Empty):
+            self._end(self._ended.get(timeout=_LOOK_EVERY_S))
+            while True:
+                self._end(self._ended.get_nowait())
+        if time.monotonic() - self._looked >= _LOOK_EVERY_S:
+            self._looked = time.monotonic()
+            self._look_for_hanging()
+
+    def _end(self, future: Future) -> None:
+        one = self._running.pop(future, None)
+        if one is not None:  # it was not given up meanwhile
+            self._settle(future, one)
+
+    def _settle(self, future: Future, one: _Running) -> None:
+        try:
+            sent: worker.Sent = future.result()
+        except QdebugError:
+            raise
+        except CancelledError:  # the scheduler lost it
+            self._once_more(one, _lost())
+            return
+        except Exception as error:
+            raise _failed(error) from error
+        self._cluster._last_result[sent.worker] = time.monotonic()
+        if sent.missing is None:
+            self._ready[one.index] = sent.result
+            self._done(one.index)
+            return
+        again = sent.worker in one.helped  # it has lost what it was sent
+        self._cluster.send(sent.missing, sent.worker, again=again)
+        helped = one.helped | {sent.worker}
+        self._submit(_Running(one.index, one.attempt, helped=helped))
+
+    def _look_for_hanging(self) -> None:
+        """Give units that take too long to another worker, and have theirs started anew."""
+        client, now = self._cluster.client, time.monotonic()
+        places = {key: address for address, keys in client.processing().items() for key in keys}
+        for future, one in list(self._running.items()):
+            address = places.get(future.key)
+            if address is None:
+                continue
+            one.since = one.since or now
+            if now - max(one.since, self._cluster._last_result.get(address, 0.0)) < self._limit:
+                continue
+            del self._running[future]
+            client.cancel([future], force=True)
+            self._cluster.start_anew(address)
+            self._once_more(one, self._hangs(), address)
+
+    @property
+    def _limit(self) -> float:
+        return self._cluster.limit_s
+
+    def _hangs(self) -> ClusterError:
+        return ClusterError(
+            f"a unit of work did not end within {self._limit:g} s on any of {_ATTEMPTS} workers",
+            f"Give it more time with {option('unit_timeout')}, or see whether one sample runs: "
+            f"{option('samples', '1')} without {option('cluster')}.",
+            code="QD-CLUSTER-TIMEOUT",
+        )
+
+
+def workers_note(workers: int) -> str:
+    """How many work, for whoever shows progress."""
+    return f"{workers} {'worker' if workers == 1 else 'workers'}"
+
+
+def _lost() -> ClusterError:
+    return ClusterError(
+        f"a unit of work was lost {_ATTEMPTS} times",
+        "See whether the scheduler still runs.",
+        code="QD-CLUSTER-LOST",
+    )
+
+
+def _failed(error: Exception) -> ClusterError:
+    """What dask reports of a unit that did not end as it should."""
+    from distributed import KilledWorker
+
+    if isinstance(error, KilledWorker):
+        return ClusterError(
+            "a unit of work ended every worker that it was given to",
+            f"It may need more memory than they have: lower {option('batch_size')}, or give each "
+            "worker more.",
+            code="QD-CLUSTER-WORKER-DIED",
+        )
+    return ClusterError(
+        f"a worker failed: {type(error).__name__}: {error}",
+        "Install the same version of qdebug, and of what the backend needs, where workers run.",
+        code="QD-CLUSTER-WORKER-FAILED",
+    )

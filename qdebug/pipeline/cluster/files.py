@@ -1,0 +1,121 @@
+"""Files that workers read: where they are, what they hold, and where a worker finds the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_WHOLE_BYTES = 256 << 20
+_BLOCKS, _BLOCK_BYTES = 256, 1 << 20
+"""Of a larger file so many blocks, spread evenly, stand for all of it."""
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """A file with what lies beside it, or a folder.
+
+    Attributes:
+        folder: the folder on the client, absolute.
+        names: the files in it, by their paths within it.
+        main: the one that is opened, by its path within the folder; "" for the folder itself.
+        digest: SHA-256 of names, sizes and contents; of a file above 256 MB, of 256 of its blocks.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+    main: str
+    digest: str
+
+    def find(self, inbox: Path) -> str | None:
+        """The path of the same content on this machine: where the client has it, or in the folder
+        for what was received. None where there is none."""
+        for folder in (Path(self.folder), inbox / self.digest):
+            if _found_digest(str(folder), self.names) == self.digest:
+                return str(folder / self.main)
+        return None
+
+    def chunks(self, size: int) -> Iterator[tuple[str, int, bytes]]:
+        """The content: the name of a file, an offset, and at most `size` bytes from there."""
+        for name in self.names:
+            with (Path(self.folder) / name).open("rb") as file:
+                offset = 0
+                while (data := file.read(size)) or not offset:
+                    yield name, offset, data
+                    offset += len(data)
+                    if not data:
+                        break
+
+
+def shared_file(path: str | Path, beside: Sequence[str] = ()) -> SharedFile:
+    """A file, with others of its folder that belong to it; or a whole folder.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    path = Path(path).absolute()
+    if path.is_dir():
+        files = (Path(base) / name for base, _, names in os.walk(path) for name in names)
+        names = tuple(sorted(file.relative_to(path).as_posix() for file in files))
+        return SharedFile(str(path), names, "", _digest(path, names))
+    names = (path.name, *beside)
+    return SharedFile(str(path.parent), names, path.name, _digest(path.parent, names))
+
+
+def receive(inbox: Path, digest: str, name: str, offset: int, data: bytes) -> None:
+    """Keep a part of the file of that digest, which is not here; the parts come in order."""
+    target = _arriving(inbox, digest) / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("r+b" if offset else "wb") as out:
+        out.seek(offset)
+        out.write(data)
+
+
+def received(inbox: Path, digest: str) -> None:
+    """All parts are here: from now on the file is found."""
+    here = inbox / digest
+    shutil.rmtree(here, ignore_errors=True)
+    _arriving(inbox, digest).rename(here)
+
+
+def _arriving(inbox: Path, digest: str) -> Path:
+    return inbox / f"{digest}.partial"
+
+
+def _found_digest(folder: str, names: tuple[str, ...]) -> str:
+    """The digest of some files; "" where one is not there."""
+    try:
+        stamps = tuple(_stamp(Path(folder) / name) for name in names)
+        return _known_digest(folder, names, stamps)
+    except OSError:
+        return ""
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+@lru_cache(maxsize=256)
+def _known_digest(folder: str, names: tuple[str, ...], _: tuple[tuple[int, int, int], ...]) -> str:
+    return _digest(Path(folder), names)
+
+
+def _digest(folder: Path, names: Sequence[str]) -> str:
+    found = hashlib.sha256()
+    for name in names:
+        path = folder / name
+        size = path.stat().st_size
+        found.update(repr((name, size)).encode())
+        with path.open("rb") as file:
+            if size <= _WHOLE_BYTES:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+                continue
+            for block in range(_BLOCKS):
+                file.seek(block * (size - _BLOCK_BYTES) // (_BLOCKS - 1))
+                found.update(file.read(_BLOCK_BYTES))
+    return found.hexdigest()

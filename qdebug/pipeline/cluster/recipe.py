@@ -1,0 +1,80 @@
+"""How a worker makes the pair that the client compares: from the files, the plan with all its
+ranges, and what the client found out about a quantized model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from qdebug.config.compare import CompareSettings
+from qdebug.model.layers import find_layers
+from qdebug.model.prepare import QDQ_OPSET
+from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.unit import Place, SharedModel
+from qdebug.pipeline.control_flow import open_model
+from qdebug.pipeline.model_pair import explicit, for_backend, names_model, sources_of
+from qdebug.plan.correspond import Proof
+from qdebug.plan.lower import required_opset
+from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
+from qdebug.plan.plan import PrecisionPlan, bind_plan
+from qdebug.plan.rewrite.restore import Absorbed
+
+
+@dataclass(frozen=True)
+class PairRecipe:
+    """What `recipe_of` takes of a pair.
+
+    Attributes:
+        model: the user's.
+        plan: with all ranges; None for a quantized model.
+        reference: the FP32 model of a quantized one, where it was given.
+        guessed, proof, tensors: of a quantized model, as in ModelPair.
+        backend: what the candidate is made for.
+    """
+
+    model: SharedModel
+    plan: PrecisionPlan | None
+    backend: str
+    reference: SharedModel | None = None
+    guessed: tuple[Absorbed, ...] = ()
+    proof: Proof | None = None
+    tensors: frozenset[str] = frozenset()
+
+    def made(self, place: Place) -> ModelPair:
+        """The pair.
+
+        Raises:
+            NotHere: a file must be sent first.
+            QdebugError: as where the pair was made first, which is where it is raised.
+        """
+        model = self.model.prepared(place)
+        if self.plan is not None:
+            return planned_pair(model, bind_plan(self.plan, model, find_layers(model.graph)))
+        model, _ = explicit(model)
+        if self.reference is None:
+            return for_backend(quantized_pair(model, guessed=self.guessed), self.backend)
+        reference = self.reference.prepared(place)
+        pair = quantized_pair(model, reference.graph, str(reference.file.path))
+        kept = {t: c for t, c in pair.tensors.items() if t in self.tensors}
+        return for_backend(replace(pair, tensors=kept, proof=self.proof), self.backend)
+
+
+def recipe_of(
+    cluster: Cluster,
+    pair: ModelPair,
+    settings: CompareSettings,
+    plan: PrecisionPlan,
+) -> PairRecipe:
+    """How to make `pair` elsewhere; `plan` is the one by which the model was converted."""
+    reference = None
+    if names_model(settings.reference):
+        opened = open_model(settings.reference, QDQ_OPSET, sources_of(settings))
+        reference = cluster.model(settings.reference, QDQ_OPSET, opened.taken)
+    return PairRecipe(
+        model=cluster.model(settings.model, required_opset(plan), pair.model.taken),
+        plan=pair.plan,
+        backend=settings.backend,
+        reference=reference,
+        guessed=pair.guessed,
+        proof=pair.proof,
+        tensors=frozenset(pair.tensors),
+    )

@@ -1,0 +1,160 @@
+"""The unit of work: one part of a job, by hash, idempotent, whose results can be merged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from qdebug import __version__
+from qdebug.model.inline import Taken
+from qdebug.model.load import read_model
+from qdebug.model.prepare import Model, prepare_model, with_taken
+from qdebug.model.samples import Batch, Samples, open_samples
+from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.cluster.files import SharedFile
+from qdebug.types import TensorSpec
+
+PartT_contra = TypeVar("PartT_contra", contravariant=True)
+ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+_SHARDS = 256
+"""Of a pass over the samples, at most: their number decides in which order sums are added, so it
+depends on the samples alone and not on who computes."""
+
+
+class NotHere(Exception):  # noqa: N818 - the client sends the file, and all is well
+    """A worker does not see a file."""
+
+    def __init__(self, file: SharedFile) -> None:
+        super().__init__(file.digest)
+        self.file = file
+
+    def __reduce__(self) -> tuple[type[NotHere], tuple[SharedFile]]:
+        return type(self), (self.file,)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The process in which a unit is executed.
+
+    Attributes:
+        inbox: the folder for files that the client sent.
+        threads: how many executions may be in flight.
+    """
+
+    inbox: Path
+    threads: int
+
+    def path(self, file: SharedFile) -> str:
+        """Where a file is on this machine.
+
+        Raises:
+            NotHere: nowhere.
+        """
+        found = file.find(self.inbox)
+        if found is None:
+            raise NotHere(file)
+        return found
+
+
+class Job(Protocol[PartT_contra, ResultT_co]):
+    """What units have in common: they are parts of one job. A frozen dataclass that can be pickled:
+    files, plans, settings. Each process opens it once."""
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[PartT_contra], ResultT_co]:
+        """Ready what all parts need, and say how one of them is executed; `stack` closes it."""
+
+
+@dataclass(frozen=True)
+class Unit(Generic[PartT_contra]):
+    """One part of a job. Executing it twice, anywhere, gives the same.
+
+    Attributes:
+        job: the file that holds the job.
+        part: a small frozen dataclass, or a tuple.
+        version: of qdebug, which workers must have too.
+    """
+
+    job: SharedFile
+    part: PartT_contra
+    version: str = __version__
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that decides what comes out."""
+        text = f"{self.version}\n{self.job.digest}\n{self.part!r}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The executions from number `start` to `stop` of those of a pass."""
+
+    start: int
+    stop: int
+
+
+def shards(executions: int) -> list[Shard]:
+    """A pass over so many executions, in parts that are about equally long."""
+    count = min(executions, _SHARDS)
+    edges = [k * executions // count for k in range(count + 1)] if count else [0]
+    return [Shard(*pair) for pair in pairwise(edges)]
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """A model file, the opset that it is converted to, and what stands in the place of its If, Loop
+    and Scan."""
+
+    file: SharedFile
+    opset: int
+    taken: Taken = field(default_factory=dict)
+
+    def prepared(self, place: Place) -> Model:
+        """The model. Raises as `read_model` and `prepare_model` do, and NotHere."""
+        model = prepare_model(read_model(place.path(self.file)), self.opset)
+        return with_taken(model, self.taken)
+
+
+@dataclass(frozen=True)
+class SharedSamples:
+    """Samples in a file or folder of any kind that `open_samples` reads.
+
+    Attributes:
+        count, batch_size: how many of them, in executions of which size.
+    """
+
+    file: SharedFile
+    count: int
+    batch_size: int
+
+    def opened(self, place: Place, inputs: Sequence[TensorSpec]) -> Samples:
+        """The samples. Raises as `open_samples` does, and NotHere."""
+        path = place.path(self.file)
+        return open_samples(path, inputs, limit=self.count, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class SharedSubset:
+    """Some executions of samples; `indices` of None stands for all."""
+
+    samples: SharedSamples
+    indices: tuple[int, ...] | None = None
+
+    def opened(self, place: Place, inputs: Sequence[TensorSpec]) -> SampleSubset:
+        """The subset. Raises as `SharedSamples.opened` does."""
+        samples = self.samples.opened(place, inputs)
+        batches: tuple[Batch, ...] = tuple(samples.batches())
+        if self.indices is not None:
+            batches = tuple(batches[i] for i in self.indices)
+        return SampleSubset(samples, batches)
+
+
+def part_of(subset: SampleSubset, shard: Shard) -> SampleSubset:
+    """The executions of a shard."""
+    return SampleSubset(subset.samples, subset.batches[shard.start : shard.stop])

@@ -1,0 +1,91 @@
+"""What a worker process does: execute units, with what their jobs have opened kept between them."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qdebug import __version__
+from qdebug.errors import ClusterError
+from qdebug.pipeline.cluster import files
+from qdebug.pipeline.cluster.files import SharedFile
+from qdebug.pipeline.cluster.unit import NotHere, Place, Unit
+
+_MOST_OPEN = 2
+"""Jobs whose sessions a process holds: a command goes from one to the next."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What comes back of a unit: its result, or the file that must be sent first."""
+
+    result: Any = None
+    missing: SharedFile | None = None
+    worker: str = ""
+
+
+class _Jobs:
+    """The jobs that this process has open, the one used last at the end."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._open: OrderedDict[str, tuple[ExitStack, Callable[[Any], Any]]] = OrderedDict()
+
+    def opened(self, file: SharedFile, place: Place) -> Callable[[Any], Any]:
+        if file.digest in self._open:
+            self._open.move_to_end(file.digest)
+            return self._open[file.digest][1]
+        while len(self._open) >= _MOST_OPEN:
+            self._open.popitem(last=False)[1][0].close()
+        job = pickle.loads(Path(place.path(file)).read_bytes())
+        with ExitStack() as stack:
+            run: Callable[[Any], Any] = job.open(place, stack)
+            self._open[file.digest] = (stack.pop_all(), run)
+        return run
+
+
+_jobs = _Jobs()
+
+
+def execute(unit: Unit[Any]) -> Sent:
+    """The result of a unit; one at a time, which uses all threads of the worker.
+
+    Raises:
+        ClusterError: the worker has another version of qdebug.
+        QdebugError: as the unit does.
+    """
+    from distributed import get_worker
+
+    worker = get_worker()
+    if unit.version != __version__:
+        raise ClusterError(
+            f"the worker {worker.address} has qdebug {__version__}, this process {unit.version}",
+            "Install the same version everywhere.",
+            code="QD-CLUSTER-VERSION",
+        )
+    place = Place(_inbox(worker), max(1, worker.state.nthreads))
+    try:
+        with _jobs.lock:
+            return Sent(_jobs.opened(unit.job, place)(unit.part), worker=worker.address)
+    except NotHere as missing:
+        return Sent(missing=missing.file, worker=worker.address)
+
+
+def receive(digest: str, name: str, offset: int, data: bytes, dask_worker: Any) -> None:
+    """Take a part of a file; dask gives its worker by that name."""
+    files.receive(_inbox(dask_worker), digest, name, offset, data)
+
+
+def received(digest: str, dask_worker: Any) -> None:
+    """The file is complete."""
+    files.received(_inbox(dask_worker), digest)
+
+
+def _inbox(worker: Any) -> Path:
+    return Path(worker.local_directory) / "qdebug"

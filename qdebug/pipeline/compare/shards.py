@@ -1,0 +1,211 @@
+"""The lockstep pass over all samples, spread over a cluster: a shard of them is a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+
+from qdebug.measure.compare import ErrorTotals
+from qdebug.model.samples import Batch, Samples
+from qdebug.model.samples.subset import whole
+from qdebug.pipeline.cluster.recipe import PairRecipe
+from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, part_of
+from qdebug.pipeline.compare.flips import Counted, FlipSink
+from qdebug.pipeline.compare.lockstep import Due, open_lockstep
+from qdebug.pipeline.compare.run_file import EvidenceSink, KeptRow, RowKeeper
+from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.effect import NoiseSink
+from qdebug.pipeline.evaluator import OutputKeeper, Sink
+from qdebug.plan.pair import ModelPair
+from qdebug.run.sizing import Parallelism, Sizing, capture_groups, probe
+from qdebug.store.schema import Keep
+from qdebug.types import Array, Fp16Kernels, Tensors, ignore_progress
+
+_HELD = 3
+"""Executions whose tensors a worker holds: one, the next, and one for decomposed errors."""
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """What takes the batches of a pass, besides the errors' totals."""
+
+    flips: FlipSink
+    noise: NoiseSink
+    evidence: EvidenceSink | None
+    keepers: tuple[OutputKeeper, ...]
+
+    @property
+    def each(self) -> list[Sink]:
+        """All of them."""
+        return [
+            self.flips,
+            self.noise,
+            *([self.evidence] if self.evidence else []),
+            *self.keepers,
+        ]
+
+
+@dataclass(frozen=True)
+class ShardFound:
+    """What a pass over a shard gave: sums, and what is to be kept.
+
+    Attributes:
+        not_float: see Lockstep.
+        flips, noise: what their sinks counted.
+        rows: of the samples worth keeping; `unsplit` is as of EvidenceSink.
+        outputs: what each keeper kept, by batch.
+    """
+
+    errors: ErrorTotals
+    not_float: tuple[str, ...]
+    flips: Counted
+    noise: Mapping[int, Array] | None
+    rows: Sequence[KeptRow] = ()
+    unsplit: frozenset[str] = frozenset()
+    outputs: Sequence[Mapping[Batch, Tensors]] = ()
+
+
+@dataclass(frozen=True)
+class CompareJob:
+    """The lockstep pass over one group of tensors. See unit.Job.
+
+    Attributes:
+        rated: samples are rated by the errors of their outputs.
+        keep: which activations to keep; None for none.
+        kept: the run and the outputs of each keeper.
+    """
+
+    pair: PairRecipe
+    subset: SharedSubset
+    fp16_kernels: Fp16Kernels
+    tensors: tuple[str, ...]
+    rated: bool
+    due: Due
+    keep: Keep | None
+    kept: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[Shard], ShardFound]:
+        """See unit.Job."""
+        pair = self.pair.made(place)
+        subset = self.subset.opened(place, pair.model.graph.inputs)
+        context = worker_context(place, self.fp16_kernels, subset.samples.batch_size)
+        one = open_lockstep(stack, context, pair, self.tensors, rated=self.rated, decomposed=True)
+
+        def run(shard: Shard) -> ShardFound:
+            rows = RowKeeper()
+            sinks = self._sinks(context, pair, rows)
+            errors = one.run(
+                part_of(subset, shard), context, due=self.due, sinks=sinks.each, stage=""
+            )
+            evidence = sinks.evidence
+            return ShardFound(
+                errors,
+                one.not_float,
+                sinks.flips.counted,
+                sinks.noise.kept,
+                evidence.kept_by(rows) if evidence else (),
+                frozenset(evidence.unsplit) if evidence else frozenset(),
+                [keeper.by_batch if keeper.outputs else {} for keeper in sinks.keepers],
+            )
+
+        return run
+
+    def _sinks(self, context: Context, pair: ModelPair, rows: RowKeeper) -> Sinks:
+        return Sinks(
+            FlipSink(context, pair),
+            NoiseSink(pair),
+            EvidenceSink(rows, self.keep, pair.tensors) if self.keep else None,
+            tuple(OutputKeeper(run, outputs) for run, outputs in self.kept),
+        )
+
+
+def worker_context(place: Place, fp16_kernels: Fp16Kernels, batch_size: int | None) -> Context:
+    """The surroundings of a unit: one runtime thread for each execution in flight."""
+    parallel = Parallelism(place.threads, 1)
+    return simulation_context(parallel, ignore_progress, batch_size, fp16_kernels)
+
+
+@dataclass(frozen=True)
+class SpreadPass:
+    """The lockstep pass on the workers of `context`.
+
+    Attributes:
+        keep: which activations the sink of `sinks` keeps.
+        memory_budget: of each worker, for captured tensors.
+    """
+
+    context: Context
+    recipe: PairRecipe
+    pair: ModelPair
+    keep: Keep
+    memory_budget: int
+    local_samples: int | None
+
+    def run(self, samples: Samples, sinks: Sinks) -> tuple[ErrorTotals, list[str]]:
+        """The totals of all tensors, and those that cannot be compared. The sinks take what they
+        would take of one process.
+
+        Raises:
+            QdebugError: samples cannot be read, a model does not run, or the workers fail.
+        """
+        assert self.context.cluster is not None
+        tensors = [t for t in self.pair.tensors if t in self.pair.reference.producers]
+        backend = self.context.backend
+        with closing(backend.open(self.pair.reference.proto, tensors)) as session:
+            sizing = probe(session, samples, self.context.batch_size)
+        groups = capture_groups(tensors, sizing.bytes_per_batch, _HELD, self.memory_budget)
+        subset = whole(sizing.samples)
+        jobs = [
+            CompareJob(
+                self.recipe,
+                self.context.cluster.subset(subset),
+                self.context.fp16_kernels,
+                tuple(group),
+                sinks.evidence is not None and sinks.evidence.rates,
+                Due.of(subset, self.local_samples),
+                self.keep if sinks.evidence else None,
+                tuple((k.run, _fitting(k, sizing, len(subset.batches))) for k in sinks.keepers),
+            )
+            for group in groups
+        ]
+        total, not_float = ErrorTotals(), list[str]()
+        for job in jobs:
+            if sinks.evidence and len(jobs) > 1:
+                sinks.evidence.start_group()
+            merged = _Merged(sinks)
+            for found in self.context.cluster.over_shards(
+                job, subset, self.context.progress, "compare"
+            ):
+                merged.add(found)
+            total = total.joined(merged.errors)
+            not_float += merged.not_float
+        return total, not_float
+
+
+def _fitting(keeper: OutputKeeper, sizing: Sizing, executions: int) -> tuple[str, ...]:
+    """The outputs of a keeper, if it has room for those of all samples: else none travel."""
+    need = executions * sum(sizing.bytes_per_batch.get(t, 0) for t in keeper.outputs)
+    return tuple(keeper.outputs) if need <= keeper.room else ()
+
+
+@dataclass
+class _Merged:
+    """The shards of one job, in order."""
+
+    sinks: Sinks
+    errors: ErrorTotals = field(default_factory=ErrorTotals)
+    not_float: tuple[str, ...] = ()
+
+    def add(self, found: ShardFound) -> None:
+        self.errors.add(found.errors)
+        self.not_float = found.not_float
+        self.sinks.flips.merge(found.flips)
+        self.sinks.noise.merge(found.noise)
+        if self.sinks.evidence:
+            self.sinks.evidence.unsplit |= found.unsplit
+            for row in found.rows:
+                self.sinks.evidence.take(row)
+        for keeper, by_batch in zip(self.sinks.keepers, found.outputs, strict=True):
+            for batch, outputs in by_batch.items():
+                keeper.keep(batch, outputs)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.machines import open_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two processes, for all tests of a process."""
+    with ExitStack() as stack:
+        found = open_cluster(stack, "local:2", None, limit_s=600.0)
+        assert found is not None
+        yield found
+
+
+@pytest.fixture(scope="session")
+def address(cluster: Cluster) -> str:
+    """For commands, which take it as that of a scheduler."""
+    return str(cluster.client.scheduler.address)

@@ -1,0 +1,216 @@
+"""The cluster itself: units that end their worker, hang, need a file or raise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from qdebug.config.cluster import parse_cluster
+from qdebug.errors import ClusterError, QdebugError, SampleError
+from qdebug.pipeline.cluster import machines, unit
+from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.files import SharedFile, shared_file
+from qdebug.pipeline.cluster.machines import open_cluster
+from qdebug.pipeline.cluster.unit import Place, Shard, shards
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+
+
+@dataclass(frozen=True)
+class Once:
+    """Squares numbers; what `trouble` says happens to the first process that is given a 3."""
+
+    marker: str
+    trouble: str = ""
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[int], int]:
+        def run(number: int) -> int:
+            time.sleep(0.01)
+            if number == 3 and self.trouble and not Path(self.marker).exists():
+                Path(self.marker).touch()
+                if self.trouble == "hangs":
+                    time.sleep(600)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return number**2
+
+        return run
+
+
+SQUARES = [n**2 for n in range(20)]
+
+
+@pytest.mark.parametrize("trouble", ["", "SIGKILL", "hangs"])
+def test_what_happens_to_a_worker_changes_no_result(
+    cluster: Cluster, tmp_path: Path, trouble: str
+) -> None:
+    job = Once(str(tmp_path / "marker"), trouble)
+    seen: list[int] = []
+    patient = replace(cluster, limit_s=1.0 if trouble == "hangs" else 600.0)
+    assert list(patient.map(job, range(20), seen.append)) == SQUARES
+    assert sorted(seen) == list(range(20))
+    assert Path(job.marker).exists() == bool(trouble)
+
+
+def test_a_worker_that_joins_late_changes_no_result(cluster: Cluster, tmp_path: Path) -> None:
+    results = cluster.map(Once(str(tmp_path / "marker")), range(20))
+    assert next(results) == 0
+    cluster.client.cluster.scale(3)
+    assert list(results) == SQUARES[1:]
+
+
+@dataclass(frozen=True)
+class Reads:
+    file: SharedFile
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[int], tuple[int, str]]:
+        text = Path(place.path(self.file)).read_text(encoding="utf-8")
+        return lambda number: (number, text)
+
+
+def test_a_file_that_workers_do_not_see_is_sent_once_to_each(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("held by the client", encoding="utf-8")
+    # In a folder that is another one where the workers are.
+    file = replace(shared_file(tmp_path / "data" / "a.txt"), folder="data")
+    read: list[SharedFile] = []
+    chunks = SharedFile.chunks
+
+    def counted(self: SharedFile, size: int) -> Iterator[tuple[str, int, bytes]]:
+        read.append(self)
+        return chunks(self, size)
+
+    monkeypatch.setattr(SharedFile, "chunks", counted)
+    found = list(cluster.map(Reads(file), range(12)))
+    assert found == [(n, "held by the client") for n in range(12)]
+    assert 1 <= len(read) <= cluster.workers
+
+
+def test_a_file_that_is_another_one_there_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one", encoding="utf-8")
+    file = shared_file(path)
+    assert file.find(tmp_path / "inbox") == str(path)
+    path.write_text("two", encoding="utf-8")
+    assert file.find(tmp_path / "inbox") is None
+
+
+@dataclass(frozen=True)
+class Raises:
+    def open(self, place: Place, stack: ExitStack) -> Callable[[int], int]:
+        def run(number: int) -> int:
+            if number == 2:
+                raise SampleError("damaged", "a hint", code="QD-SAMPLES-DAMAGED")
+            if number == 4:
+                raise ZeroDivisionError
+            return number
+
+        return run
+
+
+def test_errors_of_workers_are_the_errors_of_the_command(cluster: Cluster) -> None:
+    with pytest.raises(SampleError) as found:
+        list(cluster.map(Raises(), [1, 2, 3]))
+    assert found.value.code == "QD-SAMPLES-DAMAGED"
+    assert found.value.hint == "a hint"
+    with pytest.raises(ClusterError, match="ZeroDivisionError") as other:
+        list(cluster.map(Raises(), [4]))
+    assert other.value.code == "QD-CLUSTER-WORKER-FAILED"
+
+
+def test_a_worker_of_another_version_is_refused(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit.Unit.__init__, "__defaults__", ("0.0.0",))
+    with pytest.raises(ClusterError) as found:
+        list(cluster.map(Once(str(tmp_path / "marker")), range(2)))
+    assert found.value.code == "QD-CLUSTER-VERSION"
+
+
+@pytest.mark.parametrize("executions", [0, 1, 7, 256, 1000, 12500])
+def test_shards_hold_every_execution_once(executions: int) -> None:
+    parts = shards(executions)
+    assert [i for p in parts for i in range(p.start, p.stop)] == list(range(executions))
+    assert len(parts) == min(executions, 256)
+    sizes = {p.stop - p.start for p in parts} or {0}
+    assert max(sizes) - min(sizes) <= 1
+    assert all(isinstance(p, Shard) for p in parts)
+
+
+def test_where_to_spread_is_checked() -> None:
+    assert parse_cluster("local:4") == "local:4"
+    assert parse_cluster("tcp://host:8786") == "tcp://host:8786"
+    for wrong in ("4", "local", "local:0", "local:x", "host:8786", ""):
+        with pytest.raises(ValueError, match="local:4"):
+            parse_cluster(wrong)
+
+
+def opened(address: str | None, config: Path | None) -> str:
+    """The code of the error."""
+    with pytest.raises(QdebugError) as found, ExitStack() as stack:
+        open_cluster(stack, address, str(config) if config else None, limit_s=5.0)
+    return found.value.code
+
+
+def test_what_cannot_be_opened_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "cluster.yaml"
+    config.write_text("kind: slurm\noptions: {queue: gpu}\n", encoding="utf-8")
+    assert opened("local:2", config) == "QD-USAGE-CLUSTER"
+    assert opened(None, config) == "QD-CLUSTER-START"  # cores and memory are missing
+    config.write_text("kind: cloud\n", encoding="utf-8")
+    assert opened(None, config) == "QD-USAGE-CONFIG-FILE"
+    monkeypatch.setattr(machines, "_CONNECT_S", 0.5)
+    assert opened("tcp://127.0.0.1:1", None) == "QD-CLUSTER-NO-WORKER"
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert opened("local:2", None) == "QD-CLUSTER-NOT-INSTALLED"
+
+
+def test_a_job_queue_is_asked_for_what_the_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def queue(**options: Any) -> Any:
+        found = machines._processes(1, tmp_path, ())
+        found.scale = lambda count: asked.update({"scale": count, **options, **asked})
+        return found
+
+    import dask_jobqueue
+
+    monkeypatch.setattr(dask_jobqueue, "SLURMCluster", queue)
+    config = tmp_path / "cluster.yaml"
+    config.write_text(
+        "kind: slurm\nworkers: 8\noptions: {queue: gpu, cores: 4, memory: 16GB}\n",
+        encoding="utf-8",
+    )
+    with ExitStack() as stack:
+        found = open_cluster(stack, None, str(config), limit_s=5.0)
+        assert found is not None
+        job = Once(str(tmp_path / "marker"))
+        assert list(found.map(job, range(20))) == SQUARES
+    assert asked == {"queue": "gpu", "cores": 4, "memory": "16GB", "scale": 8}
+
+
+def test_each_process_gets_a_gpu_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
+    gpus = machines.visible_gpus()
+    specs = machines.worker_specs(3, tmp_path, gpus)
+    envs = [specs[k]["options"]["env"]["CUDA_VISIBLE_DEVICES"] for k in range(3)]
+    assert envs == ["3", "GPU-5", "3"]
+    assert "CUDA_VISIBLE_DEVICES" not in machines.worker_specs(1, tmp_path, ())[0]["options"]["env"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machines.visible_gpus() == ()

@@ -1,0 +1,84 @@
+"""`compare` on a cluster gives what it gives in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from half_networks import Builder
+
+import qdebug
+from qdebug.errors import UsageError
+from qdebug.measure.result import CompareResult
+
+ROOT = Path(__file__).parents[3]
+DATA = ROOT / "calib_data"
+CNN = DATA / "digits_cnn.onnx"
+HOW = {"inputs": DATA / "digits_holdout.npz", "samples": 64, "batch_size": 8, "effect": "fast"}
+
+
+def same(one: CompareResult, other: CompareResult) -> None:
+    """All figures are equal, bit for bit: up to 256 executions the order of sums is the same."""
+    assert strip(one) == strip(other)
+
+
+def strip(result: CompareResult) -> CompareResult:
+    return replace(result, timings_s={}, run_file=None)
+
+
+def test_a_plan_with_a_metric(address: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = {**HOW, "metric": "top1", "keep": "worst:3"}
+    one = qdebug.compare(CNN, **how, output=tmp_path / "one.h5")
+    other = qdebug.compare(CNN, **how, output=tmp_path / "other.h5", cluster=address)
+    same(one, other)
+    kept = [qdebug.load_run(tmp_path / name) for name in ("one.h5", "other.h5")]
+    assert set(kept[0].samples) == set(kept[1].samples)
+    tensor = one.layers[0].tensor
+    for sample in kept[0].samples:
+        for run in ("reference", "candidate"):
+            a, b = (getattr(file.tensors[tensor], run)[sample] for file in kept)
+            assert np.array_equal(a, b)
+
+
+def network() -> onnx.ModelProto:
+    """One that chooses, and selects by a threshold."""
+    b = Builder(7)
+    h = b.linear("x", 16, 32)
+    scores = b.add("Sigmoid", b.linear(h, 32, 8))
+    chosen = b.add("Where", b.add("Greater", scores, b.constant(0.5)), h8 := b.linear(h, 32, 8), h8)
+    return b.model({"x": ["n", 16]}, [chosen, b.add("Cast", b.add("ArgMax", scores, axis=1), to=1)])
+
+
+X = np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32)
+
+
+def test_objects_in_memory_and_groups_of_tensors(address: str) -> None:
+    def feeds() -> Iterator[dict[str, np.ndarray]]:
+        yield from ({"x": row[None]} for row in X)
+
+    how: dict[str, Any] = {"calib_data": {"x": X}, "batch_size": 4, "memory_budget": "12K"}
+    one = qdebug.compare(network(), inputs={"x": X}, **how)
+    same(one, qdebug.compare(network(), inputs={"x": X}, **how, cluster=address))
+    how.pop("batch_size")
+    one = qdebug.compare(network(), inputs=feeds, **how)
+    same(one, qdebug.compare(network(), inputs=feeds, **how, cluster=address))
+
+
+@pytest.mark.parametrize("referenced", [True, False])
+def test_a_quantized_model(address: str, tmp_path: Path, referenced: bool) -> None:
+    qdebug.compare(CNN, **{**HOW, "effect": "none"}, save_plan=tmp_path / "plan.yaml")
+    qdebug.export(tmp_path / "plan.yaml", to="onnx", output=tmp_path / "int8.onnx")
+    how: dict[str, Any] = {**HOW, "reference": CNN if referenced else None}
+    one = qdebug.compare(tmp_path / "int8.onnx", **how)
+    same(one, qdebug.compare(tmp_path / "int8.onnx", **how, cluster=address))
+
+
+def test_a_run_file_is_not_reused(address: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as found:
+        qdebug.compare(CNN, **HOW, reference=tmp_path / "run.h5", cluster=address)
+    assert found.value.code == "QD-USAGE-CLUSTER"
