@@ -19,6 +19,7 @@ from qdebug.config.candidate import (
     Fp16KernelsName,
     WeightsName,
 )
+from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
     GATE,
     WHAT,
@@ -36,7 +37,7 @@ from qdebug.config.values import values_of
 
 
 @dataclass(frozen=True)
-class CalibrateSettings:
+class CalibrateSettings(ClusterSettings):
     """The settings of `qdebug calibrate`."""
 
     model: Annotated[

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import reduce
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,14 @@ from qdebug.calibrators.registry import Calibrator
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
+from qdebug.pipeline.context import Context, simulation_context
 from qdebug.run.base import Session
-from qdebug.run.sizing import probe
+from qdebug.run.sizing import Parallelism, probe
 from qdebug.run.stream import map_in_order
 from qdebug.store.cache import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
-from qdebug.types import Progress
+from qdebug.types import Progress, ignore_progress
 
 Float32 = npt.NDArray[np.float32]
 
@@ -75,12 +77,17 @@ def gather_ranges(
             records = load_calibration(_key(graph, subset, wanted))
             if records is not None:
                 return from_records(records, subset.indices)
-    capture = list(graph.activations()) if tensors is None else list(tensors)
-    session = context.backend.open(graph.proto, [t for t in capture if t in graph.producers])
-    try:
-        gathered = _run(context, session, subset, None if tensors is None else set(tensors))
-    finally:
-        session.close()
+    with closing(_session(context, graph, tensors)) as session:
+        subset = _sized(context, session, subset)
+        cluster = context.cluster
+        shares: Iterable[Mapping[str, _Share]]
+        if cluster is not None and cluster.knows(graph):
+            wanted = None if tensors is None else tuple(tensors)
+            job = GatherJob(cluster.model_of(graph), cluster.subset(subset), wanted)
+            shares = cluster.over_shards(job, subset, context.progress, "calibrate")
+        else:
+            shares = [_run(context, session, subset, tensors)]
+        gathered = _gathered(shares, subset)
     if cached:
         save_calibration(_key(graph, subset, tensors), to_records(gathered))
     return gathered
@@ -145,14 +152,54 @@ def _histogram(record: RangeRecord) -> TensorHistogram:
 _EMPTY = TensorHistogram()
 
 
-def _run(
-    context: Context, session: Session, subset: SampleSubset, wanted: set[str] | None
-) -> Gathered:
-    samples, batches = subset.samples, subset.batches
-    if samples.batch_is_free and len(batches) == len(list(samples.batches())):
-        samples = probe(session, samples, context.batch_size).samples
-        batches = tuple(samples.batches())
+def _session(context: Context, graph: Graph, tensors: Sequence[str] | None) -> Session:
+    capture = graph.activations() if tensors is None else tensors
+    return context.backend.open(graph.proto, [t for t in capture if t in graph.producers])
 
+
+def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:
+    """`subset` in batches of a size that suits the machine, where that is free."""
+    samples = subset.samples
+    if samples.batch_is_free and len(subset.batches) == len(list(samples.batches())):
+        samples = probe(session, samples, context.batch_size).samples
+        return SampleSubset(samples, tuple(samples.batches()))
+    return subset
+
+
+class _Share(NamedTuple):
+    """What some executions give of one tensor: the histogram, and what each of them added."""
+
+    histogram: TensorHistogram
+    added: list[Added]
+
+
+@dataclass(frozen=True)
+class GatherJob:
+    """The pass over the samples, for a cluster. See unit.Job.
+
+    Attributes:
+        tensors: which ones to gather; None gathers every float tensor.
+    """
+
+    model: SharedModel
+    subset: SharedSubset
+    tensors: tuple[str, ...] | None
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[Shard], Mapping[str, _Share]]:
+        """See unit.Job."""
+        graph = self.model.prepared(place).graph
+        subset = self.subset.opened(place, graph.inputs)
+        parallel = Parallelism(place.threads, 1)
+        context = simulation_context(parallel, ignore_progress, subset.samples.batch_size)
+        session = stack.enter_context(closing(_session(context, graph, self.tensors)))
+        return lambda shard: _run(context, session, part_of(subset, shard), self.tensors)
+
+
+def _run(
+    context: Context, session: Session, subset: SampleSubset, tensors: Sequence[str] | None
+) -> dict[str, _Share]:
+    wanted = None if tensors is None else set(tensors)
+    samples = subset.samples
     idle: list[defaultdict[str, Accumulator]] = []  # one set for each execution in flight
 
     def one(batch: Batch) -> dict[str, Added]:
@@ -172,23 +219,34 @@ def _run(
 
     parts: defaultdict[str, list[Added]] = defaultdict(list)
     done = 0
-    results = map_in_order(one, batches, context.parallel.workers)
-    for batch, found in zip(batches, results, strict=True):
+    results = map_in_order(one, subset.batches, context.parallel.workers)
+    for batch, found in zip(subset.batches, results, strict=True):
         for name, added in found.items():
             parts[name].append(added)
         done += batch.count
         context.progress(Progress("calibrate", done, subset.count))
     histograms = {
-        name: _total([own.pop(name, None) for own in idle], parts[name]) for name in parts
+        name: [own.pop(name).histogram() for own in idle if name in own] for name in parts
     }
-    sample_amax = {name: np.concatenate([a.peaks for a in parts[name]]) for name in parts}
-    return Gathered(histograms, sample_amax, np.array(subset.indices, np.int64))
+    return {n: _Share(reduce(TensorHistogram.merge, histograms[n]), parts[n]) for n in parts}
 
 
-def _total(shares: Iterable[Accumulator | None], added: Sequence[Added]) -> TensorHistogram:
-    """The histogram that a tensor's accumulators hold shares of. Which values went into which
-    depends on timing, and the last digits of their sums with it: those are added in order."""
-    merged = reduce(TensorHistogram.merge, [s.histogram() for s in shares if s is not None])
+def _gathered(shares: Iterable[Mapping[str, _Share]], subset: SampleSubset) -> Gathered:
+    histograms: dict[str, TensorHistogram] = {}
+    added: defaultdict[str, list[Added]] = defaultdict(list)
+    for share in shares:
+        for name, found in share.items():
+            known = histograms.get(name)
+            histograms[name] = found.histogram if known is None else known.merge(found.histogram)
+            added[name] += found.added
+    sample_amax = {name: np.concatenate([a.peaks for a in added[name]]) for name in histograms}
+    totals = {name: _total(found, added[name]) for name, found in histograms.items()}
+    return Gathered(totals, sample_amax, np.array(subset.indices, np.int64))
+
+
+def _total(merged: TensorHistogram, added: Sequence[Added]) -> TensorHistogram:
+    """A tensor's histogram from several accumulators. Which values went into which depends on
+    timing, and the last digits of their sums with it: those are added in order."""
     return replace(
         merged,
         total_sq=sum(a.total_sq for a in added),

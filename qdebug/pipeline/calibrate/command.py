@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,10 +28,12 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import halves, open_subsets
 from qdebug.pipeline.calibrate.cache_difference import compare_with_cache
 from qdebug.pipeline.calibrate.quantizable import read_quantizable
-from qdebug.pipeline.calibrate.trial import try_candidates
+from qdebug.pipeline.calibrate.shards import evaluated
+from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.model_pair import range_notes, ranges_for
+from qdebug.plan.lower import required_opset
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.results import ModelRef
@@ -53,6 +56,13 @@ def calibrate(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
+    with ExitStack() as stack:
+        return _calibrate(stack, settings, progress)
+
+
+def _calibrate(
+    stack: ExitStack, settings: CalibrateSettings, progress: ProgressCallback
+) -> CalibrateResult:
     calibrators = _calibrators(settings)
     metric = load_metric(settings.metric) if settings.metric else None
     pair = read_quantizable(settings, progress)
@@ -67,10 +77,13 @@ def calibrate(
         executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),
     )
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
-    parallel = parallelism()
+    where = settings.cluster, settings.cluster_config
+    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout)
     kernels = Fp16Kernels(settings.fp16_kernels)
-    context = simulation_context(parallel, progress, settings.batch_size, kernels)
+    context = simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
     graph = pair.model.graph
+    if cluster is not None:
+        cluster.model(settings.model, required_opset(pair.plan), pair.model)
     needed, cached = pair.needed, settings.cache
     given = _Given.read(settings.from_cache, pair.model) if settings.from_cache else None
     gathered = gather_ranges(context, graph, calibration, cached=cached, tensors=needed)
@@ -86,8 +99,7 @@ def calibrate(
         chosen_on = gather_ranges(context, graph, choosing, cached=cached, tensors=needed)
         mix = choose_mix(ranges, chosen_on.histograms, choosing.count)
         ranges["mix"] = dict(mix.tensors)
-    candidates = pair.candidates(ranges)
-    trials = try_candidates(context, graph, candidates, judging, metric)
+    trials = evaluated(context, pair, ranges, judging, metric)
     methods = {
         name: MethodResult(name, _clipped(tensors, seen.histograms), trials.by_name[name])
         for name, tensors in ranges.items()

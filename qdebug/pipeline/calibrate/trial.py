@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -44,46 +44,90 @@ class Trials:
     reference_task: float | None
 
 
-def try_candidates(
-    context: Context,
-    reference: Graph,
-    candidates: Mapping[str, Candidate],
-    subset: SampleSubset,
-    metric: TaskMetric | None,
-) -> Trials:
-    """Run the reference once and every candidate on each batch; compare the outputs.
+@dataclass
+class Tried:
+    """What some executions of the reference and of every candidate gave.
 
-    Candidates of one model share its session. Without a metric nothing is kept but sums; with one,
-    the outputs of all samples are.
+    Attributes:
+        totals: errors by candidate.
+        by_batch: Σerr² of every output in each batch, by candidate.
+        kept: the outputs of every run, where there is a metric.
+    """
+
+    totals: dict[str, ErrorTotals]
+    by_batch: dict[str, list[dict[str, float]]]
+    kept: dict[str, OutputKeeper]
+
+    def add(self, later: Tried) -> None:
+        """Add those of later batches."""
+        for name, total in self.totals.items():
+            total.add(later.totals[name])
+            self.by_batch[name] += later.by_batch[name]
+        for run, keeper in self.kept.items():
+            keeper.by_batch |= later.kept[run].by_batch
+
+    def trials(self, subset: SampleSubset, metric: TaskMetric | None) -> Trials:
+        """The figures of all.
+
+        Raises:
+            MetricError: the metric raised.
+        """
+        task = None
+        if metric is not None:
+            task = MetricEvaluator.of(metric, subset.samples, self.kept[REFERENCE])
+        trials = {
+            name: Trial(
+                total.metrics(),
+                task(self.kept[name].joined()) if task else None,
+                _energies(self.by_batch[name]),
+            )
+            for name, total in self.totals.items()
+        }
+        return Trials(trials, task.of_reference() if task else None)
+
+
+def open_candidates(
+    stack: ExitStack, context: Context, reference: Graph, candidates: Mapping[str, Candidate]
+) -> dict[str, Run]:
+    """The runs of the reference and of every candidate; `stack` closes their sessions. Candidates
+    of one model share its session.
 
     Raises:
-        QdebugError: samples cannot be read, a model does not run, or the metric raised.
+        QdebugError: a model cannot be opened.
     """
-    kept = {run: OutputKeeper(run, reference.outputs) for run in (REFERENCE, *candidates)}
-    by_batch = _ErrorsByBatch({name: [] for name in candidates})
-    with ExitStack() as stack:
-        protos = {id(one.proto): one.proto for one in candidates.values()}
-        models = [(context.simulation, proto, ()) for proto in protos.values()]
-        first, *others = open_all(stack, [(context.backend, reference.proto, ()), *models])
-        sessions = dict(zip(protos, others, strict=True))
-        runs: dict[str, Run] = {REFERENCE: run_of(first)}
-        for name, one in candidates.items():
-            runs[name] = _run_of(sessions[id(one.proto)], one.feeds)
-        comparisons = {name: Comparison(candidate=name) for name in candidates}
-        sinks: list[Sink] = [by_batch, *(kept.values() if metric else ())]
-        totals = evaluate(subset, runs, comparisons, context, sinks=sinks, stage="evaluate")
-    task = None
-    if metric is not None:
-        task = MetricEvaluator.of(metric, subset.samples, kept[REFERENCE])
-    trials = {
-        name: Trial(
-            totals[name].metrics(),
-            task(kept[name].joined()) if task else None,
-            by_batch.of(name),
-        )
-        for name in candidates
-    }
-    return Trials(trials, task.of_reference() if task else None)
+    protos = {id(one.proto): one.proto for one in candidates.values()}
+    models = [(context.simulation, proto, ()) for proto in protos.values()]
+    first, *others = open_all(stack, [(context.backend, reference.proto, ()), *models])
+    sessions = dict(zip(protos, others, strict=True))
+    runs: dict[str, Run] = {REFERENCE: run_of(first)}
+    for name, one in candidates.items():
+        runs[name] = _run_of(sessions[id(one.proto)], one.feeds)
+    return runs
+
+
+def try_candidates(
+    context: Context,
+    runs: Mapping[str, Run],
+    outputs: Sequence[str],
+    subset: SampleSubset,
+    *,
+    keep: bool,
+    stage: str = "evaluate",
+) -> Tried:
+    """Run the reference once and every candidate on each batch; compare the outputs.
+
+    Nothing is kept but sums, unless `keep` asks for the outputs of all samples.
+
+    Raises:
+        QdebugError: samples cannot be read, or a model does not run.
+    """
+    names = [run for run in runs if run != REFERENCE]
+    kept = {run: OutputKeeper(run, outputs) for run in runs} if keep else {}
+    by_batch = _ErrorsByBatch({name: [] for name in names})
+    comparisons = {name: Comparison(candidate=name) for name in names}
+    sinks: list[Sink] = [by_batch, *kept.values()]
+    totals = evaluate(subset, runs, comparisons, context, sinks=sinks, stage=stage)
+    return Tried(totals, by_batch.found, kept)
 
 
 def _run_of(session: Session, own: Feeds) -> Run:
@@ -103,7 +147,7 @@ class _ErrorsByBatch:
         for name, batches in self.found.items():
             batches.append({t: sums.sq_err for t, sums in errors[name].tensors.items()})
 
-    def of(self, candidate: str) -> dict[str, Array]:
-        batches = self.found[candidate]
-        tensors = dict.fromkeys(t for one in batches for t in one)
-        return {t: np.array([one.get(t, 0.0) for one in batches]) for t in tensors}
+
+def _energies(batches: Sequence[Mapping[str, float]]) -> dict[str, Array]:
+    tensors = dict.fromkeys(t for one in batches for t in one)
+    return {t: np.array([one.get(t, 0.0) for one in batches]) for t in tensors}

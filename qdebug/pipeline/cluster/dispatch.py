@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdebug.errors import ClusterError, QdebugError
 from qdebug.inmemory import InMemory
-from qdebug.model.inline import Taken
+from qdebug.model.graph import Graph
+from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole
 from qdebug.pipeline.cluster import worker
@@ -84,6 +85,7 @@ class Cluster:
     client: Client
     folder: Path
     limit_s: float
+    _models: dict[int, tuple[Graph, SharedModel]] = field(default_factory=dict)
     _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
     _sent: set[tuple[str, str]] = field(default_factory=set)
     _last_result: dict[str, float] = field(default_factory=dict)
@@ -93,14 +95,24 @@ class Cluster:
         """How many there are now, at least 1: others may join."""
         return max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))
 
-    def model(self, spec: str, opset: int, taken: Taken) -> SharedModel:
-        """A model of the user's, as workers open it.
+    def model(self, spec: str, opset: int, model: Model) -> SharedModel:
+        """A model of the user's, as workers open it; from now on its graph is known.
 
         Args:
             spec: its path, or the model in memory.
-            taken: see Model.taken.
+            opset: at least which it was converted to.
         """
-        return SharedModel(model_file(spec, self.folder), opset, taken)
+        shared = SharedModel(model_file(spec, self.folder), opset, model.taken)
+        self._models[id(model.graph)] = model.graph, shared
+        return shared
+
+    def model_of(self, graph: Graph) -> SharedModel:
+        """The model of a graph that is known."""
+        return self._models[id(graph)][1]
+
+    def knows(self, graph: Graph) -> bool:
+        """Whether workers can make a graph."""
+        return id(graph) in self._models
 
     def samples(self, samples: Samples) -> SharedSamples:
         """Samples, as workers open them: where they are not in a file, they are written to one."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from qdebug.config.compare import CompareSettings
 from qdebug.model.layers import find_layers
-from qdebug.model.prepare import QDQ_OPSET
+from qdebug.model.prepare import QDQ_OPSET, Model
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.unit import Place, SharedModel
 from qdebug.pipeline.control_flow import open_model
 from qdebug.pipeline.model_pair import explicit, for_backend, names_model, sources_of
 from qdebug.plan.correspond import Proof
-from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
 from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.plan.rewrite.restore import Absorbed
@@ -62,15 +61,15 @@ def recipe_of(
     cluster: Cluster,
     pair: ModelPair,
     settings: CompareSettings,
-    plan: PrecisionPlan,
+    given: Model,
 ) -> PairRecipe:
-    """How to make `pair` elsewhere; `plan` is the one by which the model was converted."""
+    """How to make `pair` elsewhere; `given` is the user's model, which the cluster knows."""
     reference = None
     if names_model(settings.reference):
         opened = open_model(settings.reference, QDQ_OPSET, sources_of(settings))
-        reference = cluster.model(settings.reference, QDQ_OPSET, opened.taken)
+        reference = cluster.model(settings.reference, QDQ_OPSET, opened)
     return PairRecipe(
-        model=cluster.model(settings.model, required_opset(plan), pair.model.taken),
+        model=cluster.model_of(given.graph),
         plan=pair.plan,
         backend=settings.backend,
         reference=reference,

@@ -68,8 +68,8 @@ from qdebug.pipeline.model_pair import (
     sources_of,
 )
 from qdebug.plan.description import describe
+from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
@@ -104,7 +104,7 @@ def compare(
             check_model(runtime.typing, model)
         samples = _samples(settings, model, gate)
         writer = _open_writer(stack, settings, keep, samples.count)
-        context = _context(stack, settings, progress)
+        context = _context(stack, settings, model, required_opset(plan), progress)
         pair = (built := build_pair(settings, context, plan, model, samples)).pair
         # Before the simulation, so that a model that cannot be built fails at once.
         engine = None
@@ -116,7 +116,7 @@ def compare(
         evidence = _evidence(writer, keep, pair)
         kept = _keepers(settings, gate, pair)
         sinks = Sinks(flips := FlipSink(context, pair), noise := NoiseSink(pair), evidence, kept)
-        if recipe := _recipe(settings, context, plan, pair):
+        if recipe := _recipe(settings, context, model, pair):
             spread = _spread_pass(settings, context, recipe, pair, keep)
             errors, not_float = spread.run(samples, sinks)
         else:
@@ -163,10 +163,18 @@ def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> tuple[Ou
     return (OutputKeeper(REFERENCE, outputs, settings.memory_budget * _OUTPUTS_SHARE),)
 
 
-def _context(stack: ExitStack, settings: CompareSettings, progress: ProgressCallback) -> Context:
-    """Where the work is done. Raises as `open_cluster` does."""
+def _context(
+    stack: ExitStack,
+    settings: CompareSettings,
+    model: Model,
+    opset: int,
+    progress: ProgressCallback,
+) -> Context:
+    """Where the work on `model` is done, which was opened at `opset`. Raises as `open_cluster`."""
     where = settings.cluster, settings.cluster_config
     cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout)
+    if cluster is not None:
+        cluster.model(settings.model, opset, model)
     kernels = Fp16Kernels(settings.fp16_kernels)
     return simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
 
@@ -179,12 +187,12 @@ def _spread_pass(
 
 
 def _recipe(
-    settings: CompareSettings, context: Context, plan: PrecisionPlan, pair: ModelPair
+    settings: CompareSettings, context: Context, model: Model, pair: ModelPair
 ) -> PairRecipe | None:
     """How workers make the pair; None without any."""
     if context.cluster is None:
         return None
-    return recipe_of(context.cluster, pair, settings, plan)
+    return recipe_of(context.cluster, pair, settings, model)
 
 
 def _saved_plan(settings: CompareSettings, pair: ModelPair) -> str:
