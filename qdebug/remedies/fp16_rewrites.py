@@ -2,18 +2,21 @@
 
 A tensor that exceeds 65504, or whose values are all so small that FP16 loses their digits, is held
 times a power of two: exact, and free where constants take the factor in (see
-plan/rewrite/powers.py). The mean square in a normalization is what overflows first: one that is
-written out in single operators becomes ONNX's own, which computes in FP32 inside.
+plan/rewrite/powers.py). The mean square in a normalization is what overflows first, and exp in a
+softmax: functions that are written out in single operators become ONNX's own, which do not round or
+overflow on the way (plan/rewrite/fuse.py).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from qdebug.calibrators.histogram import TensorHistogram
-from qdebug.plan.rewrite.fuse_norm import fuse_norms, written_out_norms
+from qdebug.plan.rewrite.fuse import fuse, written_out
 from qdebug.plan.rewrite.powers import hold_scaled
+from qdebug.plan.rewrite.written_out import WrittenOut
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
 from qdebug.types import Precision
@@ -32,29 +35,38 @@ def _layers(network: Quantized) -> tuple[str, ...]:
 
 
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
-    fused = _fused(study, start, layers)
-    if fused is not None:
+    functions = _written_out(start, layers)
+    kinds = dict.fromkeys(whole.op_type for whole in functions)
+    if functions:
+        fused = _fused(study, start, layers, functions)
         yield fused
         left = [name for name in layers if name in fused.result.layers.by_name]
         for also in _all_scaled(study, fused.result, left):
             names = {*fused.layers, *also.layers}
             both = tuple(name for name in layers if name in names)
             yield Proposal(also.result, both, f"{fused.what}, {also.what}")
+    for kind in kinds if len(kinds) > 1 else ():
+        yield _fused(study, start, layers, [f for f in functions if f.op_type == kind])
     yield from _all_scaled(study, start, layers)
 
 
-def _fused(study: Study, start: Quantized, layers: Sequence[str]) -> Proposal | None:
-    """With normalizations that are written out in these layers as one operator each."""
-    wanted = set(layers)
-    norms = [
-        norm for norm in written_out_norms(start.graph) if {norm.quotient, *norm.inner} <= wanted
-    ]
-    if not norms:
-        return None
-    network = study.calibrated(start.rewritten(fuse_norms(start.graph, norms)))
-    names = {name for norm in norms for name in (norm.quotient, *norm.inner)}
-    touched = tuple(name for name in layers if name in names)
-    return Proposal(network, touched, f"{counted(len(norms), 'normalization')} fused")
+def _written_out(start: Quantized, layers: Sequence[str]) -> list[WrittenOut]:
+    """Functions that are written out within these layers."""
+    nodes = {n for name in layers for n in start.layers.by_name[name].nodes}
+    return [f for f in written_out(start.graph) if {f.last, *f.inner} <= nodes]
+
+
+def _fused(
+    study: Study, start: Quantized, layers: Sequence[str], functions: Sequence[WrittenOut]
+) -> Proposal:
+    """With these as one operator each."""
+    network = study.calibrated(start.rewritten(fuse(start.graph, functions)))
+    names = {name for f in functions for name in (f.last, *f.inner)}
+    touched = tuple(n for n in layers if names & set(start.layers.by_name[n].nodes))
+    count = Counter(f.op_type for f in functions)
+    return Proposal(
+        network, touched, ", ".join(f"{n} {kind}" for kind, n in count.items()) + " fused"
+    )
 
 
 def _all_scaled(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
@@ -132,7 +144,7 @@ def _root_mean_square(histogram: TensorHistogram) -> float:
 
 REMEDY = Remedy(
     name="fp16-rewrites",
-    summary="fuses normalizations, and holds what FP16 cannot hold times a power of two",
+    summary="fuses functions, and holds what FP16 cannot hold times a power of two",
     causes=frozenset({"fp16-overflow", "fp16-underflow"}),
     fewest_samples=1,
     layers=_layers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SUMMARIES: Mapping[str, str] = {
-    "fp16-rewrites": "fuses normalizations, and holds what FP16 cannot hold times a power of two",
+    "fp16-rewrites": "fuses functions, and holds what FP16 cannot hold times a power of two",
     "channel-scales": "gives each channel that a grouped convolution reads a scale of its own",
     "equalization": "evens out the ranges of channels by the weights on both sides",
     "smoothing": "moves the range of outlier channels into the weights, layer by layer",

@@ -92,6 +92,31 @@ def rms() -> Model:
     return b.model(TOKENS, _linear(b, _rms_norm(b, x), 16, 5))
 
 
+def rms_operator() -> Model:
+    """So in a network whose opset has the operator, of an input that no constant scales."""
+    b = Builder(16)
+    raised = b.add("Exp", b.add("Mul", b.add("Tanh", "x"), _number(b, 8)))
+    mean = b.add("ReduceMean", b.add("Mul", raised, raised), b.constant(np.array([-1])))
+    root = b.add("Sqrt", b.add("Add", mean, _number(b, 1e-6)))
+    return b.model(TOKENS, _linear(b, b.add("Div", raised, root), 16, 5), opset=23)
+
+
+def bare_softmax() -> Model:
+    """The powers of a softmax that takes no largest value off overflow."""
+    b = Builder(17)
+    power = b.add("Exp", _linear(b, "x", 16, 16, 6.0))
+    total = b.add("ReduceSum", power, b.constant(np.array([-1])))
+    return b.model(TOKENS, _linear(b, b.add("Div", power, total), 16, 5))
+
+
+def softplus() -> Model:
+    """The power in a logarithm overflows."""
+    b = Builder(18)
+    power = b.add("Exp", _linear(b, "x", 16, 16, 8.0))
+    soft = b.add("Log", b.add("Add", _number(b, 1), power))
+    return b.model(TOKENS, _linear(b, soft, 16, 5))
+
+
 def zero_rows() -> Model:
     """Its mean squares overflow, and those of a row of zeros are ε alone."""
     b = Builder(15)
@@ -171,6 +196,9 @@ def written_out() -> Model:
 
 OVERFLOWING: Mapping[str, Callable[[], Model]] = {
     f.__name__: f
-    for f in (norm, norm_of_input, chain, logits, stream, rms, gated, fused_norm, tiny, batch_norm)
+    for f in (
+        *(norm, norm_of_input, chain, logits, stream, rms, gated, fused_norm, tiny, batch_norm),
+        *(rms_operator, bare_softmax, softplus),
+    )
 }
 HEALTHY: Mapping[str, Callable[[], Model]] = {f.__name__: f for f in (masked, saturated, calm)}

@@ -81,7 +81,9 @@ class Builder:
         """Pooled, and a Gemm."""
         return self.gemm(self.add("Flatten", self.add("GlobalAveragePool", x)), channels, classes)
 
-    def model(self, inputs: Mapping[str, Sequence[int | str]], *outputs: str) -> Model:
+    def model(
+        self, inputs: Mapping[str, Sequence[int | str]], *outputs: str, opset: int = 17
+    ) -> Model:
         """Prepared as a user's."""
         value = helper.make_tensor_value_info
         graph = helper.make_graph(
@@ -91,9 +93,9 @@ class Builder:
             [value(name, TensorProto.FLOAT, None) for name in outputs],
             [numpy_helper.from_array(v, n) for n, v in self.constants.items()],
         )
-        opsets = [helper.make_opsetid("", 17)]
+        opsets = [helper.make_opsetid("", opset)]
         proto = onnx.shape_inference.infer_shapes(
-            helper.make_model(graph, opset_imports=opsets, ir_version=9)
+            helper.make_model(graph, opset_imports=opsets, ir_version=9 if opset < 21 else 11)
         )
         return prepare_model(ModelFile(Path("m.onnx"), proto, "sha", "digest"))
 

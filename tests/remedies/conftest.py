@@ -24,7 +24,7 @@ from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
-from qdebug.types import Precision, ignore_progress
+from qdebug.types import Fp16Kernels, Precision, ignore_progress
 
 DATA = Path(__file__).parents[2] / "calib_data"
 
@@ -99,6 +99,19 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
         path = tmp_path_factory.mktemp("samples") / "samples.npz"
         np.savez(path, **arrays)
         return study_of(model, str(path), weights)
+
+    return make
+
+
+@pytest.fixture
+def half(case: Callable[..., Any]) -> Callable[[Model], Any]:
+    """A generated model to study, every layer in FP16 as TensorRT computes it."""
+
+    def make(model: Model) -> Any:
+        at = case(model)
+        bound = bind_plan(PrecisionPlan(Precision.FP16), model, at.start.layers)
+        study = replace(at.study, simulation=SimulationBackend(1, Fp16Kernels.TENSORRT))
+        return replace(at, study=study, start=quantized(model, bound))
 
     return make
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,7 @@ from fp16_networks import HEALTHY, OVERFLOWING, norm, written_out, zero_rows
 
 import qdebug
 from qdebug.model.prepare import Model
-from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.remedies.fp16_rewrites import REMEDY
-from qdebug.remedies.quantized import quantized
-from qdebug.run.simulation import SimulationBackend
-from qdebug.types import Fp16Kernels, Precision
-
-
-@pytest.fixture
-def half(case: Callable[..., Any]) -> Callable[[Model], Any]:
-    """A generated model to study, every layer in FP16 as TensorRT computes it."""
-
-    def make(model: Model) -> Any:
-        at = case(model)
-        bound = bind_plan(PrecisionPlan(Precision.FP16), model, at.start.layers)
-        study = replace(at.study, simulation=SimulationBackend(1, Fp16Kernels.TENSORRT))
-        return replace(at, study=study, start=quantized(model, bound))
-
-    return make
 
 
 def ops(proto: onnx.ModelProto) -> list[str]:
@@ -104,6 +86,17 @@ def test_a_written_out_normalization_becomes_one_operator(half: Callable[[Model]
     before, after = (sqnr_db(at.run(n.proto()), reference) for n in (at.start, proposal.result))
     assert after > before
     assert sqnr_db(at.run(proposal.result.graph.proto), reference) > 100
+
+
+@pytest.mark.parametrize("network", ["rms_operator", "bare_softmax", "softplus"])
+def test_an_operator_alone_holds_what_overflows_on_the_way(
+    network: str, half: Callable[[Model], Any]
+) -> None:
+    at = half(OVERFLOWING[network]())
+    first = proposals(at)[0]
+    assert first.what in ("1 RMSNormalization fused", "1 Softmax fused", "1 Softplus fused")
+    reference = at.run(at.start.graph.proto)
+    assert sqnr_db(at.run(first.result.proto()), reference) > 50
 
 
 def test_layers_that_are_left_out_are_not_rewritten(half: Callable[[Model], Any]) -> None:

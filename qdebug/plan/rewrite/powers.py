@@ -40,6 +40,7 @@ _DEGREES: Mapping[str, tuple[int, int]] = {
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _NORMALIZATIONS = frozenset(
     {"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"}
+    | {"RMSNormalization"}
 )
 _INVARIANT = frozenset({"ArgMax", "ArgMin", "LpNormalization", "Shape", "Sign", "Size"})
 """Those that do not depend on a positive factor."""

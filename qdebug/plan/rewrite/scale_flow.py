@@ -299,7 +299,7 @@ _PRODUCERS: Mapping[str, Callable[[Flow, Node, Factors], bool]] = {
     **dict.fromkeys(("Mul", "Div"), Flow._product),
     **dict.fromkeys(("Conv", "ConvTranspose"), Flow._conv),
     **dict.fromkeys(("Gemm", "MatMul"), Flow._linear),
-    "LayerNormalization": Flow._layer_norm,
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), Flow._layer_norm),
     "BatchNormalization": Flow._batch_norm,
 }
 """Operations whose constants take in the factors of what they give."""
