@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from qdebug.config.candidate import FORCE, HTML, CandidateSettings
+from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
     GATE,
     SEARCH,
@@ -55,7 +56,7 @@ TIME_LIMIT = Option("Stop searching after so many seconds.", SEARCH, metavar="SE
 
 
 @dataclass(frozen=True)
-class BisectSettings(CandidateSettings):
+class BisectSettings(CandidateSettings, ClusterSettings):
     """The settings of `qdebug bisect`, besides those that it shares with other commands."""
 
     holdout: Annotated[

@@ -151,6 +151,12 @@ class EngineSettings:
     ] = None
 
 
+def engine_settings_of(settings: EngineSettings) -> EngineSettings:
+    """Those of them that say how engines are built and observed, and write nothing."""
+    own = {f.name: getattr(settings, f.name) for f in fields(EngineSettings)}
+    return EngineSettings(**{**own, "save_engine": None, "save_log": None})
+
+
 def check_engine_flags(settings: EngineSettings) -> None:
     """Refuse settings that the backend does not take.
 

@@ -101,6 +101,29 @@ def find(problem: SearchProblem, oracle: Oracle, strategy: Strategy) -> SearchRe
     )
 
 
+@dataclass(frozen=True)
+class _Question:
+    """What a strategy may ask. See Ask and Expects.
+
+    Attributes:
+        low, high: what layers are raised to that are not chosen, and those that are.
+    """
+
+    oracle: Oracle
+    always: Pins
+    low: Raised
+    high: Raised
+
+    def __call__(self, sets: Sequence[Chosen]) -> list[Measurement]:
+        return self.oracle.ask_all([self._pins(chosen) for chosen in sets])
+
+    def expect(self, sets: Sequence[Chosen]) -> None:
+        self.oracle.expect([self._pins(chosen) for chosen in sets])
+
+    def _pins(self, chosen: Chosen) -> Pins:
+        return self.always | pins_of({**self.low, **{name: self.high[name] for name in chosen}})
+
+
 class _Search:
     """One search.
 
@@ -156,14 +179,7 @@ class _Search:
 
     def _choose(self, strategy: Strategy, low: Raised, high: Raised) -> Found:
         """Ask `strategy` which layers of `high` to raise that far; the others are as in `low`."""
-        always = self._problem.always
-
-        def pins(chosen: Chosen) -> Pins:
-            return always | pins_of({**low, **{name: high[name] for name in chosen}})
-
-        def ask(sets: Sequence[Chosen]) -> list[Measurement]:
-            return self._oracle.ask_all([pins(chosen) for chosen in sets])
-
+        ask = _Question(self._oracle, self._problem.always, low, high)
         items = [item for item in self._problem.items if item.name in high]
         return strategy([_choice(item, low.get(item.name), high[item.name]) for item in items], ask)
 

@@ -164,14 +164,8 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         return [run.result(self._reference.task) for run in runs]
 
     def _overridden(self, overrides: PrecisionOverrides) -> BoundPlan:
+        check_layers(self._bound, overrides)
         known = self._bound.precisions
-        for name in overrides:
-            if name not in known:
-                raise PlanError(
-                    f"the model has no layer '{name}'",
-                    nearest(name, known),
-                    code="QD-PLAN-UNKNOWN-LAYER",
-                )
         plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **overrides})
         return replace(self._bound, plan=plan, precisions={**known, **overrides})
 
@@ -331,6 +325,21 @@ class _Run:
                 # Not the metric's fault: this candidate overflows, so it cannot be the answer.
                 failure = f"its outputs hold NaN or Inf, and {error.message}"
         return CandidateResult({}, None, math.nan, self.seconds, failure=failure)
+
+
+def check_layers(bound: BoundPlan, overrides: PrecisionOverrides) -> None:
+    """Make sure that the model has the layers of a candidate.
+
+    Raises:
+        PlanError: it does not.
+    """
+    for name in overrides:
+        if name not in bound.precisions:
+            raise PlanError(
+                f"the model has no layer '{name}'",
+                nearest(name, bound.precisions),
+                code="QD-PLAN-UNKNOWN-LAYER",
+            )
 
 
 def _lowered(bound: BoundPlan) -> onnx.ModelProto:

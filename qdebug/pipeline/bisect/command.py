@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 from qdebug.config.bisect import BisectSettings
@@ -36,7 +37,8 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
     check_select_point(settings.select_point)
-    return search_from(settings, prepare(settings, progress))
+    with ExitStack() as stack:
+        return search_from(settings, prepare(settings, progress, stack))
 
 
 def search_from(settings: BisectSettings, setup: Setup) -> BisectResult:

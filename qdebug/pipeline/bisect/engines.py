@@ -12,12 +12,12 @@ from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.candidates import Engines
 from qdebug.pipeline.bisect.evaluation import SEARCHED, Verifier
 from qdebug.pipeline.bisect.setup import Setup
+from qdebug.pipeline.bisect.spread import engines_on
 from qdebug.pipeline.engine.build import Engine, engine_of, fitted
 from qdebug.pipeline.engine.latency import costs_of, kernel_times
-from qdebug.pipeline.engine.request import build_request, planned_graph
+from qdebug.pipeline.engine.request import build_request
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import PrecisionPlan, bind_plan
-from qdebug.run.base import Backend
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.registry import spec_of
 from qdebug.search.outcome import PinnedLayer
@@ -31,11 +31,7 @@ def engines_of(setup: Setup) -> Engines | None:
     runtime = setup.engine
     if runtime is None or runtime.not_run:
         return None
-
-    def opened(subset: SampleSubset) -> Backend:
-        return _fitted(setup, runtime, subset)
-
-    return Engines(opened, lambda bound: planned_graph(runtime.typing, bound).proto)
+    return engines_on(runtime, setup.model)
 
 
 def built_answer(setup: Setup, plan: PrecisionPlan) -> Engine | None:

@@ -15,6 +15,7 @@ from qdebug.model.layers import Layers
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines, RunnerOptions
 from qdebug.pipeline.bisect.setup import Setup
+from qdebug.pipeline.bisect.spread import SpreadRunner
 from qdebug.pipeline.bisect.target import check_target
 from qdebug.plan.plan import corrections_digest
 from qdebug.plan.planfile import plan_to_yaml
@@ -31,13 +32,18 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     """Measures sets of pins on the samples of a runner, `at_once` sets in parallel. A context
     manager."""
 
-    runner: CandidateRunner
+    runner: CandidateRunner | SpreadRunner
     condition: Condition
     layers: Layers
     at_once: int
 
     def __exit__(self, *error: object) -> None:
         self.runner.close()
+
+    def expect(self, sets: Sequence[Pins]) -> None:
+        """See search.oracle.Ahead."""
+        if isinstance(self.runner, SpreadRunner):
+            self.runner.expect([dict(pins) for pins in sets])
 
     def __call__(self, sets: Sequence[Pins]) -> Iterator[Measurement]:
         """One measurement for each set, in order, each as soon as it is there."""
@@ -71,17 +77,19 @@ def open_evaluator(
         QdebugError: the samples cannot be read, the runtime or the metric failed.
     """
     target, layers = setup.target, setup.pair.layers
-    runner = CandidateRunner(
-        setup.context,
-        setup.model,
-        setup.planned.bound,
-        subset,
-        metric=target.metric,
-        options=RunnerOptions(
-            target.captured(layers, setup.model.graph), literal, engines, cache_bytes
-        ),
-    )
-    at_once = 1 if engines else setup.context.parallel.workers
+    captured = target.captured(layers, setup.model.graph)
+    options = RunnerOptions(captured, literal, engines, cache_bytes)
+    given = setup.context, setup.model, setup.planned.bound, subset
+    cluster = setup.context.cluster
+    runner: CandidateRunner | SpreadRunner
+    if cluster is not None and cluster.knows(setup.model.graph):
+        runner = SpreadRunner(
+            cluster, *given, metric=target.metric, options=options, engine=setup.engine_settings
+        )
+        at_once = runner.at_once
+    else:
+        runner = CandidateRunner(*given, metric=target.metric, options=options)
+        at_once = 1 if engines else setup.context.parallel.workers
     return Evaluator(runner, target.condition_for(runner.reference_task), layers, at_once)
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from qdebug.config.bisect import BisectSettings
-from qdebug.config.engine import check_engine_flags
+from qdebug.config.engine import EngineSettings, check_engine_flags, engine_settings_of
 from qdebug.errors import UsageError
 from qdebug.measure.engine import KernelTime
 from qdebug.measure.result import LayerResult
@@ -17,6 +17,8 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, open_subsets
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
+from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.compare.lockstep import Due, open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
@@ -32,6 +34,7 @@ from qdebug.pipeline.model_pair import (
     plan_ranges,
     sources_of,
 )
+from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair, planned_pair
 from qdebug.plan.select import select_layers
 from qdebug.run.engine import EngineRuntime
@@ -59,6 +62,7 @@ class Setup:
         rated: the layers, worst first, with their own errors and causes.
         space: what may be pinned.
         engine: what the answer is built with; None for the simulation alone.
+        engine_settings: how workers of a cluster open the same.
     """
 
     context: Context
@@ -71,6 +75,7 @@ class Setup:
     rated: Mapping[str, LayerResult]
     space: SearchSpace
     engine: EngineRuntime | None
+    engine_settings: EngineSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Start:
     """What has been read and calibrated before the layers are rated.
 
     Attributes:
-        planned, searched, held_out, engine: see Setup.
+        planned, searched, held_out, engine, engine_settings: see Setup.
         kernels: of the engine that was profiled; None where costs are not times.
     """
 
@@ -90,10 +95,14 @@ class Start:
     held_out: SampleSubset
     engine: EngineRuntime | None = None
     kernels: Sequence[KernelTime] | None = None
+    engine_settings: EngineSettings | None = None
 
 
-def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
-    """Read everything, calibrate, and rate the layers.
+def prepare(
+    settings: BisectSettings, progress: ProgressCallback, stack: ExitStack | None = None
+) -> Setup:
+    """Read everything, calibrate, and rate the layers; `stack` releases the workers of a cluster,
+    without it there are none.
 
     Raises:
         UsageError: the precision is FP32, in which there is nothing to pin.
@@ -126,13 +135,26 @@ def prepare(settings: BisectSettings, progress: ProgressCallback) -> Setup:
     for subset in (searched, held_out):
         if target.metric is not None and target.metric.needs_labels:
             labels_of(subset.samples.extras, subset.samples.where)
+    cluster = _cluster(settings, stack) if stack else None
+    if cluster is not None:
+        cluster.model(settings.model, required_opset(plan), model)
+    fp16_kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
+        parallelism(), progress, settings.batch_size, fp16_kernels, cluster
     )
     planned = plan_ranges(settings, context, plan, model, searched)
-    return rated(
-        settings,
-        Start(context, target, model, planned, searched, held_out, engine, kernels),
+    own = engine_settings_of(settings) if engine else None
+    start = Start(context, target, model, planned, searched, held_out, engine, kernels, own)
+    return rated(settings, start)
+
+
+def _cluster(settings: BisectSettings, stack: ExitStack) -> Cluster | None:
+    return open_cluster(
+        stack,
+        settings.cluster,
+        settings.cluster_config,
+        limit_s=settings.unit_timeout,
+        gpus=spec_of(settings.backend).builds,
     )
 
 
@@ -160,6 +182,7 @@ def rated(settings: BisectSettings, start: Start) -> Setup:
         rated=found,
         space=_space(settings, pair, searched.samples, alone, local, start.kernels),
         engine=start.engine,
+        engine_settings=start.engine_settings,
     )
 
 

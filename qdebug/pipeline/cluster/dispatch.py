@@ -12,13 +12,13 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qdebug.errors import ClusterError, QdebugError
 from qdebug.inmemory import InMemory
@@ -52,8 +52,9 @@ _LOOK_EVERY_S = 0.5
 _ATTEMPTS = 3
 """How often a unit may exceed its time, or get lost."""
 _RESTART_S = 10.0
-_AHEAD = 8
-"""Results that wait for an earlier one, for each worker: a bound on memory."""
+_AHEAD = 4
+"""Parts that are given away before the first of them has been taken, for each worker: as many keep
+all busy, and their results bound the memory."""
 
 
 @dataclass
@@ -164,8 +165,18 @@ class Cluster:
             QdebugError: as the job does.
             ClusterError: workers fail, die or hang over one unit time and again.
         """
-        file = self.job(job)
-        return _Pass(self, [Unit(file, part) for part in parts], done).results()
+        with self.pool(job) as pool:
+            pool.done = done
+            ahead = 0
+            for index in range(len(parts)):
+                while ahead < min(len(parts), index + _AHEAD * self.workers):
+                    pool.give(parts[ahead])
+                    ahead += 1
+                yield pool.take(index)
+
+    def pool(self, job: Job[PartT, ResultT]) -> Pool[PartT, ResultT]:
+        """For parts of `job` that are not all known at first."""
+        return Pool(self, self.job(job))
 
     def job(self, job: object) -> SharedFile:
         """The file that holds a job."""
@@ -198,38 +209,57 @@ class Cluster:
         threading.Thread(target=restart, name="qdebug-restart", daemon=True).start()
 
 
-class _Pass:
-    """Some units of a job on their way."""
+class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, ResultT]):
+    """Parts of one job on their way. A context manager; to be called from one thread.
 
-    def __init__(
-        self, cluster: Cluster, units: Sequence[Unit[Any]], done: Callable[[int], None]
-    ) -> None:
-        self._cluster, self._units, self._done = cluster, units, done
+    Attributes:
+        done: called with the number of each part when its result is there, in any order.
+    """
+
+    def __init__(self, cluster: Cluster, job: SharedFile) -> None:
+        self.done: Callable[[int], None] = lambda _: None
+        self._cluster, self._job = cluster, job
+        self._units: list[Unit[PartT]] = []
         self._running: dict[Future, _Running] = {}
         self._ready: dict[int, Any] = {}
-        self._given = 0
+        self._failed: dict[int, QdebugError] = {}
         self._numbers = itertools.count()
         self._ended: Queue[Future] = Queue()
         self._looked = time.monotonic()
 
-    def results(self) -> Iterator[Any]:
-        """See Cluster.map."""
-        try:
-            for index in range(len(self._units)):
-                while index not in self._ready:
-                    self._fill(index)
-                    self._take()
-                yield self._ready.pop(index)
-        finally:
-            self._cluster.client.cancel(list(self._running))
+    def __exit__(self, *error: object) -> None:
+        self._cluster.client.cancel(list(self._running))
+        self._running.clear()
 
-    def _fill(self, first: int) -> None:
-        """Give units away, as many as keep all workers busy."""
-        workers = self._cluster.workers
-        end = min(len(self._units), first + _AHEAD * workers)
-        while self._given < end and len(self._running) < 2 * workers + 2:
-            self._submit(_Running(self._given))
-            self._given += 1
+    def give(self, part: PartT) -> int:
+        """Have a part executed; its number, counted from 0."""
+        self._units.append(Unit(self._job, part))
+        self._submit(_Running(len(self._units) - 1))
+        return len(self._units) - 1
+
+    def take(self, number: int) -> ResultT:
+        """Wait for the result of a part, which can be taken once.
+
+        Raises:
+            QdebugError: as the job does.
+            ClusterError: workers fail, die or hang over it time and again.
+        """
+        while number not in self._ready:
+            if number in self._failed:
+                raise self._failed.pop(number)
+            self._wait()
+        found: ResultT = self._ready.pop(number)
+        return found
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Their results are wanted no more."""
+        running = [future for future, one in self._running.items() if one.index in numbers]
+        for future in running:
+            del self._running[future]
+        self._cluster.client.cancel(running)
+        for number in numbers:
+            self._ready.pop(number, None)
+            self._failed.pop(number, None)
 
     def _submit(self, one: _Running, avoided: str = "") -> None:
         client = self._cluster.client
@@ -249,10 +279,11 @@ class _Pass:
 
     def _once_more(self, one: _Running, why: ClusterError, avoided: str = "") -> None:
         if one.attempt + 1 >= _ATTEMPTS:
-            raise why
+            self._failed[one.index] = why
+            return
         self._submit(_Running(one.index, one.attempt + 1), avoided)
 
-    def _take(self) -> None:
+    def _wait(self) -> None:
         """Wait for a result for a moment, and take those that are there."""
         with suppress(Empty):
             self._end(self._ended.get(timeout=_LOOK_EVERY_S))
@@ -270,17 +301,19 @@ class _Pass:
     def _settle(self, future: Future, one: _Running) -> None:
         try:
             sent: worker.Sent = future.result()
-        except QdebugError:
-            raise
+        except QdebugError as error:
+            self._failed[one.index] = error
+            return
         except CancelledError:  # the scheduler lost it
             self._once_more(one, _lost())
             return
         except Exception as error:
-            raise _failed(error) from error
+            self._failed[one.index] = _failure(error)
+            return
         self._cluster._last_result[sent.worker] = time.monotonic()
         if sent.missing is None:
             self._ready[one.index] = sent.result
-            self._done(one.index)
+            self.done(one.index)
             return
         again = sent.worker in one.helped  # it has lost what it was sent
         self._cluster.send(sent.missing, sent.worker, again=again)
@@ -329,7 +362,7 @@ def _lost() -> ClusterError:
     )
 
 
-def _failed(error: Exception) -> ClusterError:
+def _failure(error: Exception) -> ClusterError:
     """What dask reports of a unit that did not end as it should."""
     from distributed import KilledWorker
 

@@ -25,7 +25,7 @@ _CLASSES = {
     "ssh": ("distributed", "SSHCluster"),
 }
 _LOCAL = "local:"
-_QUIET = {"distributed.logging.distributed": "critical"}
+_QUIET = {"distributed": {"logging": {"distributed": "critical"}}}
 
 
 class ClusterFile(BaseModel):
@@ -76,7 +76,8 @@ def open_cluster(
         import dask
 
         # Before it is imported: from then on its loggers have handlers, which write to stderr.
-        stack.enter_context(dask.config.set(_QUIET))
+        # A default, so that what the user has set for dask holds.
+        dask.config.update_defaults(_QUIET)
         from distributed import Client
     where: Any = address
     if address is not None and address.startswith(_LOCAL):

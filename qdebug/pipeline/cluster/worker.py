@@ -18,7 +18,8 @@ from qdebug.pipeline.cluster.files import SharedFile
 from qdebug.pipeline.cluster.unit import NotHere, Place, Unit
 
 _MOST_OPEN = 2
-"""Jobs whose sessions a process holds: a command goes from one to the next."""
+"""Jobs whose sessions a process holds: a search goes back and forth between its samples and those
+held out, other commands go from one to the next."""
 
 
 @dataclass(frozen=True)

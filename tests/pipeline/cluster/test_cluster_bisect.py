@@ -1,0 +1,88 @@
+"""`bisect` on a cluster finds what it finds in one process, by the same evaluations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qdebug
+from qdebug.search.oracle import Oracle
+from qdebug.search.problem import Measurement, Pins, pins_of
+from qdebug.types import Precision
+
+DATA = Path(__file__).parents[3] / "calib_data"
+METRIC = """
+import numpy as np
+def share(outputs, labels):
+    return float(np.mean(np.argmax(next(iter(outputs.values())), 1) == labels["labels"]))
+"""
+
+
+def found(result: qdebug.BisectResult) -> Any:
+    """All that a search says but times."""
+    history = [replace(e.measurement, seconds=0.0) for e in result.search.history]
+    return result.search.pins, history, result.search.outcome, result.bound, result.execution
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"target": "output.sqnr_db>=40"},
+        {"target": "layer.cosine>=0.9999", "strategy": "ddmin", "backend": "onnxruntime"},
+    ],
+    ids=["output", "layer"],
+)
+def test_the_same_search(address: str, more: dict[str, Any]) -> None:
+    how = {
+        "inputs": DATA / "digits_holdout.npz",
+        "samples": 24,
+        "cache": False,
+        "max_evaluations": 12,
+        **more,
+    }
+    one = qdebug.bisect(DATA / "digits_cnn.onnx", **how)
+    other = qdebug.bisect(DATA / "digits_cnn.onnx", **how, cluster=address)
+    assert found(one) == found(other)
+    assert one.search.evaluations > 3
+
+
+def test_a_metric_of_a_file_and_one_in_memory(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "metric.py"
+    path.write_text(METRIC, encoding="utf-8")
+    space: dict[str, Any] = {}
+    exec(METRIC, space)
+    how: dict[str, Any] = {
+        "inputs": DATA / "digits_holdout.npz",
+        "precision": "int8",
+        "max_drop": 0.0,
+        "samples": 40,
+        "cache": False,
+    }
+    one = qdebug.bisect(DATA / "digits_cnn.onnx", **how, metric=f"{path}:share")
+    for metric in (f"{path}:share", space["share"]):
+        other = qdebug.bisect(DATA / "digits_cnn.onnx", **how, metric=metric, cluster=address)
+        assert found(one) == found(other)
+
+
+def test_what_is_expected_is_no_evaluation() -> None:
+    asked: list[Pins] = []
+    expected: list[Pins] = []
+
+    class Evaluate:
+        def __call__(self, sets: Any) -> list[Measurement]:
+            asked.extend(sets)
+            return [Measurement(1.0, True) for _ in sets]
+
+        def expect(self, sets: Any) -> None:
+            expected.extend(sets)
+
+    a, b = (pins_of({name: Precision.FP32}) for name in "ab")
+    oracle = Oracle(Evaluate())
+    oracle.ask(a)
+    oracle.expect([a, b, b])
+    assert expected == [b]
+    assert oracle.evaluations == 1
+    assert asked == [a]
