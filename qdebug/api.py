@@ -172,7 +172,8 @@ def repair(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
     """
-    from qdebug.outputfiles import write_bytes, write_text
+    from qdebug.model.weights import write_model
+    from qdebug.outputfiles import write_text
     from qdebug.pipeline.repair.command import repair as run
 
     checked = _settings(RepairSettings, model, settings)
@@ -180,9 +181,9 @@ def repair(
         result = run(checked, progress or ignore_progress)
     force = checked.force
     if checked.output:
-        write_bytes(checked.output, result.model_bytes(), option("output"), force=force)
+        write_model(result.model_proto(), checked.output, option("output"), force=force)
     if checked.save_fp32:
-        write_bytes(checked.save_fp32, result.fp32_bytes(), option("save_fp32"), force=force)
+        write_model(result.fp32_proto(), checked.save_fp32, option("save_fp32"), force=force)
     if checked.save_plan:
         write_text(checked.save_plan, result.plan_yaml(), option("save_plan"), force=force)
     if checked.trt_cache:

@@ -104,7 +104,11 @@ def write_bytes(path: str, data: bytes, flag: str, *, force: bool) -> None:
         raise _refused(path, flag, error) from error
 
 
-def write_all(files: Mapping[Path, bytes], flag: str, *, force: bool) -> None:
+Content = bytes | Callable[[IO[bytes]], object]
+"""What a file holds, or what writes that."""
+
+
+def write_all(files: Mapping[Path, Content], flag: str, *, force: bool) -> None:
     """Write files that belong together: all or none, also where the program is interrupted.
 
     The first is written last: where it is there, so are the others, even after a kill.
@@ -117,7 +121,7 @@ def write_all(files: Mapping[Path, bytes], flag: str, *, force: bool) -> None:
     try:
         for path, data in files.items():
             partials[path] = PartialFile(path)
-            partials[path].write(data)
+            _fill(partials[path], data)
         with uninterrupted():
             for path in reversed(partials):
                 partials[path].publish(force=force)
@@ -132,13 +136,17 @@ def write_all(files: Mapping[Path, bytes], flag: str, *, force: bool) -> None:
             each.discard()
 
 
-def keep(path: Path, data: bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a file of a cache, whole or not at all; a disk that refuses is no error. What killed
-    programs left in its folder is removed.
+def _fill(partial: PartialFile, data: Content) -> None:
+    if isinstance(data, bytes):
+        partial.write(data)
+        return
+    with os.fdopen(os.dup(partial.fd), "wb") as file:
+        data(file)
 
-    Args:
-        data: what it holds, or what writes that.
-    """
+
+def keep(path: Path, data: Content) -> None:
+    """Write a file of a cache, whole or not at all; a disk that refuses is no error. What killed
+    programs left in its folder is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _clear(path.parent)
@@ -146,11 +154,7 @@ def keep(path: Path, data: bytes | Callable[[IO[bytes]], object]) -> None:
     except OSError:
         return
     try:
-        if isinstance(data, bytes):
-            partial.write(data)
-        else:
-            with os.fdopen(os.dup(partial.fd), "wb") as file:
-                data(file)
+        _fill(partial, data)
         partial.publish(force=True)
     except OSError:
         pass

@@ -21,6 +21,7 @@ _PACKED_BITS = {
     if hasattr(TensorProto, name)
 }
 """Types of which several elements share a byte."""
+PACKED_TYPES = frozenset(_PACKED_BITS)
 
 
 class _DamagedError(Exception):

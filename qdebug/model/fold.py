@@ -11,6 +11,7 @@ import onnx
 
 from qdebug.model.convert import reason_in
 from qdebug.model.subgraphs import all_names, rename_tensors
+from qdebug.model.weights import lightened, place_of, with_data, without_external
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,9 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     logging.getLogger("onnxslim").setLevel(logging.ERROR)
     inputs, outputs = list(proto.graph.input), list(proto.graph.output)
-    given = onnx.ModelProto()
-    given.CopyFrom(proto)
+    read = _foldable(proto.graph)
+    given = without_external(with_data(proto, read))
+    left_out = [t for t in proto.graph.initializer if place_of(t) and t.name not in read]
     aliases = _clear_fold_names(given.graph)
     try:
         with np.errstate(all="ignore"):  # what it computes in numpy is the user's to judge
@@ -71,7 +73,22 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     del folded.graph.input[:], folded.graph.output[:]
     folded.graph.input.extend(inputs)
     folded.graph.output.extend(outputs)
-    return folded
+    folded.graph.initializer.extend(left_out)
+    return lightened(folded)
+
+
+def _foldable(graph: onnx.GraphProto) -> frozenset[str]:
+    """The constants whose values folding may need: those of nodes that read nothing else, and of
+    convolutions, which take in a BatchNormalization."""
+    constants = {t.name for t in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    found: set[str] = set()
+    for node in graph.node:
+        reads = {t for t in node.input if t}
+        if constants.issuperset(reads) or node.op_type in _FOLDED_OPS | {"Conv", "ConvTranspose"}:
+            found |= reads & constants
+            constants.update(node.output if constants.issuperset(reads) else ())
+    return frozenset(found)
 
 
 def _clear_fold_names(graph: onnx.GraphProto) -> dict[str, str]:

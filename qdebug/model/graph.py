@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from qdebug.model.weights import values_of
 from qdebug.types import Array, TensorSpec
 
 FLOAT_TYPES = frozenset(
@@ -130,7 +131,7 @@ class Graph:
     def constant(self, tensor: str) -> Array | None:
         """The value of a constant tensor, or None when it is computed."""
         proto = self.initializers.get(tensor)
-        return None if proto is None else numpy_helper.to_array(proto)
+        return None if proto is None else values_of(proto)
 
     def is_float(self, tensor: str) -> bool:
         """Whether the tensor may hold floating point; an unknown type counts as float."""

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from qdebug.model.graph import reads_of
 from qdebug.model.subgraphs import all_names, bodies, free_name, rename_tensors
+from qdebug.model.weights import tensor_of
 from qdebug.types import Array
 
 THEN, ELSE = "then_branch", "else_branch"
@@ -255,7 +256,7 @@ class _Site:
 
     def _constant(self, values: Array, wanted: str) -> str:
         name = free_name(wanted, self.tensors)
-        self.proto.graph.initializer.append(numpy_helper.from_array(values, name))
+        self.proto.graph.initializer.append(tensor_of(values, name))
         return name
 
 

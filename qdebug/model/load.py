@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
-from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+from onnx.external_data_helper import (
+    ExternalDataInfo,
+    load_external_data_for_tensor,
+    uses_external_data,
+)
 
 from qdebug.errors import ModelError
 from qdebug.inmemory import InMemory
 from qdebug.inputfiles import NotAFileError, open_file, read_bytes
-from qdebug.model.check import check_structure
+from qdebug.model.check import PACKED_TYPES, check_structure
 from qdebug.model.graph import opset_of
+from qdebug.model.weights import LARGE_BYTES, Place, declare, lightened, model_digest
 
 OLDEST_OPSET = 9
 _SAFE_OPSET = 21
 """ONNX Runtime 1.20, the oldest that qdebug installs with, takes it: no need to ask."""
-_PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """An ONNX model as it was given, weights included.
+    """An ONNX model as it was given; large weights are external data (model/weights.py).
 
     Attributes:
         path: the file; for a model in memory what it is called in messages.
@@ -46,7 +51,7 @@ def read_model(path: str | Path) -> ModelFile:
 
     Raises:
         ModelError: the file is missing, not ONNX, truncated, older than opset 9, newer than ONNX
-            Runtime takes, over 2 GB, or its external data are missing.
+            Runtime takes, or its external data are missing.
     """
     if isinstance(path, InMemory):
         return _taken(Path(path), path.value)
@@ -56,10 +61,9 @@ def read_model(path: str | Path) -> ModelFile:
     sha256 = hashlib.sha256(data).hexdigest()
     del data
     _check_opset(path, proto)
-    digest = _load_external_data(path, proto, sha256)
-    _check_size(path, proto)
+    digest = _find_external_data(path, proto, sha256)
     check_structure(path, proto)
-    return ModelFile(path, proto, sha256, digest)
+    return ModelFile(path, lightened(proto), sha256, digest)
 
 
 def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
@@ -78,19 +82,10 @@ def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
                 "Load the model with onnx.load(path), or give its path.",
                 code="QD-MODEL-EXTERNAL-DATA",
             )
-    _check_size(where, proto)
     check_structure(where, proto)
-    sha256 = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
-    return ModelFile(where, proto, sha256, sha256)
-
-
-def _check_size(path: Path, proto: onnx.ModelProto) -> None:
-    if proto.ByteSize() > _PROTOBUF_LIMIT_BYTES:
-        raise ModelError(
-            f"{path}: the model with its weights is over 2 GB ({proto.ByteSize() / 1e9:.1f} GB)",
-            "Split it, or debug a smaller variant: qdebug rewrites the model in memory.",
-            code="QD-MODEL-TOO-LARGE",
-        )
+    light = lightened(proto)
+    sha256 = model_digest(light)
+    return ModelFile(where, light, sha256, sha256)
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -189,7 +184,13 @@ def newest_opset() -> int:
     return _SAFE_OPSET
 
 
-def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
+def _find_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
+    """Say of large external data where they are, load the others; in place. Returns the digest of
+    the model with its data.
+
+    Raises:
+        ModelError: they are missing, or not where they must be.
+    """
     try:
         files = sorted(
             {
@@ -206,29 +207,85 @@ def _load_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
         ) from error
     if not files:
         return sha256
-    digest = hashlib.sha256(sha256.encode())
-    for name in files:
-        try:
-            with open_file(path.parent / name) as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            why = error.strerror if isinstance(error, NotAFileError) else "missing or unreadable"
-            raise ModelError(
-                f"{path}: its external data file '{name}': {why}",
-                f"Put '{name}' beside the model.",
-                code="QD-MODEL-EXTERNAL-DATA",
-            ) from None
+    digests = {name: _digest_of(path, name) for name in files}
     try:
-        onnx.load_external_data_for_model(proto, str(path.parent))
+        for tensor in proto.graph.initializer:
+            if uses_external_data(tensor):
+                _locate(path.parent, tensor, digests)
+        for tensor in _inner_tensors(proto.graph):
+            if uses_external_data(tensor):
+                _load(path.parent, tensor)
     except Exception as error:  # onnx raises several kinds here, all of them about these files
         raise ModelError(
             f"{path}: its external data cannot be read: {error}", code="QD-MODEL-EXTERNAL-DATA"
         ) from error
-    return digest.hexdigest()
+    whole = hashlib.sha256(sha256.encode())
+    for name in files:
+        whole.update(bytes.fromhex(digests[name]))
+    return whole.hexdigest()
+
+
+def _digest_of(path: Path, name: str) -> str:
+    """SHA-256 of a file beside the model.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
+        with open_file(path.parent / name) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        why = error.strerror if isinstance(error, NotAFileError) else "missing or unreadable"
+        raise ModelError(
+            f"{path}: its external data file '{name}': {why}",
+            f"Put '{name}' beside the model.",
+            code="QD-MODEL-EXTERNAL-DATA",
+        ) from None
+
+
+def _locate(folder: Path, tensor: TensorProto, digests: Mapping[str, str]) -> None:
+    """Let a tensor say where its data are, as `model.weights` does, or load them; in place.
+
+    Raises:
+        ValueError: they are too few.
+        Exception: onnx finds the place illegal, or cannot read there.
+    """
+    info = ExternalDataInfo(tensor)
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    offset, length = info.offset or 0, math.prod(tensor.dims) * dtype.itemsize
+    plain = tensor.data_type not in PACKED_TYPES and dtype.kind in "fiub"
+    if not (plain and length >= LARGE_BYTES and offset % dtype.itemsize == 0):
+        _load(folder, tensor)
+        return
+    probe = TensorProto(name=tensor.name, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", info.location), ("length", "1")):
+        entry = probe.external_data.add()
+        entry.key, entry.value = key, value
+    _load(folder, probe)  # onnx decides which places are legal
+    file = (folder / info.location).resolve()
+    size = file.stat().st_size
+    if (info.length or length) != length or offset + length > size:
+        raise ValueError(
+            f"'{tensor.name}' takes {length} bytes by its shape {list(tensor.dims)}, and its entry "
+            f"gives {info.length or size - offset} of the {size} in '{info.location}'"
+        )
+    place = Place(file, offset, length, f"{digests[info.location]}:{offset}:{length}")
+    tensor.CopyFrom(declare(tensor.name, tensor.data_type, tuple(tensor.dims), place))
+
+
+def _load(folder: Path, tensor: TensorProto) -> None:
+    load_external_data_for_tensor(tensor, str(folder))
+    tensor.data_location = TensorProto.DEFAULT  # older versions of onnx leave both as they were
+    del tensor.external_data[:]
 
 
 def _all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
+    yield from _inner_tensors(graph)
+
+
+def _inner_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Those that the attributes of nodes hold."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):

@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx
-from google.protobuf.message import Message
-from onnx import TensorProto, helper, shape_inference
+from onnx import helper, shape_inference
 
 from qdebug.errors import ModelError
 from qdebug.model.convert import convert_opset, inline_functions, reason_in
 from qdebug.model.fold import fold
-from qdebug.model.graph import FLOAT_TYPES, Graph
+from qdebug.model.graph import Graph
 from qdebug.model.inline import Taken, is_control_flow, replace_taken
 from qdebug.model.load import ModelFile
+from qdebug.model.weights import LARGE_BYTES, lightened, renamed
 
 QDQ_OPSET = 13
 """The first opset with per-channel DequantizeLinear."""
 
 _ELEMENT_TYPES = frozenset(helper.get_all_tensor_dtypes())
-_KEPT_BYTES = 1024
-"""Shape inference reads the factors of a Resize; no weight that it reads is larger."""
 _QUANTIZE_OPS = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
@@ -37,7 +35,7 @@ class Model:
     """A model ready to be observed and rewritten.
 
     Attributes:
-        file: the file as the user gave it, but for the data of its weights: the graph has them.
+        file: the file as the user gave it.
         graph: the prepared graph: unique node names, constants and BatchNorm folded.
         origins: prepared node name -> the user's node names that it stands for.
         quantized: the user's model carries Q/DQ nodes, or operators that compute on integers.
@@ -75,7 +73,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)
     origins = {name: (user,) for name, user in user_names.items()}
-    return _finished(replace(file, proto=without_weights(file.proto)), proto, origins)
+    return _finished(file, proto, origins)
 
 
 def with_taken(model: Model, taken: Taken) -> Model:
@@ -115,6 +113,8 @@ def _finished(
     Args:
         before: node -> the user's nodes that it stands for.
     """
+    _lift_constants(proto.graph)
+    proto = lightened(proto)
     stands_for: Mapping[str, tuple[str, ...]] = {}
     quantized = any(_is_quantized(n) for n in proto.graph.node)
     if not quantized:
@@ -128,6 +128,25 @@ def _finished(
         for node in graph.nodes
     }
     return Model(file, graph, origins, quantized)
+
+
+def _lift_constants(graph: onnx.GraphProto) -> None:
+    """Let the large constants that are nodes be initializers, in place: only those can lie in a
+    file."""
+    nodes = list(graph.node)
+    large = [
+        node
+        for node in nodes
+        if node.op_type == "Constant"
+        and node.ByteSize() >= LARGE_BYTES
+        and node.attribute[0].HasField("t")
+    ]
+    if not large:
+        return
+    graph.initializer.extend(renamed(node.attribute[0].t, node.output[0]) for node in large)
+    gone = {node.name for node in large}
+    del graph.node[:]
+    graph.node.extend(node for node in nodes if node.name not in gone)
 
 
 def _is_quantized(node: onnx.NodeProto) -> bool:
@@ -192,50 +211,16 @@ def _drop_initializer_inputs(proto: onnx.ModelProto) -> None:
 
 
 def _infer(file: ModelFile, proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with the types and shapes that follow, in place: without the weights, which would be
-    copied four times on the way.
+    """`proto` with the types and shapes that follow.
 
     Raises:
         ModelError: they cannot be inferred.
     """
     try:
-        inferred = shape_inference.infer_shapes(without_weights(proto), data_prop=True).graph
+        return shape_inference.infer_shapes(proto, data_prop=True)
     except Exception as error:  # InferenceError, ValueError and RuntimeError are all seen here
         raise ModelError(
             f"{file.path}: shape inference fails: {reason_in(error)}",
             "Check the model with onnx.checker.check_model(model, full_check=True).",
             code="QD-MODEL-SHAPES",
         ) from error
-    graph = proto.graph
-    del graph.value_info[:], graph.output[:], graph.node[:]
-    graph.value_info.extend(inferred.value_info)
-    graph.output.extend(inferred.output)
-    graph.node.extend(inferred.node)  # their subgraphs have shapes too
-    return proto
-
-
-def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `proto` in which larger floating-point initializers have name, type and shape, but
-    no data."""
-    light = onnx.ModelProto()
-    _copy_fields(proto, light, "graph")
-    _copy_fields(proto.graph, light.graph, "initializer")
-    for tensor in proto.graph.initializer:
-        if tensor.data_type in FLOAT_TYPES and tensor.ByteSize() > _KEPT_BYTES:
-            stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-            light.graph.initializer.append(stub)
-        else:
-            light.graph.initializer.append(tensor)
-    return light
-
-
-def _copy_fields(source: Message, target: Message, left_out: str) -> None:
-    for one, value in source.ListFields():
-        if one.name == left_out:
-            continue
-        if isinstance(value, Message):
-            getattr(target, one.name).CopyFrom(value)
-        elif isinstance(value, str | bytes | int | float):
-            setattr(target, one.name, value)
-        else:
-            getattr(target, one.name).extend(value)

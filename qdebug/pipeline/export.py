@@ -10,7 +10,7 @@ from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory, path_in
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model, with_taken
-from qdebug.outputfiles import check_distinct, check_writable, output_exists, write_all
+from qdebug.outputfiles import Content, check_distinct, check_writable, output_exists, write_all
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
 from qdebug.plan.export.source import ExportSource
@@ -138,8 +138,10 @@ def _check_free(paths: list[Path], force: bool) -> None:
             raise output_exists(str(path), option("output"))
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _holds(path: Path, data: Content) -> bool:
     """Whether a file is there and is the same: the model that two targets write beside theirs."""
+    if not isinstance(data, bytes):
+        return False  # too large to be told
     try:
         return path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:

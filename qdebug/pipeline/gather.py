@@ -21,6 +21,7 @@ from qdebug.calibrators.registry import Calibrator
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
+from qdebug.model.weights import model_digest
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.run.base import Session
@@ -255,7 +256,7 @@ def _total(merged: TensorHistogram, added: Sequence[Added]) -> TensorHistogram:
 
 
 def _key(graph: Graph, subset: SampleSubset, tensors: Sequence[str] | None) -> str:
-    model = hashlib.sha256(graph.proto.SerializeToString(deterministic=True)).hexdigest()
+    model = model_digest(graph.proto)
     parts = [model, subset.inputs_key, version("onnxruntime"), platform.machine(), _GATHER_VERSION]
     parts += ["every tensor"] if tensors is None else sorted(tensors)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

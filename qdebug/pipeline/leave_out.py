@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from qdebug.errors import BackendError, ModelError
+from qdebug.model.weights import tensor_of
 from qdebug.pipeline.context import Context
 from qdebug.plan.lower import lower
 from qdebug.plan.pair import ModelPair
@@ -194,8 +194,7 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
         proto = onnx.ModelProto.FromString(assembler.assemble(high).model)
         for tensor in proto.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                values = assembler.constants[tensor.name]
-                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+                tensor.CopyFrom(tensor_of(assembler.constants[tensor.name], tensor.name))
         return context.simulation.open(proto, ())
 
     sessions = PartSessions(assembler.constants, context.parallel.threads)

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+import onnx
+
+from qdebug.model.weights import serialized, write_model
+from qdebug.outputfiles import check_new
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.remedies.quantized import Quantized
 from qdebug.results import Hidden, Json, MaybeText, ModelRef, Result, display, in_json
 from qdebug.search.outcome import BisectResult
+from qdebug.wording import option
 
 
 class Reason(StrEnum):
@@ -169,7 +174,7 @@ class RepairResult(Result):
     explanation: str
     plan: Hidden[PrecisionPlan]
     network: Hidden[Quantized]
-    given: Hidden[bytes | None] = None
+    given: Hidden[onnx.ModelProto | None] = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -195,21 +200,29 @@ class RepairResult(Result):
             return ()
         return tuple(dict.fromkeys(step.remedy for step in self.steps if step.accepted))
 
+    def model_proto(self) -> onnx.ModelProto:
+        """The network with Q/DQ; large weights are external data (`qdebug.model.weights`)."""
+        return self.network.proto() if self.given is None else self.given
+
+    def fp32_proto(self) -> onnx.ModelProto:
+        """The FP32 network that the plan and the calibration table are for."""
+        return self.network.graph.proto
+
     def model_bytes(self) -> bytes:
-        """The network with Q/DQ, as ONNX.
+        """The network with Q/DQ, as ONNX in one piece.
 
         Raises:
-            PlanError: it is too large for one file.
+            ValueError: it is over 2 GB; `save` writes it.
         """
-        if self.given is not None:
-            return self.given
-        data: bytes = self.network.proto().SerializeToString()
-        return data
+        return serialized(self.model_proto())
 
     def fp32_bytes(self) -> bytes:
-        """The FP32 network that the plan and the calibration table are for, as ONNX."""
-        data: bytes = self.network.graph.proto.SerializeToString()
-        return data
+        """The FP32 network that the plan and the calibration table are for, as ONNX in one piece.
+
+        Raises:
+            ValueError: it is over 2 GB.
+        """
+        return serialized(self.fp32_proto())
 
     def plan_yaml(self) -> str:
         """The plan as YAML, schema qdebug.plan/1, with what was done as comments."""
@@ -224,12 +237,13 @@ class RepairResult(Result):
         return cache_text(CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the network with Q/DQ.
+        """Write the network with Q/DQ; over 1.5 GB with external data beside it.
 
         Raises:
             StoreError: the file exists and `force` is False, or cannot be written.
         """
-        self._save_bytes(path, self.model_bytes(), force)
+        check_new(os.fspath(path), option("path"), force=force)
+        write_model(self.model_proto(), os.fspath(path), option("path"), force=force)
 
     def headline(self) -> str:
         """The model, and what the repair gave."""

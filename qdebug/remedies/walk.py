@@ -22,6 +22,7 @@ from onnx import helper
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
+from qdebug.model.weights import renamed
 from qdebug.plan.plan import Correction, TensorRange
 from qdebug.plan.quantize import FloatArray, fake_quantize
 from qdebug.plan.rewrite.edit import copy_node
@@ -289,10 +290,7 @@ class _Operator:
         constants = []
         for tensor in dict.fromkeys(self.node.reads):
             if tensor in graph.initializers and tensor not in given:
-                value = onnx.TensorProto()
-                value.CopyFrom(graph.initializers[tensor])
-                value.name = tensor
-                constants.append(value)
+                constants.append(renamed(graph.initializers[tensor], tensor))
         kind = helper.np_dtype_to_tensor_dtype
         inputs = [
             helper.make_tensor_value_info(t, kind(a.dtype), [None] * a.ndim)

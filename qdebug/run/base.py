@@ -50,7 +50,8 @@ class Backend(Protocol):
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> Session:
         """Prepare `proto`, which is not modified, with the tensors `capture` observable in addition
-        to its outputs. Names may repeat.
+        to its outputs. Names may repeat. Large initializers are external data, relative to the root
+        of the file system; `qdebug.model.weights.with_data` gives a model that holds them.
 
         Raises:
             ModelError: the runtime does not take this model.

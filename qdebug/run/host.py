@@ -20,6 +20,7 @@ import onnx
 from qdebug.engine_info.layer_info import layer_info_json
 from qdebug.engine_info.profile import LayerTime
 from qdebug.errors import BackendError
+from qdebug.model.weights import model_digest
 from qdebug.run.base import Backend, Session
 from qdebug.run.engine import (
     BuiltEngine,
@@ -126,7 +127,7 @@ class HostRuntime:
 
     def key(self, proto: onnx.ModelProto) -> str:
         """See EngineRuntime."""
-        model = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+        model = model_digest(proto)
         text = "\n".join([self.name, self.label, self.device_name, model])
         return hashlib.sha256(text.encode()).hexdigest()
 

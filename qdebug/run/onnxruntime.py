@@ -26,7 +26,7 @@ from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
-from qdebug.run.simulation import OrtSession, loading, running, silence
+from qdebug.run.simulation import OrtSession, loading, map_weights, running, silence
 from qdebug.types import Feeds, Skipped
 from qdebug.wording import option
 
@@ -120,6 +120,7 @@ class DeployedSession(OrtSession):
 
         options = ort.SessionOptions()
         silence(ort, options)
+        map_weights(options)
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile

@@ -26,8 +26,9 @@ from qdebug.engine_info.profile import LayerTime
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import BackendError, ModelError
 from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.model.weights import ONE_FILE_BYTES, on_disk, serialized, size_with_data
 from qdebug.run.base import check_imports
-from qdebug.run.capture import encode_marked
+from qdebug.run.capture import mark_outputs
 from qdebug.types import Feeds, Skipped, Tensors
 
 _CONFIG = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -72,8 +73,8 @@ class OpenVINOBackend:
         """
         check_imports(proto, self.label)
         try:
-            marked, skipped = encode_marked(proto, capture)
-            model = self._core.read_model(marked)
+            marked, skipped = mark_outputs(proto, capture)
+            model = self._read(marked)
             compiled = self._core.compile_model(model, "CPU", _CONFIG)
         except Exception as error:
             if not _is_foreign(error):
@@ -88,6 +89,12 @@ class OpenVINOBackend:
         absent = {s.tensor for s in skipped}
         names += [t for t in dict.fromkeys(capture) if t not in {*names, *absent}]
         return OpenVINOSession(self, proto, model, compiled, names, skipped)
+
+    def _read(self, proto: onnx.ModelProto) -> Any:
+        if size_with_data(proto) <= ONE_FILE_BYTES:
+            return self._core.read_model(serialized(proto))
+        with on_disk(proto) as path:
+            return self._core.read_model(path)
 
     def profiled(self, model: Any) -> Any:
         """`model`, compiled with profiling of its layers."""

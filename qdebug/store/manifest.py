@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from qdebug import __version__
 from qdebug.model.samples import Samples
+from qdebug.model.weights import model_digest
 from qdebug.plan.pair import ModelPair
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "onnxslim", "numpy", "h5py")
@@ -48,7 +49,7 @@ def manifest_of(
 def reference_key(pair: ModelPair, samples: Samples) -> str:
     """A digest of all that decides the reference's activations: equal keys, equal activations."""
     parts = [
-        hashlib.sha256(pair.reference.proto.SerializeToString(deterministic=True)).hexdigest(),
+        model_digest(pair.reference.proto),
         samples.inputs_digest,
         str(samples.batch_size),  # where the user chose it; a chosen one is known to be harmless
         *(f"{name} {found}" for name, found in package_versions().items() if "runtime" in name),

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
+from qdebug.model.weights import with_data
 
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 
@@ -116,6 +117,7 @@ def run_with_ort(proto: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray[Any, A
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    proto = with_data(proto)
     session = ort.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

@@ -13,6 +13,7 @@ from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Condition
 from qdebug.model.layers import Layers
 from qdebug.model.samples.subset import SampleSubset
+from qdebug.model.weights import model_digest
 from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines, RunnerOptions
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.bisect.spread import SpreadRunner
@@ -97,11 +98,10 @@ def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
     """All that decides what an evaluation gives, by name; two searches with the same key may share
     their evaluations. `metric` is the metric's key."""
     bound = setup.planned.bound
-    model = bound.layers.graph.proto.SerializeToString(deterministic=True)
     versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
     return {
         "qdebug": __version__,
-        "model": hashlib.sha256(model).hexdigest(),
+        "model": model_digest(bound.layers.graph.proto),
         "plan": hashlib.sha256(plan_to_yaml(bound.plan).encode()).hexdigest(),
         **({"corrections": corrections_digest(bound)} if bound.corrections else {}),
         "samples": one.runner.subset.key,

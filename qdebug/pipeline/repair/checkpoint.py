@@ -15,6 +15,7 @@ from qdebug import __version__
 from qdebug.model.graph import Graph
 from qdebug.model.layers import find_layers
 from qdebug.model.samples.subset import SampleSubset
+from qdebug.model.weights import attached, detached, model_digest
 from qdebug.pipeline.repair.setup import Setup
 from qdebug.pipeline.repair.steps import Attempt, State
 from qdebug.plan.plan import Correction, TensorRange, bind_plan, corrections_digest
@@ -27,6 +28,7 @@ from qdebug.store.manifest import package_versions
 from qdebug.types import Array, Precision
 
 _KIND = "repairs"
+_CONSTANT = "constant:"
 _VERSION = 1
 
 
@@ -63,13 +65,12 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
     metric = setup.metric.key if setup.metric else ""
     if not cached or metric is None:
         return Checkpoints(None, setup.start)
-    model = setup.start.graph.proto.SerializeToString(deterministic=True)
     versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
     target = setup.target
     parts = [
         str(_VERSION),
         __version__,
-        hashlib.sha256(model).hexdigest(),
+        model_digest(setup.start.graph.proto),
         plan_to_yaml(setup.start.bound.plan),
         corrections_digest(setup.start.bound),
         _executions(setup.fitting),
@@ -103,9 +104,11 @@ def _arrays(state: State) -> dict[str, Array]:
         "origins": {name: list(users) for name, users in state.network.model.origins.items()},
         "corrected": list(bound.corrections),
     }
+    light, made = detached(state.network.graph.proto)
     arrays: dict[str, Array] = {
         "text": np.frombuffer(json.dumps(text).encode(), np.uint8),
-        "model": np.frombuffer(state.network.graph.proto.SerializeToString(), np.uint8),
+        "model": np.frombuffer(light.SerializeToString(), np.uint8),
+        **{f"{_CONSTANT}{name}": values for name, values in made.items()},
     }
     for number, correction in enumerate(bound.corrections.values()):
         for kind, values in (("weight", correction.weight), ("bias", correction.bias)):
@@ -116,7 +119,9 @@ def _arrays(state: State) -> dict[str, Array]:
 
 def _state(arrays: dict[str, Array], start: Quantized) -> State:
     text: dict[str, Any] = json.loads(arrays["text"].tobytes())
-    graph = Graph(onnx.ModelProto.FromString(arrays["model"].tobytes()))
+    light = onnx.ModelProto.FromString(arrays["model"].tobytes())
+    made = {n.removeprefix(_CONSTANT): a for n, a in arrays.items() if n.startswith(_CONSTANT)}
+    graph = Graph(attached(light, made))
     origins = {name: tuple(users) for name, users in text["origins"].items()}
     model = replace(start.model, graph=graph, origins=origins)
     plan = replace(

@@ -80,9 +80,7 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
         or _missed(setup, settings, proof, pinning, chosen=chosen, reverted=reverted),
         plan=network.bound.plan,
         network=network,
-        given=setup.given.graph.proto.SerializeToString()
-        if reverted and setup.given and pinning is None
-        else None,
+        given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
         notes=setup.notes,
     )
 

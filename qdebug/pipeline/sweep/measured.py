@@ -21,6 +21,7 @@ from qdebug.measure.task import BUILT_IN, TaskMetric
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import whole
+from qdebug.model.weights import model_digest
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.build import Engine, engine_of
 from qdebug.pipeline.engine.request import build_request
@@ -53,7 +54,7 @@ class OutputEvaluator:
         """
         self._context, self._samples, self._metric = context, samples, metric
         self.keeps = cached and (metric is None or metric.name in BUILT_IN)
-        self._references: dict[bytes, KeptReference] = {}
+        self._references: dict[str, KeptReference] = {}
 
     def simulated(self, pair: ModelPair) -> OutputErrors:
         """Errors of the candidate on the backend of the context.
@@ -108,7 +109,7 @@ class OutputEvaluator:
         )
 
     def _reference(self, graph: Graph) -> KeptReference:
-        key = hashlib.sha256(graph.proto.SerializeToString(deterministic=True)).digest()
+        key = model_digest(graph.proto)
         if key not in self._references:
             with closing(self._context.backend.open(graph.proto, [])) as session:
                 self._references[key] = KeptReference(
@@ -123,12 +124,11 @@ class OutputEvaluator:
 
     def key(self, pair: ModelPair) -> str:
         """A digest of all that decides the errors of a simulation."""
-        candidate = pair.candidate.proto.SerializeToString(deterministic=True)
         return _digest(
             "errors",
             str(self._context.fp16_kernels),
             reference_key(pair, self._samples),
-            hashlib.sha256(candidate).hexdigest(),
+            model_digest(pair.candidate.proto),
             self._metric.name if self._metric else "",
         )
 

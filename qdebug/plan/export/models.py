@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from qdebug.model.graph import Graph
+from qdebug.model.weights import model_files
+from qdebug.outputfiles import Content
 from qdebug.plan.constraints import (
     Constraints,
     constrained_graph,
@@ -49,17 +51,7 @@ def render_onnx(source: ExportSource, path: Path) -> Rendered:
     Raises:
         PlanError: the plan cannot be lowered.
     """
-    return Rendered({path: explicit_model(source)})
-
-
-def explicit_model(source: ExportSource) -> bytes:
-    """The lowered model's bytes.
-
-    Raises:
-        PlanError: the plan cannot be lowered.
-    """
-    data: bytes = lower(source.bound).graph.proto.SerializeToString()
-    return data
+    return Rendered(model_files(lower(source.bound).graph.proto, path))
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ class TensorRTModels:
 
     explicit: Path
     implicit: Path
-    files: Mapping[Path, bytes]
+    files: Mapping[Path, Content]
     constraints: Constraints
     notes: tuple[str, ...]
 
@@ -94,8 +86,10 @@ def tensorrt_models(source: ExportSource, script: Path, target: str) -> TensorRT
     """
     explicit, implicit = (beside(script, f".{k}.onnx", target) for k in ("explicit", "implicit"))
     bound = source.bound
-    constrained = constrained_graph(bound).proto.SerializeToString(deterministic=True)
-    files = {explicit: explicit_model(source), implicit: constrained}
+    files = {
+        **model_files(lower(bound).graph.proto, explicit),
+        **model_files(constrained_graph(bound).proto, implicit),
+    }
     constraints, notes = constraints_of(bound), lost_in_constraints(bound)
     return TensorRTModels(explicit, implicit, files, constraints, notes)
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from qdebug.model.prepare import Model
+from qdebug.outputfiles import Content
 from qdebug.plan.export import EXPORT_TARGETS
 from qdebug.plan.export.file_nodes import FileNodes
 from qdebug.plan.plan import BoundPlan
@@ -100,7 +101,7 @@ class Rendered:
         notes: what the target cannot express of this plan, and what else its user must know.
     """
 
-    files: Mapping[Path, bytes]
+    files: Mapping[Path, Content]
     notes: tuple[str, ...] = ()
 
 

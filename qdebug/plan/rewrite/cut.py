@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
 from qdebug.model.subgraphs import free_name, rename_reads
+from qdebug.model.weights import renamed
 from qdebug.plan.quantize import QUANTIZERS
 from qdebug.plan.rewrite.edit import check, copy_node, make_node
 
@@ -177,10 +178,7 @@ class _Cutter:
         graph.node.extend(self._nodes)
         used = {t for node in self._nodes for t in node.input}
         for name in sorted(used & set(self.lowered.initializers)):
-            constant = onnx.TensorProto()
-            constant.CopyFrom(self.lowered.initializers[name])
-            constant.name = name
-            graph.initializer.append(constant)
+            graph.initializer.append(renamed(self.lowered.initializers[name], name))
         graph.input.extend(self._value(self.reference, t, t) for t in self._inputs)
         graph.output.extend(
             self._value(self.lowered, tensor, name) for name, tensor in self._outputs.items()

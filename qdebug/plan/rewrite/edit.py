@@ -13,6 +13,7 @@ from onnx import checker, helper, numpy_helper
 from qdebug.errors import PlanError
 from qdebug.model.graph import Graph
 from qdebug.model.subgraphs import all_names, free_name
+from qdebug.model.weights import tensor_of, without_external
 from qdebug.types import Array
 
 
@@ -89,7 +90,7 @@ class Editor(NodeBuilder):
     def initializer(self, values: Array, wanted: str) -> str:
         """A constant, as an initializer."""
         name = self.tensor_name(wanted)
-        self.proto.graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+        self.proto.graph.initializer.append(tensor_of(np.asarray(values), name))
         return name
 
     def finish(self, what: str) -> onnx.ModelProto:
@@ -122,7 +123,7 @@ def check(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     for value in unknown:
         value.type.tensor_type.shape.SetInParent()
     try:
-        checker.check_model(proto)
+        checker.check_model(without_external(proto))
     except checker.ValidationError as error:
         raise PlanError(
             f"{what} does not pass onnx.checker: {str(error).strip().splitlines()[0]}",

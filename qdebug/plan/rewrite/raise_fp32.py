@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from qdebug.model.subgraphs import rename_reads
+from qdebug.model.weights import tensor_of, values_of
 from qdebug.plan.rewrite.edit import check, make_node
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -55,5 +56,5 @@ def _raise_graph(graph: onnx.GraphProto) -> None:
 
 def _raise_tensor(tensor: onnx.TensorProto) -> None:
     if tensor.data_type == FP16:
-        values = numpy_helper.to_array(tensor).astype(np.float32)
-        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        values = values_of(tensor).astype(np.float32)
+        tensor.CopyFrom(tensor_of(values, tensor.name))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper
 
 from qdebug.model.graph import Graph, Node
+from qdebug.model.weights import tensor_of
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.scale_flow import Edits, Flow
 from qdebug.plan.rewrite.weights import (
@@ -184,7 +184,7 @@ def _emit(
                 continue
             value = np.asarray(value, np.float32)
             if tensor in only:  # the constant keeps its name
-                replaced[tensor] = numpy_helper.from_array(value, tensor)
+                replaced[tensor] = tensor_of(value, tensor)
             else:
                 node.input[position] = editor.initializer(value, f"{tensor}_rescaled")
         if view.name in places:

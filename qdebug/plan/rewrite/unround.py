@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
 from qdebug.model.subgraphs import all_names, free_name, rename_reads
+from qdebug.model.weights import tensor_of
 from qdebug.plan.quantize import QUANTIZERS, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import Branches
@@ -122,7 +123,7 @@ def _constant_of(graph: Graph, node: Node) -> TensorProto | None:
     if codes is None or codes.dtype.kind not in "iu" or any(value is None for value in others):
         return None
     with np.errstate(over="ignore"):
-        return numpy_helper.from_array(dequantized(graph, node), node.outputs[0])
+        return tensor_of(dequantized(graph, node), node.outputs[0])
 
 
 class _Walk:

@@ -56,6 +56,11 @@ class Assembled:
     switches: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def mapped_bytes(self) -> int:
+        """What the weights of the model take that lie in files."""
+        return self._shop.mapped_bytes
+
+    @property
     def model(self) -> bytes:
         """All of it, encoded."""
         return self.piece(None, ()).model

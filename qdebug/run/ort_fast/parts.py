@@ -2,8 +2,9 @@
 
 Protocol Buffers merge messages whose encodings are concatenated, so a model is the concatenation of
 the encoded models that hold one node, or one constant, each. A candidate is then put together
-without building, copying or encoding a single message. Large constants are declared as external
-data and handed to every session as the same array in memory.
+without building, copying or encoding a single message. Constants are declared as external data and
+handed to every session as the same array in memory; the largest are mapped from a file
+(model/weights.py).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from qdebug.model.graph import Graph
 from qdebug.model.subgraphs import all_names, rename_reads
+from qdebug.model.weights import external_bytes, is_large, place_of, renamed, tensor_of
 from qdebug.plan.rewrite.edit import make_node
 from qdebug.types import Array
 
@@ -76,6 +78,8 @@ class Workshop:
         self._mark = _mark_for(graph)
         self._count = 0
         self.header = self._header()
+        self.mapped_bytes = external_bytes(graph.proto)
+        """What the weights of the model take that lie in files."""
 
     def name(self, tensor: str, form: Form = Form.PLAIN) -> str:
         """The name of `tensor` in `form`."""
@@ -99,7 +103,10 @@ class Workshop:
         if name not in self._declared:
             values = self.graph.constant(name)
             assert values is not None
-            if values.dtype.kind in "fiub":
+            stored = self.graph.initializers[name]
+            if place_of(stored) is not None:
+                self._declared[name] = encode(initializer=[renamed(stored, name)])
+            elif values.dtype.kind in "fiub":
                 self._declare(name, values)
             else:  # text: numpy has no memory for it that a runtime could read
                 self._declared[name] = encode(initializer=[self.graph.initializers[name]])
@@ -154,8 +161,8 @@ class Workshop:
         return f"{layer}{self._mark}switch"
 
     def _declare(self, name: str, values: Array) -> None:
-        if values.nbytes <= _INLINE_BYTES:
-            self._declared[name] = encode(initializer=[numpy_helper.from_array(values, name)])
+        if values.nbytes <= _INLINE_BYTES or is_large(values):
+            self._declared[name] = encode(initializer=[tensor_of(values, name)])
             return
         declared = TensorProto(
             name=name,

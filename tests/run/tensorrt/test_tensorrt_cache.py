@@ -100,6 +100,7 @@ def test_a_build_is_taken_from_the_cache(rtx: Library, one_node: Node, tmp_path:
 def test_the_key_follows_all_that_decides_the_engine(rtx: Library, tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.so"
     plugin.write_bytes(b"one")
+    other = onnx.ModelProto(producer_name="another")
     job = BuildJob(onnx.ModelProto(), replace(PLAIN, plugins=(plugin,)))
     settings = job.settings
     variants = [
@@ -119,16 +120,16 @@ def test_the_key_follows_all_that_decides_the_engine(rtx: Library, tmp_path: Pat
         replace(job, settings=replace(settings, profile={"x": ShapeRange((1,), (2,), (3,))})),
         replace(job, settings=replace(settings, plugins=())),
     ]
-    keys = [engine_key(rtx, variant, b"model") for variant in variants]
-    keys.append(engine_key(rtx, job, b"another model"))
-    keys.append(engine_key(replace(rtx, version=(1, 6, 1)), job, b"model"))
+    keys = [engine_key(rtx, variant) for variant in variants]
+    keys.append(engine_key(rtx, replace(job, proto=other)))
+    keys.append(engine_key(replace(rtx, version=(1, 6, 1)), job))
     plugin.write_bytes(b"two")
-    keys.append(engine_key(rtx, job, b"model"))
+    keys.append(engine_key(rtx, job))
     assert len(set(keys)) == len(keys)
     same = replace(job, settings=replace(settings, timing_cache=tmp_path / "timing"))
-    assert engine_key(rtx, same, b"model") == keys[-1]
+    assert engine_key(rtx, same) == keys[-1]
     order = (replace(job, outputs=["a", "b"]), replace(job, outputs=["b", "a", "a"]))
-    assert len({engine_key(rtx, x, b"model") for x in order}) == 1
+    assert len({engine_key(rtx, x) for x in order}) == 1
 
 
 def test_a_timing_cache_for_each_library_and_gpu(

@@ -17,10 +17,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 import onnx
-from google.protobuf.message import EncodeError
 
 from qdebug.errors import BackendError, QdebugError, UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.model.weights import (
+    ONE_FILE_BYTES,
+    model_digest,
+    on_disk,
+    serialized,
+    size_with_data,
+)
 from qdebug.plan.constraints import constraints_in
 from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.cache import EngineCache
@@ -96,8 +102,7 @@ def build_engine(
     """
     job = BuildJob(proto, settings, outputs, debug)
     _check(library, job)
-    model = _serialized(library, proto)
-    key = engine_key(library, job, model)
+    key = engine_key(library, job)
     kept = cache.load(key) if cache is not None else None
     if kept is not None:
         return kept
@@ -105,7 +110,7 @@ def build_engine(
     with _quiet(library) as messages, tf32_allowed(library, settings.tf32):
         build = _Build(library, job, messages, BuildProgress(progress))
         with interruptible(build.progress):
-            network = build.parse(model)
+            network = build.parse()
             skipped = observe(network[1], outputs, debug)
             engine = build.build(network)
     built = BuiltEngine(
@@ -136,27 +141,17 @@ def check_parse(library: Library, proto: onnx.ModelProto, settings: BuildSetting
     job = BuildJob(proto, settings)
     _check(library, job)
     with _quiet(library) as messages:
-        _Build(library, job, messages, BuildProgress(ignore_progress)).parse(
-            _serialized(library, proto)
-        )
+        _Build(library, job, messages, BuildProgress(ignore_progress)).parse()
 
 
-def engine_key(library: Library, job: BuildJob, model: bytes | None = None) -> str:
+def engine_key(library: Library, job: BuildJob) -> str:
     """A SHA-256 of the model, the settings, the contents of plugins, the library, and of the GPU
-    where the engine is for the one that is present. The timing cache does not count.
-
-    Args:
-        model: that of the job as it is handed to the library, where it is known.
-
-    Raises:
-        BackendError: the model is too large to be handed over.
-    """
-    model = model or _serialized(library, job.proto)
+    where the engine is for the one that is present. The timing cache does not count."""
     settings = job.settings
     facts = asdict(settings) | {
         "timing_cache": None,
         "plugins": [_digest(p.read_bytes()) for p in settings.plugins],
-        "model": _digest(model),
+        "model": model_digest(job.proto),
         "library": [library.kind, *library.version],
         "device": None if settings.compute_capabilities else repr(find_device()),
         "outputs": sorted(set(job.outputs)),
@@ -184,17 +179,6 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _serialized(library: Library, proto: onnx.ModelProto) -> bytes:
-    try:
-        return proto.SerializeToString(deterministic=True)
-    except (EncodeError, ValueError) as error:
-        raise BackendError(
-            f"the model cannot be handed to {library.name}: {error}",
-            "A model must be smaller than 2 GiB.",
-            code="QD-BACKEND-MODEL-TOO-LARGE",
-        ) from error
-
-
 @contextmanager
 def _quiet(library: Library) -> Iterator[list[LogMessage]]:
     """Nothing is printed, by Polygraphy or as a Python warning; what TensorRT says is collected."""
@@ -219,24 +203,33 @@ class _Build:
     messages: list[LogMessage]
     progress: BuildProgress
 
-    def parse(self, model: bytes) -> tuple[Any, Any, Any]:
+    def parse(self) -> tuple[Any, Any, Any]:
         """Builder, network and parser; the network reads the parser's memory."""
-        from polygraphy.backend.trt import NetworkFromOnnxBytes
-
         constraints = constraints_in(self.job.proto)
         self._load_plugins()
         try:
-            network: tuple[Any, Any, Any] = NetworkFromOnnxBytes(
-                model,
+            network = self._network(
                 # Only TensorRT 10 has a choice.
                 strongly_typed=self.library.implicit and constraints is None,
                 mark_unfused_tensors_as_debug_tensors=self.job.settings.unfused_debug_tensors,
-            )()
+            )
         except Exception as error:
             self._raise(parse_failure(self.library, self.messages, self.job.proto, error), error)
         if constraints is not None:
             apply_constraints(self.library, network[1], constraints)
         return network
+
+    def _network(self, **typing: bool) -> tuple[Any, Any, Any]:
+        from polygraphy.backend.trt import NetworkFromOnnxBytes, NetworkFromOnnxPath
+
+        proto = self.job.proto
+        made: tuple[Any, Any, Any]
+        if size_with_data(proto) <= ONE_FILE_BYTES:
+            made = NetworkFromOnnxBytes(serialized(proto), **typing)()
+        else:
+            with on_disk(proto) as path:
+                made = NetworkFromOnnxPath(str(path), **typing)()
+        return made
 
     def build(self, network: tuple[Any, Any, Any]) -> bytes:
         """The serialized engine."""

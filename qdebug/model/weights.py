@@ -1,0 +1,398 @@
+"""Large constants stay out of the message: they are declared as external data.
+
+A ModelProto that holds its weights is copied, checked, typed and serialized with them again and
+again, and cannot exceed 2 GB. So in this package an initializer of `LARGE_BYTES` or more lies in a
+file, which ONNX Runtime maps into memory: one copy, whatever the number of sessions and processes
+that read it. It is either the user's own file or a temporary one, in the system's folder for those,
+that holds what a rewrite made; what is the same is kept once. Locations are relative to the root of
+the file system: `onnx.load_external_data_for_model(proto, "/")` makes a model self-contained.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import uses_external_data
+
+from qdebug.errors import StoreError
+from qdebug.outputfiles import Content, PartialFile, write_all, write_bytes
+from qdebug.types import Array
+
+LARGE_BYTES = 1 << 20
+"""Initializers up to this size stay in the message."""
+ONE_FILE_BYTES = 1_500_000_000
+"""A larger model is written with external data: no message may exceed 2 GiB."""
+ROOT = "/"
+"""What locations are relative to."""
+_ALIGNMENT = 4096
+"""Bytes: what begins on a page is mapped without a rest of its neighbour."""
+_SIMPLE = frozenset("fiub")
+"""Kinds of dtype whose elements are whole bytes in memory and in a file alike."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the data of a constant lie.
+
+    Attributes:
+        path: a file, absolute and without links.
+        offset, length: in bytes.
+        digest: the same for the same data, also in another file or process.
+    """
+
+    path: Path
+    offset: int
+    length: int
+    digest: str
+
+
+def is_large(values: Array) -> bool:
+    """Whether a constant is declared as external data."""
+    return values.nbytes >= LARGE_BYTES and values.dtype.kind in _SIMPLE
+
+
+def tensor_of(values: Array, name: str) -> TensorProto:
+    """A constant: small ones with their data, large ones with the place of them.
+
+    Raises:
+        StoreError: the temporary file cannot be written.
+    """
+    if not is_large(values):
+        return numpy_helper.from_array(values, name)
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    return declare(name, kind, values.shape, _SCRATCH.keep(np.ascontiguousarray(values)))
+
+
+def declare(name: str, kind: int, shape: tuple[int, ...], place: Place) -> TensorProto:
+    """A constant whose data are at `place`; `kind` is its ONNX element type."""
+    tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
+    entries: dict[str, str | int] = {
+        "location": os.path.relpath(place.path, ROOT),
+        "offset": place.offset,
+        "length": place.length,
+        "checksum": place.digest,
+    }
+    _locate(tensor, entries)
+    return tensor
+
+
+def _locate(tensor: TensorProto, entries: Mapping[str, str | int]) -> None:
+    """Set the entries of a tensor's external data, in place."""
+    del tensor.external_data[:]
+    for key, value in entries.items():
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, str(value)
+
+
+def place_of(tensor: TensorProto) -> Place | None:
+    """Where the data of a constant lie; None where it holds them itself."""
+    if not uses_external_data(tensor):
+        return None
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    return Place(
+        Path(ROOT, entries["location"]),
+        int(entries["offset"]),
+        int(entries["length"]),
+        entries["checksum"],
+    )
+
+
+def values_of(tensor: TensorProto) -> Array:
+    """The value of a constant. A large one is mapped, not read, and must not be written to; it
+    takes memory as far and as long as it is used."""
+    place = place_of(tensor)
+    if place is None:
+        return numpy_helper.to_array(tensor)
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return np.asarray(np.memmap(place.path, dtype, "r", place.offset, tuple(tensor.dims)))
+
+
+def renamed(tensor: TensorProto, name: str) -> TensorProto:
+    """The same constant under another name."""
+    copied = TensorProto()
+    copied.CopyFrom(tensor)
+    copied.name = name
+    return copied
+
+
+def bytes_of(tensor: TensorProto) -> int:
+    """The size of a constant's data, roughly where it holds them itself."""
+    place = place_of(tensor)
+    return place.length if place else int(tensor.ByteSize())
+
+
+def external_bytes(proto: onnx.ModelProto) -> int:
+    """What the constants of a model take that it does not hold itself."""
+    places = (place_of(tensor) for tensor in proto.graph.initializer)
+    return sum(place.length for place in places if place)
+
+
+def lightened(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `proto` without the data of its large initializers.
+
+    Raises:
+        StoreError: as of `tensor_of`.
+    """
+    light = onnx.ModelProto()
+    _copy_fields(proto, light, "graph")
+    _copy_fields(proto.graph, light.graph, "initializer")
+    for tensor in proto.graph.initializer:
+        light.graph.initializer.append(_light(tensor))
+    return light
+
+
+def model_digest(proto: onnx.ModelProto) -> str:
+    """SHA-256 of a model with its weights, wherever their data lie."""
+    if external_bytes(proto):
+        copied = onnx.ModelProto()
+        copied.CopyFrom(proto)
+        for tensor in copied.graph.initializer:
+            place = place_of(tensor)
+            if place:
+                del tensor.external_data[:]
+                tensor.raw_data = place.digest.encode()
+        proto = copied
+    return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+
+
+def detached(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """`proto` as it may be kept for another process, and those of its constants, by name, that lie
+    in the temporary file of this one."""
+    made = {
+        t.name: values_of(t)
+        for t in proto.graph.initializer
+        if (place := place_of(t)) is not None and _SCRATCH.holds(place)
+    }
+    light = onnx.ModelProto()
+    light.CopyFrom(proto)
+    for tensor in light.graph.initializer:
+        if tensor.name in made:
+            del tensor.external_data[:]
+    return light, made
+
+
+def attached(light: onnx.ModelProto, made: Mapping[str, Array]) -> onnx.ModelProto:
+    """What `detached` took apart.
+
+    Raises:
+        StoreError: as of `tensor_of`.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(light)
+    for tensor in proto.graph.initializer:
+        if tensor.name in made:
+            tensor.CopyFrom(tensor_of(made[tensor.name], tensor.name))
+    return proto
+
+
+def without_external(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `proto` in which external data count as inputs: for tools that would look for the
+    files."""
+    stub = onnx.ModelProto()
+    stub.CopyFrom(proto)
+    del stub.graph.initializer[:]
+    for tensor in proto.graph.initializer:
+        if place_of(tensor) is None:
+            stub.graph.initializer.append(tensor)
+        else:
+            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            stub.graph.input.append(value)
+    return stub
+
+
+def with_data(proto: onnx.ModelProto, names: Collection[str] | None = None) -> onnx.ModelProto:
+    """`proto` with the data of the constants `names`, of all for None; itself where it has them."""
+    if not any(_is_wanted(tensor, names) for tensor in proto.graph.initializer):
+        return proto
+    whole = onnx.ModelProto()
+    _copy_fields(proto, whole, "graph")
+    _copy_fields(proto.graph, whole.graph, "initializer")
+    for tensor in proto.graph.initializer:
+        data = _is_wanted(tensor, names)
+        whole.graph.initializer.append(
+            numpy_helper.from_array(values_of(tensor), tensor.name) if data else tensor
+        )
+    return whole
+
+
+def _is_wanted(tensor: TensorProto, names: Collection[str] | None) -> bool:
+    return place_of(tensor) is not None and (names is None or tensor.name in names)
+
+
+def serialized(proto: onnx.ModelProto) -> bytes:
+    """A model with all its data.
+
+    Raises:
+        ValueError, EncodeError: it is over 2 GB.
+    """
+    data: bytes = with_data(proto).SerializeToString(deterministic=True)
+    return data
+
+
+def size_with_data(proto: onnx.ModelProto) -> int:
+    """Of `serialized`, in bytes."""
+    return int(proto.ByteSize()) + external_bytes(proto)
+
+
+def model_files(proto: onnx.ModelProto, path: Path) -> dict[Path, Content]:
+    """The files of a model to be written at `path`: one where it is not over `ONE_FILE_BYTES`, else
+    its large weights as external data in a second one beside it."""
+    if size_with_data(proto) <= ONE_FILE_BYTES:
+        return {path: serialized(proto)}
+    data = path.with_name(f"{path.name}.data")
+    light = onnx.ModelProto()
+    light.CopyFrom(proto)
+    moved: list[tuple[int, TensorProto]] = []
+    end = 0
+    for tensor, source in zip(light.graph.initializer, proto.graph.initializer, strict=True):
+        place = place_of(source)
+        if place is not None:
+            offset = _aligned(end)
+            end = offset + place.length
+            moved.append((offset, source))
+            _locate(tensor, {"location": data.name, "offset": offset, "length": place.length})
+
+    def write(file: IO[bytes]) -> None:
+        for offset, tensor in moved:
+            file.seek(offset)
+            file.write(_as_bytes(values_of(tensor)))
+
+    return {path: light.SerializeToString(deterministic=True), data: write}
+
+
+def write_model(proto: onnx.ModelProto, path: str, flag: str, *, force: bool) -> None:
+    """Write a model; `flag` is what gave the path.
+
+    Raises:
+        StoreError: as of `outputfiles.write_bytes`.
+    """
+    if size_with_data(proto) <= ONE_FILE_BYTES:
+        write_bytes(path, serialized(proto), flag, force=force)
+    else:
+        write_all(model_files(proto, Path(path)), flag, force=force)
+
+
+@contextmanager
+def on_disk(proto: onnx.ModelProto) -> Iterator[Path]:
+    """The model as a file, for tools that read their models from there; for as long as the context.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    with tempfile.TemporaryDirectory(prefix="qdebug-") as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            for file, data in model_files(proto, path).items():
+                with file.open("wb") as stream:
+                    _ = stream.write(data) if isinstance(data, bytes) else data(stream)
+        except OSError as error:
+            refused = _refused(Path(folder), size_with_data(proto), error)
+            raise refused from error
+        yield path
+
+
+def _light(tensor: TensorProto) -> TensorProto:
+    if uses_external_data(tensor) or tensor.ByteSize() < LARGE_BYTES:
+        return tensor
+    if tensor.data_type == TensorProto.STRING:
+        return tensor
+    values = numpy_helper.to_array(tensor)
+    return tensor_of(values, tensor.name) if is_large(values) else tensor
+
+
+def _copy_fields(source: Message, target: Message, left_out: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        if isinstance(value, Message):
+            getattr(target, field.name).CopyFrom(value)
+        elif isinstance(value, str | bytes | int | float):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).extend(value)
+
+
+class _Scratch:
+    """The temporary file of this process: it grows, and goes when the process ends. What a killed
+    one left is removed by the next."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: PartialFile | None = None
+        self._owner = 0
+        self._end = 0
+        self._kept: dict[str, Place] = {}
+
+    def keep(self, values: Array) -> Place:
+        """Where these values, contiguous in memory, are kept from now on.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        data = _as_bytes(values)
+        digest = hashlib.sha256(data).hexdigest()
+        with self._lock:
+            self._belongs_here()
+            if digest not in self._kept:
+                self._kept[digest] = self._append(data, digest)
+            return self._kept[digest]
+
+    def holds(self, place: Place) -> bool:
+        """Whether data are in this file."""
+        return self._file is not None and place.path == self._file.path
+
+    def _append(self, data: memoryview, digest: str) -> Place:
+        folder = Path(tempfile.gettempdir())
+        try:
+            if self._file is None:
+                self._file = PartialFile(folder / "qdebug-weights")
+                os.fchmod(self._file.fd, 0o600)
+                atexit.register(self._file.discard)
+            offset = _aligned(self._end)
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._file.fd, data[written:], offset + written)
+        except OSError as error:
+            raise _refused(folder, len(data), error) from error
+        self._end = offset + len(data)
+        return Place(self._file.path, offset, len(data), digest)
+
+    def _belongs_here(self) -> None:
+        """A forked process starts a file of its own; what was kept before it stays readable as long
+        as the parent lives."""
+        if self._owner != os.getpid():
+            self._owner, self._file, self._end = os.getpid(), None, 0
+
+
+_SCRATCH = _Scratch()
+
+
+def _as_bytes(values: Array) -> memoryview:
+    """Of an array that is contiguous, without a copy."""
+    return values.reshape(-1).view(np.uint8).data
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+def _refused(folder: Path, size: int, error: OSError) -> StoreError:
+    return StoreError(
+        f"{folder}: {size / 1e6:.1f} MB of weights cannot be kept in a temporary file: "
+        f"{error.strerror or error}",
+        "Make room, or let TMPDIR name a folder on a larger disk.",
+        code="QD-STORE-TEMPORARY",
+    )
