@@ -22,6 +22,7 @@ from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
 from qdebug.errors import UsageError, about_model
+from qdebug.run.options import custom_operators
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
@@ -63,7 +64,7 @@ def compare(
     from qdebug.pipeline.report.attached import compare_with_page
 
     checked = _settings(CompareSettings, model, settings)
-    with about_model(checked.model):
+    with about_model(checked.model), custom_operators(checked.custom_op_library):
         if checked.html:
             return compare_with_page(checked, checked.html, progress or ignore_progress)
         return run(checked, progress or ignore_progress)
@@ -87,7 +88,7 @@ def calibrate(
     from qdebug.pipeline.calibrate.command import calibrate as run
 
     checked = _settings(CalibrateSettings, model, settings)
-    with about_model(checked.model):
+    with about_model(checked.model), custom_operators(checked.custom_op_library):
         result = run(checked, progress or ignore_progress)
     if checked.output:
         write_text(checked.output, result.scales_yaml(), option("output"), force=checked.force)
@@ -119,7 +120,7 @@ def ranges(
     plots = None
     if checked.plot:
         plots = PlotFiles(checked.plot, checked.tensors, checked.top, checked.force)
-    with about_model(checked.source):
+    with about_model(checked.source), custom_operators(checked.custom_op_library):
         result = run(checked, progress or ignore_progress)
     if plots:
         plots.write(result)
@@ -147,7 +148,7 @@ def bisect(
     from qdebug.pipeline.bisect.command import bisect as run
 
     checked = _settings(BisectSettings, model, settings)
-    with about_model(checked.model):
+    with about_model(checked.model), custom_operators(checked.custom_op_library):
         result = run(checked, progress or ignore_progress)
     if checked.output and result.found:
         write_text(checked.output, result.plan_yaml(), option("output"), force=checked.force)
@@ -177,7 +178,7 @@ def repair(
     from qdebug.pipeline.repair.command import repair as run
 
     checked = _settings(RepairSettings, model, settings)
-    with about_model(checked.model):
+    with about_model(checked.model), custom_operators(checked.custom_op_library):
         result = run(checked, progress or ignore_progress)
     force = checked.force
     if checked.output:
@@ -231,7 +232,7 @@ def sweep(
     from qdebug.pipeline.sweep.command import sweep as run
 
     checked = _settings(SweepSettings, model, settings)
-    with about_model(checked.model):
+    with about_model(checked.model), custom_operators(checked.custom_op_library):
         result = run(checked, progress or ignore_progress)
     if checked.output:
         write_text(checked.output, sweep_to_csv(result), option("output"), force=checked.force)

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("inputfiles",),
-    ("outputfiles",),
-    ("results",), ("yamlfile",), ("userfile",), ("model",), ("calibrators",), ("plan",),
+    ("outputfiles",), ("results",), ("yamlfile",), ("userfile",), ("operators",),
+    ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("remedies",), ("display",),
     ("page",), ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
 )  # fmt: skip
@@ -202,6 +202,14 @@ def test_nodes_are_made_in_one_place(file: Path) -> None:
     for node in ast.walk(_tree(file)):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "helper":
             assert node.attr != "make_node", f"{_name(file)}:{node.lineno}"
+
+
+@files
+def test_sessions_get_their_options_in_one_place(file: Path) -> None:
+    """Beside it the probe of the opsets that ONNX Runtime takes, which is no user's model."""
+    if _name(file) not in ("run/options.py", "model/load.py"):
+        names = {n.attr for n in ast.walk(_tree(file)) if isinstance(n, ast.Attribute)}
+        assert "SessionOptions" not in names, _name(file)
 
 
 def test_the_registry_imports_no_runtime() -> None:

@@ -9,6 +9,7 @@ from qdebug.calibrators.registry import METHODS, method_usage
 from qdebug.config.candidate import (
     BATCH_SIZE,
     CACHE,
+    CUSTOM_OPS,
     DATA,
     FORCE,
     FP16_KERNELS,
@@ -85,6 +86,7 @@ class CalibrateSettings(ClusterSettings):
     ] = "max"
     samples: Annotated[Positive | None, SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
+    custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
     cache: Annotated[bool, CACHE] = True
     holdout: Annotated[
         DataLike | None,

@@ -53,6 +53,12 @@ ALLOW_UNQUANTIZED = Option(
     "it.",
     GATE,
 )
+CUSTOM_OPS = Option(
+    "A shared library of custom operators for ONNX Runtime; repeatable.",
+    WHAT,
+    metavar="FILE",
+    reads=True,
+)
 FORCE = Option("Replace existing files.", WRITE)
 HTML = Option(
     "Write a page that shows the result: one file that needs nothing else.",
@@ -108,4 +114,5 @@ class CandidateSettings(EngineSettings):
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     metric: Annotated[MetricLike | None, METRIC] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
+    custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
     cache: Annotated[bool, CACHE] = True

@@ -21,6 +21,7 @@ from qdebug.config.candidate import (
     BATCH_SIZE,
     CACHE,
     CALIBRATION,
+    CUSTOM_OPS,
     DATA,
     FALLBACK,
     FORCE,
@@ -116,6 +117,7 @@ class RepairSettings:
     samples: Annotated[Positive | None, SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
+    custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
     cache: Annotated[bool, CACHE] = True
     metric: Annotated[MetricLike | None, METRIC] = None
     target: Annotated[str | None, TARGET] = None

@@ -12,6 +12,7 @@ from qdebug.config.candidate import (
     CALIB_DATA,
     CALIB_SAMPLES,
     CALIBRATION,
+    CUSTOM_OPS,
     FORCE,
     FP16_KERNELS,
     HTML,
@@ -155,6 +156,7 @@ class SweepSettings:
     samples: Annotated[Positive | None, SAMPLES] = None
     calib_samples: Annotated[Positive | None, CALIB_SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
+    custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
     cache: Annotated[
         bool,
         Option(

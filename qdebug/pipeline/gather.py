@@ -22,6 +22,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.model.weights import model_digest
+from qdebug.operators import operators_digest
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.run.base import Session
@@ -257,6 +258,12 @@ def _total(merged: TensorHistogram, added: Sequence[Added]) -> TensorHistogram:
 
 def _key(graph: Graph, subset: SampleSubset, tensors: Sequence[str] | None) -> str:
     model = model_digest(graph.proto)
-    parts = [model, subset.inputs_key, version("onnxruntime"), platform.machine(), _GATHER_VERSION]
+    parts = [
+        model,
+        subset.inputs_key,
+        version("onnxruntime") + operators_digest(),
+        platform.machine(),
+        _GATHER_VERSION,
+    ]
     parts += ["every tensor"] if tensors is None else sorted(tensors)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -26,7 +26,8 @@ from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
-from qdebug.run.simulation import OrtSession, loading, map_weights, running, silence
+from qdebug.run.options import session_options
+from qdebug.run.simulation import OrtSession, loading, running
 from qdebug.types import Feeds, Skipped
 from qdebug.wording import option
 
@@ -118,9 +119,7 @@ class DeployedSession(OrtSession):
         """An InferenceSession with the defaults of ONNX Runtime."""
         import onnxruntime as ort
 
-        options = ort.SessionOptions()
-        silence(ort, options)
-        map_weights(options)
+        options = session_options()
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile

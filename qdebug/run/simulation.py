@@ -11,10 +11,12 @@ import numpy as np
 import onnx
 
 from qdebug.errors import BackendError, ModelError
-from qdebug.model.weights import ROOT, external_bytes
+from qdebug.model.weights import external_bytes
 from qdebug.run.capture import encode_marked
 from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
+from qdebug.run.options import session_options
 from qdebug.types import Feeds, Fp16Kernels, Skipped, Tensors
+from qdebug.wording import option
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -131,9 +133,7 @@ class SimulationSession(OrtSession):
         session keeps no copies of the weights."""
         import onnxruntime as ort
 
-        options = ort.SessionOptions()
-        silence(ort, options)
-        map_weights(options)
+        options = session_options()
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -149,21 +149,6 @@ class SimulationSession(OrtSession):
             enable_fallback=0,  # it would print and try the CPU again
         )
         super().__init__(session, skipped)
-
-
-def silence(ort: Any, options: Any) -> None:
-    """ONNX Runtime writes its log to the terminal, past Python, with the model's names as they are
-    and colours: nothing of it. Its errors come as exceptions too."""
-    ort.set_default_logger_severity(_FATAL)
-    options.log_severity_level = _FATAL
-
-
-_FATAL = 4
-
-
-def map_weights(options: Any) -> None:
-    """External data are where `model.weights` says."""
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", ROOT)
 
 
 def loading() -> AbstractContextManager[None]:
@@ -186,7 +171,8 @@ def _mapped_errors(action: str) -> Iterator[None]:
             raise
         message = _shorten(str(error))
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
-            hint = _NO_OPERATOR if "is not a registered function/op" in message else _HINT
+            unknown = "is not a registered function/op" in message
+            hint = _NO_OPERATOR.format(option("custom_op_library")) if unknown else _HINT
             text = f"ONNX Runtime cannot {action}: {message}"
             raise ModelError(text, hint, code="QD-MODEL-REFUSED") from error
         text = f"ONNX Runtime could not {action}: {message}"
@@ -198,8 +184,8 @@ _MACHINE_TROUBLE = frozenset({"EngineError", "EPFail", "RuntimeException"})
 """What is not the model's fault: no memory, no device."""
 
 _NO_OPERATOR = (
-    "It executes the FP32 reference and the simulation, and has no such operator: write it with "
-    "standard operators, or cut the model there."
+    "It executes the FP32 reference and the simulation, and has no such operator: give the library "
+    "that has it with {}, write it with standard operators, or cut the model there."
 )
 _HINT = "Check the model with onnx.checker; an opset ONNX Runtime does not know must be lowered."
 

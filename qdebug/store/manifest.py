@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from qdebug import __version__
 from qdebug.model.samples import Samples
 from qdebug.model.weights import model_digest
+from qdebug.operators import operators_digest
 from qdebug.plan.pair import ModelPair
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "onnxslim", "numpy", "h5py")
@@ -59,11 +60,13 @@ def reference_key(pair: ModelPair, samples: Samples) -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of the packages that decide results."""
+    """Versions of the packages that decide results, and a digest of custom operators."""
     found = {}
     for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
+    if digest := operators_digest():
+        found["onnxruntime custom operators"] = digest
     return found

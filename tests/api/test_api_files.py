@@ -28,7 +28,7 @@ FILE_SETTINGS = [
     (command.name, setting)
     for command in COMMANDS.values()
     for setting in settings_of(command.settings)
-    if setting.option.reads
+    if setting.option.reads and setting.name != "custom_op_library"  # the system's loader reads it
 ]
 
 

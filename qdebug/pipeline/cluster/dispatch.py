@@ -26,6 +26,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole
+from qdebug.operators import libraries
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.sharing import model_file, sample_file
@@ -219,6 +220,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
     def __init__(self, cluster: Cluster, job: SharedFile) -> None:
         self.done: Callable[[int], None] = lambda _: None
         self._cluster, self._job = cluster, job
+        self._operators = tuple(shared_file(path) for path in libraries())
         self._units: list[Unit[PartT]] = []
         self._running: dict[Future, _Running] = {}
         self._ready: dict[int, Any] = {}
@@ -233,7 +235,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
 
     def give(self, part: PartT) -> int:
         """Have a part executed; its number, counted from 0."""
-        self._units.append(Unit(self._job, part))
+        self._units.append(Unit(self._job, part, operators=self._operators))
         self._submit(_Running(len(self._units) - 1))
         return len(self._units) - 1
 

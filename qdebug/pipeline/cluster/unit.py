@@ -78,16 +78,19 @@ class Unit(Generic[PartT_contra]):
         job: the file that holds the job.
         part: a small frozen dataclass, or a tuple.
         version: of qdebug, which workers must have too.
+        operators: libraries of custom operators that its sessions need.
     """
 
     job: SharedFile
     part: PartT_contra
     version: str = __version__
+    operators: tuple[SharedFile, ...] = ()
 
     @property
     def key(self) -> str:
         """A digest of everything that decides what comes out."""
-        text = f"{self.version}\n{self.job.digest}\n{self.part!r}"
+        files = "\n".join(file.digest for file in (self.job, *self.operators))
+        text = f"{self.version}\n{files}\n{self.part!r}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -16,6 +16,7 @@ from qdebug.errors import ClusterError
 from qdebug.pipeline.cluster import files
 from qdebug.pipeline.cluster.files import SharedFile
 from qdebug.pipeline.cluster.unit import NotHere, Place, Unit
+from qdebug.run.options import custom_operators
 
 _MOST_OPEN = 2
 """Jobs whose sessions a process holds: a search goes back and forth between its samples and those
@@ -38,7 +39,8 @@ class _Jobs:
         self.lock = threading.Lock()
         self._open: OrderedDict[str, tuple[ExitStack, Callable[[Any], Any]]] = OrderedDict()
 
-    def opened(self, file: SharedFile, place: Place) -> Callable[[Any], Any]:
+    def opened(self, unit: Unit[Any], place: Place) -> Callable[[Any], Any]:
+        file = unit.job
         if file.digest in self._open:
             self._open.move_to_end(file.digest)
             return self._open[file.digest][1]
@@ -46,6 +48,7 @@ class _Jobs:
             self._open.popitem(last=False)[1][0].close()
         job = pickle.loads(Path(place.path(file)).read_bytes())
         with ExitStack() as stack:
+            stack.enter_context(custom_operators([place.path(f) for f in unit.operators]))
             run: Callable[[Any], Any] = job.open(place, stack)
             self._open[file.digest] = (stack.pop_all(), run)
         return run
@@ -73,7 +76,7 @@ def execute(unit: Unit[Any]) -> Sent:
     place = Place(_inbox(worker), max(1, worker.state.nthreads))
     try:
         with _jobs.lock:
-            return Sent(_jobs.opened(unit.job, place)(unit.part), worker=worker.address)
+            return Sent(_jobs.opened(unit, place)(unit.part), worker=worker.address)
     except NotHere as missing:
         return Sent(missing=missing.file, worker=worker.address)
 

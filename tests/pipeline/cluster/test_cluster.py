@@ -133,7 +133,7 @@ def test_errors_of_workers_are_the_errors_of_the_command(cluster: Cluster) -> No
 def test_a_worker_of_another_version_is_refused(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit.Unit.__init__, "__defaults__", ("0.0.0",))
+    monkeypatch.setattr(unit.Unit.__init__, "__defaults__", ("0.0.0", ()))
     with pytest.raises(ClusterError) as found:
         list(cluster.map(Once(str(tmp_path / "marker")), range(2)))
     assert found.value.code == "QD-CLUSTER-VERSION"
