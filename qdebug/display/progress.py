@@ -37,12 +37,13 @@ LABELS = {
     "reference": "Running FP32",
     "effects": "Leaving layers out",
     "remedies": "Trying remedies",
+    "restored": "Running with layers in FP32",
     "repair": "Repairing",
     "search": "Searching",
     "sweep": "Combinations",
 }
 """What is said of each stage."""
-_SAMPLES = ("branches", "calibrate", "compare", "engine", "evaluate", "reference")
+_SAMPLES = ("branches", "calibrate", "compare", "engine", "evaluate", "reference", "restored")
 """Stages that count samples."""
 _LOG_EVERY_S = 10.0
 """Off a terminal, the time between two lines of one stage."""

@@ -192,13 +192,7 @@ def _find_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
         ModelError: they are missing, or not where they must be.
     """
     try:
-        files = sorted(
-            {
-                ExternalDataInfo(t).location
-                for t in _all_tensors(proto.graph)
-                if uses_external_data(t)
-            }
-        )
+        files = external_files(proto)
     except ValueError as error:  # an offset that is no number, a name that is no text
         raise ModelError(
             f"{path}: where its external data lie is damaged: {error}",
@@ -277,6 +271,16 @@ def _load(folder: Path, tensor: TensorProto) -> None:
     load_external_data_for_tensor(tensor, str(folder))
     tensor.data_location = TensorProto.DEFAULT  # older versions of onnx leave both as they were
     del tensor.external_data[:]
+
+
+def external_files(proto: onnx.ModelProto) -> list[str]:
+    """The files beside a model that hold its external data, as they are named in it.
+
+    Raises:
+        ValueError: an offset that is no number, a name that is no text.
+    """
+    tensors = (t for t in _all_tensors(proto.graph) if uses_external_data(t))
+    return sorted({ExternalDataInfo(tensor).location for tensor in tensors})
 
 
 def _all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

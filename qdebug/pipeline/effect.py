@@ -7,8 +7,8 @@ may lead are then left out one by one, on as many samples as the rest of the wor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,15 +31,17 @@ from qdebug.measure.effect import (
 from qdebug.measure.task import TaskMetric
 from qdebug.model.macs import work_of
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.cluster.recipe import PairRecipe
+from qdebug.pipeline.cluster.unit import Place, SharedSubset
+from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
 from qdebug.pipeline.leave_out import Candidates, High, SwitchedSession, candidates_of
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
 from qdebug.run.ort_fast.prefix_cache import ResumedSession
-from qdebug.run.sizing import probe
+from qdebug.run.sizing import Parallelism, probe
 from qdebug.run.stream import map_in_order
-from qdebug.types import Array, Fp16Kernels, Precision, Progress
+from qdebug.types import Array, Fp16Kernels, Precision, Progress, ignore_progress
 
 _SAMPLES, _ALONE_SAMPLES = 16, 8
 """What leaders are left out on, at the least; what every layer is measured alone on, at most."""
@@ -66,6 +68,8 @@ _FRONT = 3
 """How many of the first layers are measured by the user's metric too."""
 _GROUPS = 8
 """Data may be sorted: samples are taken from so many places."""
+_WORTH_IT = 2
+"""Workers: with a single one this process, which may use several cores, is as fast."""
 _CACHE_SHARE = 1 / 4
 """Of the memory budget, for activations to start from."""
 
@@ -110,7 +114,10 @@ def noise_alone(
             return None
         few = _spread(_sized(context, session, subset), _ALONE_SAMPLES)
         reference = KeptReference(context, pair.reference, session, few, None, stage="")
-        alone = _alone_of(_Runs(context, candidates, reference, outputs, cache_bytes))
+        spread = recipe_for(context, pair)
+        alone = _alone_of(
+            _Runs(context, candidates, reference, outputs, cache_bytes, spread=spread)
+        )
     return {name: float(noise.sum()) for name, noise in alone.items()}
 
 
@@ -151,7 +158,10 @@ def measure_effects(
             few = chosen.subset
             reference = KeptReference(context, pair.reference, session, few, metric, stage="")
             cache_bytes = int(memory_budget * _CACHE_SHARE)
-            return _Runs(context, candidates, reference, outputs, cache_bytes, chosen.chances)
+            spread = recipe_for(context, pair)
+            return _Runs(
+                context, candidates, reference, outputs, cache_bytes, chosen.chances, spread
+            )
 
         all_of_them = amounts.left_out >= subset.count
         few = many = on(_drawn(subset, amounts.alone, known_noise))
@@ -307,9 +317,12 @@ class _Runs:
         outputs: Sequence[str],
         cache_bytes: int,
         chances: Mapping[int, float] | float = 1.0,
+        spread: PairRecipe | None = None,
     ) -> None:
-        """`chances`: that a batch was drawn, by its index, or one for all."""
+        """`chances`: that a batch was drawn, by its index, or one for all. `spread` is how the
+        workers of a cluster make the pair; None where they take no part."""
         self._context, self._candidates = context, candidates
+        self._cache_bytes, self._spread = cache_bytes, spread
         self._reference, self._outputs = reference, outputs
         self._prefixes = candidates.prefixes(cache_bytes)
         self.names, self.everything = candidates.names, candidates.everything
@@ -323,16 +336,61 @@ class _Runs:
         """The noise by sample, float64 [samples], with each set of layers in FP32; None where the
         runtime takes no such model. With `beside` the others start from what they share with that
         set, which is run first."""
-        workers = self._context.parallel.workers
         if beside is not None:
-            self.known[beside] = self._noise(beside, workers, keep=True)
-            self._switched = self._candidates.switched(beside, sets, self._prefixes)
+            self.begin(beside)
+        if self._spread is not None:
+            return self._elsewhere(self._spread, sets, beside)
         found: list[Array | None] = []
-        for one in map_in_order(self._noise_or_none, sets, workers):
+        for one in self.each(sets, beside):
             found.append(one)
             self._context.progress(Progress("effects", len(found), len(sets)))
-        self._switched = {}
         return found
+
+    def begin(self, beside: High) -> None:
+        """Run what others start from."""
+        self.known[beside] = self._noise(beside, self._context.parallel.workers, keep=True)
+
+    def each(self, sets: Sequence[High], beside: High | None) -> Iterator[Array | None]:
+        """As `noise`, one after the other; `beside` has been run."""
+        if beside is not None:
+            self._switched = self._candidates.switched(beside, sets, self._prefixes)
+        yield from map_in_order(self._noise_or_none, sets, self._context.parallel.workers)
+        self._switched = {}
+
+    def _elsewhere(
+        self, recipe: PairRecipe, sets: Sequence[High], beside: High | None
+    ) -> list[Array | None]:
+        """The same on the workers of a cluster; those that share a session go together."""
+        cluster = self._context.cluster
+        assert cluster is not None
+        job = EffectJob(
+            recipe,
+            cluster.subset(self._reference.subset),
+            self._context.fp16_kernels,
+            tuple(self._outputs),
+            self._cache_bytes,
+            self._chances,
+            beside,
+        )
+        groups = self._candidates.groups(beside, sets) if beside is not None else []
+        parts = [tuple(group) for group in groups]
+        grouped = {high for part in parts for high in part}
+        parts += [(high,) for high in sets if high not in grouped]
+        found: dict[High, Array | None] = {}
+        for part, noise in zip(parts, cluster.map(job, parts, self._count(parts)), strict=True):
+            found |= dict(zip(part, noise, strict=True))
+        return [found[high] for high in sets]
+
+    def _count(self, parts: Sequence[Sequence[High]]) -> Callable[[int], None]:
+        """Reports progress when a part is done."""
+        total, done = sum(map(len, parts)), 0
+
+        def count(index: int) -> None:
+            nonlocal done
+            done += len(parts[index])
+            self._context.progress(Progress("effects", done, total))
+
+        return count
 
     def metrics(self, sets: Sequence[High]) -> list[float]:
         """The end-to-end metric with each set of layers in FP32."""
@@ -403,6 +461,54 @@ class _Runs:
                 session.keep()
         finally:
             session.close()
+
+
+def recipe_for(context: Context, pair: ModelPair) -> PairRecipe | None:
+    """How several workers make a pair; None where this process does not share the work."""
+    cluster = context.cluster
+    if cluster is None or not cluster.knows(pair) or cluster.workers < _WORTH_IT:
+        return None
+    return cluster.shared(pair, PairRecipe)
+
+
+@dataclass(frozen=True)
+class EffectJob:
+    """Candidates on some samples, for a cluster. See unit.Job; a part is some sets of layers.
+
+    Attributes:
+        outputs, cache_bytes, chances: see _Runs.
+        beside: what the sets start from.
+    """
+
+    pair: PairRecipe
+    subset: SharedSubset
+    fp16_kernels: Fp16Kernels
+    outputs: tuple[str, ...]
+    cache_bytes: int
+    chances: Mapping[int, float] | float
+    beside: High | None
+
+    def open(
+        self, place: Place, stack: ExitStack
+    ) -> Callable[[Sequence[High]], list[Array | None]]:
+        """See unit.Job."""
+        pair = self.pair.made(place)
+        graph = pair.reference
+        subset = self.subset.opened(place, graph.inputs)
+        context = simulation_context(
+            Parallelism(place.threads, 1),
+            ignore_progress,
+            subset.samples.batch_size,
+            self.fp16_kernels,
+        )
+        with closing(context.backend.open(graph.proto, ())) as session:
+            reference = KeptReference(context, graph, session, subset, None, stage="", resize=False)
+        candidates = candidates_of(context, pair)
+        assert candidates is not None  # the client has some
+        runs = _Runs(context, candidates, reference, self.outputs, self.cache_bytes, self.chances)
+        if self.beside is not None:
+            runs.begin(self.beside)
+        return lambda sets: list(runs.each(sets, self.beside))
 
 
 def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:

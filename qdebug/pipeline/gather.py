@@ -85,7 +85,7 @@ def gather_ranges(
         shares: Iterable[Mapping[str, _Share]]
         if cluster is not None and cluster.knows(graph):
             wanted = None if tensors is None else tuple(tensors)
-            job = GatherJob(cluster.model_of(graph), cluster.subset(subset), wanted)
+            job = GatherJob(cluster.shared(graph, SharedModel), cluster.subset(subset), wanted)
             shares = cluster.over_shards(job, subset, context.progress, "calibrate")
         else:
             shares = [_run(context, session, subset, tensors)]

@@ -123,18 +123,25 @@ class Candidates:
         of them share. Opening one takes as long as running a few samples."""
         if prefixes is None or self._assemble is None:
             return {}
+        found: dict[High, SwitchedSession] = {}
+        for group in self.groups(base, sets):
+            if len(group) > 1:
+                assemble = partial(self._assemble, base, tuple(group.values()))
+                found |= dict.fromkeys(group, SwitchedSession(assemble, prefixes, group))
+        return found
+
+    def groups(self, base: High, sets: Sequence[High]) -> list[dict[High, str]]:
+        """Of those candidates in `sets` that differ from `base` in one layer, with that layer,
+        those that can share a session. What one gives depends, in the last bits, on with whom."""
+        if self._assemble is None:
+            return []
         segments = self._segments()
         groups: dict[int, dict[High, str]] = {}
         for high in sets:
             other = sorted(high ^ base)
             if len(other) == 1 and other[0] in segments:
                 groups.setdefault(segments[other[0]], {})[high] = other[0]
-        found: dict[High, SwitchedSession] = {}
-        for group in groups.values():
-            if len(group) > 1:
-                assemble = partial(self._assemble, base, tuple(group.values()))
-                found |= dict.fromkeys(group, SwitchedSession(assemble, prefixes, group))
-        return found
+        return list(groups.values())
 
 
 def candidates_of(context: Context, pair: ModelPair) -> Candidates | None:

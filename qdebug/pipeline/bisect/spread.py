@@ -182,7 +182,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         self.subset = subset
         self._cluster, self._bound = cluster, bound
         job = CandidatesJob(
-            model=cluster.model_of(model.graph),
+            model=cluster.shared(model.graph, SharedModel),
             plan=bound.plan,
             calibrated=bound.calibrated,
             corrections=bound.corrections,

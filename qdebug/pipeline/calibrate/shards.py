@@ -73,7 +73,7 @@ def evaluated(
             tried = try_candidates(context, runs, graph.outputs, subset, keep=keep)
         return tried.trials(subset, metric)
     job = TrialJob(
-        cluster.model_of(graph),
+        cluster.shared(graph, SharedModel),
         pair.plan,
         tuple(pair.needed),
         pair.weights,

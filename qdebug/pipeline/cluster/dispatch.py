@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qdebug.errors import ClusterError, QdebugError
 from qdebug.inmemory import InMemory
-from qdebug.model.graph import Graph
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
+SharedT = TypeVar("SharedT")
 
 _CHUNK_BYTES = 8 << 20
 _LOOK_EVERY_S = 0.5
@@ -87,7 +87,7 @@ class Cluster:
     client: Client
     folder: Path
     limit_s: float
-    _models: dict[int, tuple[Graph, SharedModel]] = field(default_factory=dict)
+    _shared: dict[int, tuple[object, object]] = field(default_factory=dict)
     _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
     _sent: set[tuple[str, str]] = field(default_factory=set)
     _last_result: dict[str, float] = field(default_factory=dict)
@@ -105,16 +105,22 @@ class Cluster:
             opset: at least which it was converted to.
         """
         shared = SharedModel(model_file(spec, self.folder), opset, model.taken)
-        self._models[id(model.graph)] = model.graph, shared
+        self.remember(model.graph, shared)
         return shared
 
-    def model_of(self, graph: Graph) -> SharedModel:
-        """The model of a graph that is known."""
-        return self._models[id(graph)][1]
+    def remember(self, what: object, shared: object) -> None:
+        """How workers make `what`: a graph by a SharedModel, a pair by a PairRecipe."""
+        self._shared[id(what)] = what, shared
 
-    def knows(self, graph: Graph) -> bool:
-        """Whether workers can make a graph."""
-        return id(graph) in self._models
+    def knows(self, what: object) -> bool:
+        """Whether workers can make it."""
+        return id(what) in self._shared
+
+    def shared(self, what: object, kind: type[SharedT]) -> SharedT:
+        """How workers make it."""
+        found = self._shared[id(what)][1]
+        assert isinstance(found, kind)
+        return found
 
     def samples(self, samples: Samples) -> SharedSamples:
         """Samples, as workers open them: where they are not in a file, they are written to one."""
@@ -132,13 +138,18 @@ class Cluster:
 
     def over_shards(
         self,
-        job: Job[Shard, ResultT],
+        job: Job[Any, ResultT],
         subset: SampleSubset,
         progress: ProgressCallback,
         stage: str,
+        given: Callable[[Shard], Any] = lambda shard: shard,
     ) -> Iterator[ResultT]:
-        """What `job` gives for the shards of a pass over `subset`, in order; `stage` is what
-        progress is reported as. Raises as `map` does."""
+        """What `job` gives for the shards of a pass over `subset`, in order. Raises as `map`.
+
+        Args:
+            stage: what progress is reported as.
+            given: the part of the job for a shard.
+        """
         parts = shards(len(subset.batches))
         counts = [sum(b.count for b in subset.batches[p.start : p.stop]) for p in parts]
         total, done = sum(counts), 0
@@ -148,7 +159,7 @@ class Cluster:
             done += counts[index]
             progress(Progress(stage, done, total, workers_note(self.workers)))
 
-        return self.map(job, parts, count)
+        return self.map(job, _Lazily(parts, given), count)
 
     def map(
         self,
@@ -221,7 +232,8 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         self.done: Callable[[int], None] = lambda _: None
         self._cluster, self._job = cluster, job
         self._operators = tuple(shared_file(path) for path in libraries())
-        self._units: list[Unit[PartT]] = []
+        self._units: dict[int, Unit[PartT]] = {}
+        self._given = 0
         self._running: dict[Future, _Running] = {}
         self._ready: dict[int, Any] = {}
         self._failed: dict[int, QdebugError] = {}
@@ -235,9 +247,10 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
 
     def give(self, part: PartT) -> int:
         """Have a part executed; its number, counted from 0."""
-        self._units.append(Unit(self._job, part, operators=self._operators))
-        self._submit(_Running(len(self._units) - 1))
-        return len(self._units) - 1
+        number, self._given = self._given, self._given + 1
+        self._units[number] = Unit(self._job, part, operators=self._operators)
+        self._submit(_Running(number))
+        return number
 
     def take(self, number: int) -> ResultT:
         """Wait for the result of a part, which can be taken once.
@@ -251,6 +264,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
                 raise self._failed.pop(number)
             self._wait()
         found: ResultT = self._ready.pop(number)
+        self._units.pop(number)
         return found
 
     def drop(self, numbers: Collection[int]) -> None:
@@ -262,6 +276,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         for number in numbers:
             self._ready.pop(number, None)
             self._failed.pop(number, None)
+            self._units.pop(number, None)
 
     def _submit(self, one: _Running, avoided: str = "") -> None:
         client = self._cluster.client
@@ -349,6 +364,20 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             f"{option('samples', '1')} without {option('cluster')}.",
             code="QD-CLUSTER-TIMEOUT",
         )
+
+
+@dataclass(frozen=True)
+class _Lazily(Sequence[Any]):
+    """The parts for some shards, each made when it is given away."""
+
+    shards: Sequence[Shard]
+    given: Callable[[Shard], Any]
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.given(self.shards[index])
 
 
 def workers_note(workers: int) -> str:

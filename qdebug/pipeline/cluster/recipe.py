@@ -63,13 +63,14 @@ def recipe_of(
     settings: CompareSettings,
     given: Model,
 ) -> PairRecipe:
-    """How to make `pair` elsewhere; `given` is the user's model, which the cluster knows."""
+    """How to make `pair` elsewhere, which the cluster knows from now on; `given` is the user's
+    model, which it knows already."""
     reference = None
     if names_model(settings.reference):
         opened = open_model(settings.reference, QDQ_OPSET, sources_of(settings))
         reference = cluster.model(settings.reference, QDQ_OPSET, opened)
-    return PairRecipe(
-        model=cluster.model_of(given.graph),
+    recipe = PairRecipe(
+        model=cluster.shared(given.graph, SharedModel),
         plan=pair.plan,
         backend=settings.backend,
         reference=reference,
@@ -77,3 +78,5 @@ def recipe_of(
         proof=pair.proof,
         tensors=frozenset(pair.tensors),
     )
+    cluster.remember(pair, recipe)
+    return recipe

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from qdebug.inmemory import InMemory
+from qdebug.model.load import external_files
 from qdebug.model.samples import Samples
 from qdebug.model.samples.iterables import split_spec
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
@@ -33,12 +33,7 @@ def _external_data(path: Path) -> list[str]:
         proto.ParseFromString(path.read_bytes())
     except DecodeError:
         return []
-    found = {
-        ExternalDataInfo(tensor).location
-        for tensor in proto.graph.initializer
-        if uses_external_data(tensor)
-    }
-    return sorted(found)
+    return external_files(proto)
 
 
 def sample_file(samples: Samples, target: Path) -> SharedFile:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from qdebug.errors import BackendError, MetricError, ModelError
 from qdebug.measure.causes.overflow import overflow_group
 from qdebug.measure.causes.quantization import ACCUMULATION
-from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison
+from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.measure.effect import is_masked
 from qdebug.measure.metrics import sqnr_db
 from qdebug.measure.result import CompareResult, LayerResult
@@ -23,9 +23,13 @@ from qdebug.measure.summary import (
     leading,
 )
 from qdebug.measure.task import TaskMetric
-from qdebug.model.samples import Samples
+from qdebug.model.samples import Batch, Samples
 from qdebug.model.samples.subset import SampleSubset, whole
+from qdebug.pipeline.cluster.recipe import PairRecipe
+from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, part_of
+from qdebug.pipeline.compare.shards import worker_context
 from qdebug.pipeline.context import Context
+from qdebug.pipeline.effect import recipe_for
 from qdebug.pipeline.evaluator import (
     MetricEvaluator,
     OutputKeeper,
@@ -36,6 +40,7 @@ from qdebug.pipeline.evaluator import (
 from qdebug.pipeline.leave_out import Opened, candidates_of
 from qdebug.plan.pair import ModelPair
 from qdebug.run.sizing import probe
+from qdebug.types import Fp16Kernels, Tensors
 
 
 def with_summary(
@@ -171,6 +176,8 @@ class _Restoration:
             return None
         with ExitStack() as stack:
             try:
+                if recipe := recipe_for(self.context, self.pair):
+                    return self._elsewhere(recipe, names)
                 candidate = candidates.open(frozenset(names), None, keep=False)
                 stack.callback(candidate.close)
                 return self._measured(stack, candidate)
@@ -193,6 +200,42 @@ class _Restoration:
         task = MetricEvaluator.of(self.metric, self.samples, self.reference)
         return noise, task(kept.joined())
 
+    def _elsewhere(self, recipe: PairRecipe, names: Sequence[str]) -> tuple[float, float | None]:
+        """The same on the workers of a cluster."""
+        cluster = self.context.cluster
+        assert cluster is not None
+        subset, known = self._sized()
+        keep = tuple(self.reference.outputs) if self.metric else ()
+        kernels = self.context.fp16_kernels
+        job = RestorationJob(
+            recipe, cluster.subset(subset), kernels, frozenset(names), self.outputs, keep
+        )
+
+        def given(shard: Shard) -> RestorationPart:
+            batches = subset.batches[shard.start : shard.stop]
+            return RestorationPart(shard, {b: known[b] for b in batches} if known else None)
+
+        totals, kept = ErrorTotals(), OutputKeeper(CANDIDATE, keep)
+        for errors, outputs in cluster.over_shards(
+            job, subset, self.context.progress, "restored", given
+        ):
+            totals.add(errors)
+            kept.by_batch |= outputs
+        if self.metric is None:
+            return totals.noise(), None
+        task = MetricEvaluator.of(self.metric, self.samples, self.reference)
+        return totals.noise(), task(kept.joined())
+
+    def _sized(self) -> tuple[SampleSubset, Mapping[Batch, Tensors]]:
+        """The samples, and what FP32 made of them, where that was kept."""
+        known, samples = self.reference.by_batch, self.samples
+        if known and samples.batch_is_free:
+            samples = samples.with_batch_size(max(batch.count for batch in known))
+        if tuple(samples.batches()) == tuple(known):
+            return whole(samples), known
+        with closing(self.context.backend.open(self.pair.reference.proto, ())) as session:
+            return whole(probe(session, self.samples, self.context.batch_size).samples), {}
+
     def _known(self) -> tuple[SampleSubset, Run] | None:
         """The samples and what FP32 made of them, where that was kept."""
         known = self.reference.by_batch
@@ -205,3 +248,57 @@ class _Restoration:
         stack.callback(session.close)
         sized = probe(session, self.samples, self.context.batch_size).samples
         return whole(sized), run_of(session)
+
+
+@dataclass(frozen=True)
+class RestorationPart:
+    """A shard, and what FP32 made of it; None where it runs again."""
+
+    shard: Shard
+    reference: Mapping[Batch, Tensors] | None
+
+
+@dataclass(frozen=True)
+class RestorationJob:
+    """The run with some layers in FP32, for a cluster. See unit.Job.
+
+    Attributes:
+        names: the layers.
+        outputs: to compare; `keep` are those to return.
+    """
+
+    pair: PairRecipe
+    subset: SharedSubset
+    fp16_kernels: Fp16Kernels
+    names: frozenset[str]
+    outputs: tuple[str, ...]
+    keep: tuple[str, ...]
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[RestorationPart], Restored]:
+        """See unit.Job."""
+        pair = self.pair.made(place)
+        subset = self.subset.opened(place, pair.reference.inputs)
+        context = worker_context(place, self.fp16_kernels, subset.samples.batch_size)
+        candidates = candidates_of(context, pair)
+        assert candidates is not None  # the client has some
+        candidate = stack.enter_context(closing(candidates.open(self.names, None, keep=False)))
+        session = stack.enter_context(closing(context.backend.open(pair.reference.proto, ())))
+
+        def run(part: RestorationPart) -> Restored:
+            known = part.reference
+            reference = run_of(session) if known is None else lambda one: known[one.batch]
+            kept = OutputKeeper(CANDIDATE, self.keep)
+            totals = evaluate(
+                part_of(subset, part.shard),
+                {REFERENCE: reference, CANDIDATE: run_of(candidate)},
+                {CANDIDATE: Comparison(tensors=self.outputs)},
+                context,
+                sinks=[kept] if self.keep else [],
+            )
+            return totals[CANDIDATE], kept.by_batch
+
+        return run
+
+
+Restored = tuple[ErrorTotals, Mapping[Batch, Tensors]]
+"""What a shard gives: the errors, and the outputs that are kept."""

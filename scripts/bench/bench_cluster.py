@@ -1,0 +1,106 @@
+"""What `--cluster local:N` gains: compare, calibrate and bisect on N cores with N workers of one
+thread each, beside one process on the same cores.
+
+Each row is a fresh process that may use N cores. The workers are there before the clock starts;
+how long their start takes is a column of its own. The plan is given, so compare does not calibrate.
+
+    python scripts/bench/bench_cluster.py [--workers 1 2 4 8] [--net W2] [--samples 256]
+        [--commands compare calibrate bisect]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from common import fastest, network, parser_of, seconds_of
+
+import qdebug
+from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.machines import open_cluster
+
+PLAIN, SPREAD = "plain", "spread"
+
+
+def main() -> None:
+    """Print a table, or the figures of one row (in a child process)."""
+    parser = parser_of(__doc__, samples=256, rounds=2)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--net", default="W2", help="see --nets of bench_compare.py")
+    parser.add_argument("--commands", nargs="+", default=["compare", "calibrate", "bisect"])
+    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.row:
+        print(json.dumps(_row(arguments)))
+        return
+    cores = len(os.sched_getaffinity(0))
+    print(f"{arguments.net}, {arguments.samples} samples, {cores} cores")
+    print(f"{'command':10} {'workers':>7} {'start':>7} {'one process':>12} {'workers':>9} gain")
+    with tempfile.TemporaryDirectory() as folder:
+        network(arguments.net, None, arguments.samples, Path(folder))
+        first: dict[str, float] = {}
+        for count in (n for n in arguments.workers if n <= cores):
+            command = [sys.executable, __file__, *sys.argv[1:], "--row", str(count)]
+            done = subprocess.run(
+                [*command, "--folder", folder], check=True, capture_output=True, text=True
+            )
+            row = json.loads(done.stdout.splitlines()[-1])
+            for name in arguments.commands:
+                plain, spread = row[name][PLAIN], row[name][SPREAD]
+                first.setdefault(name, spread)
+                print(
+                    f"{name:10} {count:7} {row['start']:6.1f}s {plain:11.1f}s {spread:8.1f}s "
+                    f"{first[name] / spread:.2f} x",
+                    flush=True,
+                )
+
+
+def _row(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds by command and way, on so many cores."""
+    count = arguments.row
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    path, data = network(arguments.net, None, arguments.samples, arguments.folder)
+    plan = arguments.folder / "plan.yaml"
+    if not plan.exists():
+        qdebug.compare(path, inputs=data, samples=8, effect="none", save_plan=plan)
+    opened: list[Cluster] = []
+    with ExitStack() as stack:
+
+        def start() -> None:
+            found = open_cluster(stack, f"local:{count}", None, limit_s=600.0)
+            assert found is not None
+            found.client.wait_for_workers(count)
+            opened.append(found)
+
+        row: dict[str, Any] = {"start": seconds_of(start)}
+        address = str(opened[0].client.scheduler.address)
+        runs: dict[str, Callable[..., Any]] = {
+            "compare": lambda **how: qdebug.compare(path, inputs=data, plan=plan, **how),
+            "calibrate": lambda **how: qdebug.calibrate(path, calib_data=data, **how),
+            "bisect": lambda **how: qdebug.bisect(
+                path, inputs=data, target="output.sqnr_db>=30", max_evaluations=48, **how
+            ),
+        }
+        for name in arguments.commands:
+            run = runs[name]
+            row[name] = fastest(
+                {
+                    PLAIN: lambda run=run: run(cache=False),
+                    SPREAD: lambda run=run: run(cache=False, cluster=address),
+                },
+                arguments.rounds,
+            )
+    return row
+
+
+if __name__ == "__main__":
+    main()
