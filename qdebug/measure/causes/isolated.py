@@ -94,8 +94,11 @@ class _Values:
 
     def _add_channels(self, magnitudes: Array) -> None:
         largest = magnitudes.max(axis=1).astype(np.float32)
-        known = self.channels
-        self.channels = largest if known is None else np.maximum(known, largest)
+        known = largest if self.channels is None else self.channels
+        if len(known) == len(largest):
+            self.channels = np.maximum(known, largest)
+        else:  # an axis whose length differs between samples has no channels
+            self.channels = np.zeros(0, np.float32)
 
     @property
     def spread(self) -> float:

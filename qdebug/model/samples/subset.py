@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from qdebug.errors import UsageError, given_by
+from qdebug.errors import SampleError, UsageError, given_by
 from qdebug.model.samples import Batch, Samples, open_samples
 from qdebug.types import TensorSpec
 from qdebug.wording import option
@@ -110,7 +111,9 @@ def open_subsets(
         held_out = open_samples(holdout, inputs, batch_size=batch_size)
         begins = held_out  # as `samples` do, where those are the first of the same data
         if samples.count < held_out.count:
-            begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
+            # Feeds of several samples are not cut: then these are not the same ones.
+            with suppress(SampleError):
+                begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
     if begins.inputs_digest == samples.inputs_digest:
         raise UsageError(
             f"{option(other)}: {holdout} holds the samples of {option(setting)}",
