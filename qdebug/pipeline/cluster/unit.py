@@ -22,9 +22,10 @@ from qdebug.types import TensorSpec
 PartT_contra = TypeVar("PartT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
-_SHARDS = 256
-"""Of a pass over the samples, at most: their number decides in which order sums are added, so it
-depends on the samples alone and not on who computes."""
+_FEWEST, _MOST, _EXECUTIONS = 16, 256, 8
+"""Parts of a pass: at least so many, if there are as many executions, and at most; between these of
+8 executions each, since what comes back of a part does not depend on how long it is. Their number
+decides in which order sums are added, so it depends on the samples alone, not on who computes."""
 
 
 class NotHere(Exception):  # noqa: N818 - the client sends the file, and all is well
@@ -104,7 +105,7 @@ class Shard:
 
 def shards(executions: int) -> list[Shard]:
     """A pass over so many executions, in parts that are about equally long."""
-    count = min(executions, _SHARDS)
+    count = min(executions, max(_FEWEST, min(_MOST, executions // _EXECUTIONS)))
     edges = [k * executions // count for k in range(count + 1)] if count else [0]
     return [Shard(*pair) for pair in pairwise(edges)]
 

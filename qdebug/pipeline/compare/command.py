@@ -117,7 +117,7 @@ def compare(
         kept = _keepers(settings, gate, pair)
         sinks = Sinks(flips := FlipSink(context, pair), noise := NoiseSink(pair), evidence, kept)
         if recipe := _recipe(settings, context, model, pair):
-            spread = _spread_pass(settings, context, recipe, pair, keep)
+            spread = _spread_pass(settings, context, recipe, pair)
             errors, not_float = spread.run(samples, sinks)
         else:
             errors, not_float = _run(settings, context, pair, samples, rows, sinks.each)
@@ -180,10 +180,10 @@ def _context(
 
 
 def _spread_pass(
-    settings: CompareSettings, context: Context, recipe: PairRecipe, pair: ModelPair, keep: Keep
+    settings: CompareSettings, context: Context, recipe: PairRecipe, pair: ModelPair
 ) -> SpreadPass:
     budget, local = settings.memory_budget, settings.local_samples
-    return SpreadPass(context, recipe, pair, keep, budget, local)
+    return SpreadPass(context, recipe, pair, budget, local)
 
 
 def _recipe(

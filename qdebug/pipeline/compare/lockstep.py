@@ -51,8 +51,8 @@ class Due:
         parts: have their errors decomposed.
     """
 
-    local: frozenset[int]
-    parts: frozenset[int]
+    local: frozenset[int] = frozenset()
+    parts: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, subset: SampleSubset, local_samples: int | None) -> Due:

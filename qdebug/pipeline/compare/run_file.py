@@ -32,25 +32,38 @@ class RowWriter(Protocol):
 
 @dataclass(frozen=True)
 class KeptRow:
-    """What is to be kept of one sample: its tensors in both runs, and how bad its outputs are."""
+    """What is to be kept of one sample: its tensors in both runs."""
 
     sample: int
-    badness: float
     tensors: Mapping[Role, Tensors]
 
 
 @dataclass
 class RowKeeper:
-    """A RowWriter in memory."""
+    """A RowWriter in memory, for the rows of one part of a pass."""
 
-    rows: dict[int, tuple[int, dict[Role, Tensors]]] = field(default_factory=dict)
+    rows: dict[int, dict[Role, Tensors]] = field(default_factory=dict)
 
     def put_rows(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
         """See RowWriter."""
-        known = self.rows.get(row)
-        if known is None or known[0] != sample:
-            self.rows[row] = known = (sample, {})
-        known[1][role] = tensors
+        self.rows.setdefault(sample, {})[role] = tensors
+
+    @property
+    def kept(self) -> list[KeptRow]:
+        """What was put, by sample."""
+        return [KeptRow(sample, self.rows[sample]) for sample in sorted(self.rows)]
+
+
+@dataclass
+class Ratings:
+    """A sink that keeps how bad the outputs of each sample are, by its number."""
+
+    badness: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, executed: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        """Rate one batch. See evaluator.Sink."""
+        rated = errors[CUMULATIVE].sample_ratios
+        self.badness |= dict(enumerate(rated, executed.batch.start))
 
 
 class EvidenceSink:
@@ -86,18 +99,17 @@ class EvidenceSink:
             if row is not None:
                 self._write(executed, index, row)
 
-    def take(self, kept: KeptRow) -> None:
-        """As for a batch, of one sample that is worth keeping among some; samples in order."""
-        row = self._row(kept.sample, kept.badness)
+    def take(self, kept: KeptRow, badness: float = 0.0) -> None:
+        """As for a batch, of one sample that is worth keeping; samples in order."""
+        row = self._row(kept.sample, badness)
         if row is not None:
             for role, tensors in kept.tensors.items():
                 self._writer.put_rows(role, row, kept.sample, tensors)
 
-    def kept_by(self, keeper: RowKeeper) -> list[KeptRow]:
-        """What is in the keeper that this sink writes to, in the order of the samples."""
-        badness = {-sample: worst for worst, sample, _ in self._worst}
-        found = sorted(keeper.rows.values(), key=lambda one: one[0])
-        return [KeptRow(sample, badness.get(sample, 0.0), rows) for sample, rows in found]
+    def worst_of(self, badness: Mapping[int, float]) -> list[int]:
+        """The samples that it would keep of all of these, by how bad each is; in order."""
+        ranked = sorted(badness, key=lambda sample: (-badness[sample], sample))
+        return sorted(ranked[: self._keep.count])
 
     def engine(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         """Write what the engine gave for the samples that were kept, once all are known. See

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from qdebug.measure.compare import ErrorTotals
 from qdebug.model.samples import Batch, Samples
-from qdebug.model.samples.subset import whole
+from qdebug.model.samples.subset import SampleSubset, whole
+from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.recipe import PairRecipe
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, part_of
 from qdebug.pipeline.compare.flips import Counted, FlipSink
 from qdebug.pipeline.compare.lockstep import Due, open_lockstep
-from qdebug.pipeline.compare.run_file import EvidenceSink, KeptRow, RowKeeper
+from qdebug.pipeline.compare.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import NoiseSink
 from qdebug.pipeline.evaluator import OutputKeeper, Sink
@@ -53,7 +54,8 @@ class ShardFound:
     Attributes:
         not_float: see Lockstep.
         flips, noise: what their sinks counted.
-        rows: of the samples worth keeping; `unsplit` is as of EvidenceSink.
+        ratings: how bad the outputs of each sample are, where they are rated.
+        rows: of the samples, where all are kept; `unsplit` is as of EvidenceSink.
         outputs: what each keeper kept, by batch.
     """
 
@@ -61,9 +63,18 @@ class ShardFound:
     not_float: tuple[str, ...]
     flips: Counted
     noise: Mapping[int, Array] | None
+    ratings: Mapping[int, float]
     rows: Sequence[KeptRow] = ()
     unsplit: frozenset[str] = frozenset()
     outputs: Sequence[Mapping[Batch, Tensors]] = ()
+
+
+@dataclass(frozen=True)
+class RowsOf:
+    """The part of a job that gives the activations of a few samples: they run once more, since
+    which are worth keeping is known when all have run, and activations are large."""
+
+    samples: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class CompareJob:
 
     Attributes:
         rated: samples are rated by the errors of their outputs.
-        keep: which activations to keep; None for none.
+        every_row: the activations of all samples are wanted.
         kept: the run and the outputs of each keeper.
     """
 
@@ -82,42 +93,47 @@ class CompareJob:
     tensors: tuple[str, ...]
     rated: bool
     due: Due
-    keep: Keep | None
+    every_row: bool
     kept: tuple[tuple[str, tuple[str, ...]], ...]
 
-    def open(self, place: Place, stack: ExitStack) -> Callable[[Shard], ShardFound]:
+    def open(self, place: Place, stack: ExitStack) -> Callable[[Shard | RowsOf], ShardFound]:
         """See unit.Job."""
         pair = self.pair.made(place)
         subset = self.subset.opened(place, pair.model.graph.inputs)
         context = worker_context(place, self.fp16_kernels, subset.samples.batch_size)
         one = open_lockstep(stack, context, pair, self.tensors, rated=self.rated, decomposed=True)
 
-        def run(shard: Shard) -> ShardFound:
-            rows = RowKeeper()
-            sinks = self._sinks(context, pair, rows)
-            errors = one.run(
-                part_of(subset, shard), context, due=self.due, sinks=sinks.each, stage=""
-            )
-            evidence = sinks.evidence
+        def run(part: Shard | RowsOf) -> ShardFound:
+            keeper, ratings = RowKeeper(), Ratings()
+            rows = EvidenceSink(keeper, Keep("all"), pair.tensors)
+            flips, noise = FlipSink(context, pair), NoiseSink(pair)
+            keepers = [OutputKeeper(run, outputs) for run, outputs in self.kept]
+            if isinstance(part, Shard):
+                chosen, due = part_of(subset, part), self.due
+                sinks: list[Sink] = [flips, noise, *keepers]
+                sinks += [ratings] if self.rated else []
+                sinks += [rows] if self.every_row else []
+            else:
+                chosen, due, sinks = _batches_of(subset, part.samples), Due(), [rows]
+            errors = one.run(chosen, context, due=due, sinks=sinks, stage="")
             return ShardFound(
                 errors,
                 one.not_float,
-                sinks.flips.counted,
-                sinks.noise.kept,
-                evidence.kept_by(rows) if evidence else (),
-                frozenset(evidence.unsplit) if evidence else frozenset(),
-                [keeper.by_batch if keeper.outputs else {} for keeper in sinks.keepers],
+                flips.counted,
+                noise.kept,
+                ratings.badness,
+                keeper.kept,
+                frozenset(rows.unsplit),
+                [keeper.by_batch if keeper.outputs else {} for keeper in keepers],
             )
 
         return run
 
-    def _sinks(self, context: Context, pair: ModelPair, rows: RowKeeper) -> Sinks:
-        return Sinks(
-            FlipSink(context, pair),
-            NoiseSink(pair),
-            EvidenceSink(rows, self.keep, pair.tensors) if self.keep else None,
-            tuple(OutputKeeper(run, outputs) for run, outputs in self.kept),
-        )
+
+def _batches_of(subset: SampleSubset, samples: Sequence[int]) -> SampleSubset:
+    """The executions that hold some samples."""
+    found = (b for b in subset.batches if any(b.start <= s < b.start + b.count for s in samples))
+    return SampleSubset(subset.samples, tuple(found))
 
 
 def worker_context(place: Place, fp16_kernels: Fp16Kernels, batch_size: int | None) -> Context:
@@ -131,14 +147,12 @@ class SpreadPass:
     """The lockstep pass on the workers of `context`.
 
     Attributes:
-        keep: which activations the sink of `sinks` keeps.
         memory_budget: of each worker, for captured tensors.
     """
 
     context: Context
     recipe: PairRecipe
     pair: ModelPair
-    keep: Keep
     memory_budget: int
     local_samples: int | None
 
@@ -164,7 +178,7 @@ class SpreadPass:
                 tuple(group),
                 sinks.evidence is not None and sinks.evidence.rates,
                 Due.of(subset, self.local_samples),
-                self.keep if sinks.evidence else None,
+                sinks.evidence is not None and not sinks.evidence.rates,
                 tuple((k.run, _fitting(k, sizing, len(subset.batches))) for k in sinks.keepers),
             )
             for group in groups
@@ -174,10 +188,10 @@ class SpreadPass:
             if sinks.evidence and len(jobs) > 1:
                 sinks.evidence.start_group()
             merged = _Merged(sinks)
-            for found in self.context.cluster.over_shards(
-                job, subset, self.context.progress, "compare"
-            ):
+            cluster, progress = self.context.cluster, self.context.progress
+            for found in cluster.over_shards(job, subset, progress, "compare"):
                 merged.add(found)
+            merged.add_rows(cluster, job)
             total = total.joined(merged.errors)
             not_float += merged.not_float
         return total, not_float
@@ -196,16 +210,31 @@ class _Merged:
     sinks: Sinks
     errors: ErrorTotals = field(default_factory=ErrorTotals)
     not_float: tuple[str, ...] = ()
+    badness: dict[int, float] = field(default_factory=dict)
 
     def add(self, found: ShardFound) -> None:
         self.errors.add(found.errors)
         self.not_float = found.not_float
         self.sinks.flips.merge(found.flips)
         self.sinks.noise.merge(found.noise)
-        if self.sinks.evidence:
-            self.sinks.evidence.unsplit |= found.unsplit
-            for row in found.rows:
-                self.sinks.evidence.take(row)
+        self.badness |= found.ratings
+        self._take(found)
         for keeper, by_batch in zip(self.sinks.keepers, found.outputs, strict=True):
             for batch, outputs in by_batch.items():
                 keeper.keep(batch, outputs)
+
+    def add_rows(self, cluster: Cluster, job: CompareJob) -> None:
+        """Have the samples run once more that turned out to be worth keeping."""
+        if self.sinks.evidence is not None and job.rated:
+            worst = self.sinks.evidence.worst_of(self.badness)
+            for found in cluster.map(job, [RowsOf((sample,)) for sample in worst]):
+                self._take(found, set(worst))
+
+    def _take(self, found: ShardFound, wanted: Collection[int] | None = None) -> None:
+        evidence = self.sinks.evidence
+        if evidence is None:
+            return
+        evidence.unsplit |= found.unsplit
+        for row in found.rows:
+            if wanted is None or row.sample in wanted:
+                evidence.take(row, self.badness.get(row.sample, 0.0))

@@ -19,9 +19,8 @@ def test_all_methods(address: str, fallback: str) -> None:
     how: dict[str, Any] = {
         "calib_data": DATA / "digits_calib.npz",
         "holdout": DATA / "digits_holdout.npz",
-        "batch_size": 16,
+        "batch_size": 32,
         "metric": "top1",
-        "mix": True,
         "fallback_precision": fallback,
         "cache": False,
     }
@@ -34,7 +33,7 @@ def test_more_executions_than_shards(address: str) -> None:
     """Ranges are equal bit for bit; errors are added up in another order."""
     b = Builder(7)
     model = b.model({"x": ["n", 16]}, [b.linear(b.linear("x", 16, 32), 32, 8)])
-    x = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(150, 16)).astype(np.float32)
     how: dict[str, Any] = {"calib_data": {"x": x}, "holdout": {"x": x * 1.5}, "batch_size": 1}
     one = qdebug.calibrate(model, **how, method=["entropy", "minmax"], cache=False)
     other = qdebug.calibrate(
