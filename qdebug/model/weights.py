@@ -31,7 +31,7 @@ from qdebug.errors import StoreError
 from qdebug.outputfiles import Content, PartialFile, write_all, write_bytes
 from qdebug.types import Array
 
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 1 << 18
 """Initializers up to this size stay in the message."""
 ONE_FILE_BYTES = 1_500_000_000
 """A larger model is written with external data: no message may exceed 2 GiB."""

@@ -45,8 +45,11 @@ from qdebug.types import Array, Fp16Kernels, Precision, Progress, ignore_progres
 
 _SAMPLES, _ALONE_SAMPLES = 16, 8
 """What leaders are left out on, at the least; what every layer is measured alone on, at most."""
-_PASSES = 60
-"""Passes over so many samples that the measurement may take, whatever else is done."""
+_LEAST_SAMPLES = 4
+"""What leaders of a large model are left out on, at the least."""
+_PASSES, _MOST_MACS = 60, 3e12
+"""Passes over so many samples that the measurement may take, whatever else is done, and the work of
+them all: a minute or so."""
 _PASSES_OF_COMPARE = 5
 """About what a comparison takes by itself, over all samples."""
 _CHEAP_MACS = 3e10
@@ -276,7 +279,7 @@ def _amounts(
     if mode is EffectMode.EXACT:
         return _Amounts(count, layers, count)
     macs = max(1.0, _macs_per_sample(pair, subset))
-    whole = _PASSES * min(count, _SAMPLES)
+    whole = min(_PASSES * min(count, _SAMPLES), _MOST_MACS / macs)
     running = whole - min(layers * _PREPARING_MACS / macs, _MOST_PREPARING * whole)
     passes = max(running, _PASSES_OF_COMPARE * count, _CHEAP_MACS / macs) / slowdown
     fitting = int(passes * _FOR_ALONE / (_ALONE * layers))
@@ -288,6 +291,8 @@ def _amounts(
     if each >= _SAMPLES:
         return _Amounts(alone, layers, each)
     few = min(count, _SAMPLES)
+    if whole < _PASSES * few:  # a large model
+        few = min(few, max(_LEAST_SAMPLES, int(passes / (_LEFT_OUT * _LEAST_LEADERS))))
     leaders = max(_LEAST_LEADERS, int(passes / (_LEFT_OUT * few)))
     return _Amounts(alone, min(layers, leaders), few)
 

@@ -55,8 +55,8 @@ class SimulationBackend:
         with loading():
             rounded = keep_fp16_rounding(proto, self._fp16_kernels)
             marked, skipped = encode_marked(rounded, capture)
-            large = external_bytes(rounded) >= FRUGAL_BYTES
-            return SimulationSession(marked, self._threads, skipped, frugal=large)
+            mapped = external_bytes(rounded)
+            return SimulationSession(marked, self._threads, skipped, mapped_bytes=mapped)
 
 
 class OrtSession:
@@ -109,12 +109,12 @@ _DISABLED = [
 there, the fusions make an invalid model, or one that rounds elsewhere than planned."""
 
 
-_COPYING = ("ConstantFolding", "NchwcTransformer")
-"""Optimizers that copy weights: dequantized to FP32, or with the channels in blocks."""
-
-FRUGAL_BYTES = 256 << 20
-"""From this size of the weights on, a session maps them and makes no copies. It opens in a fraction
-of the time and executes Gemm and MatMul as fast; Conv somewhat slower."""
+_MAPPED_ONLY_BYTES = 48 << 20
+"""From this size of the mapped weights on, they are not packed for Gemm and MatMul, and INT8 codes
+not dequantized once and for all: a session opens in a fraction of the time, takes no memory for
+them, and executes about as fast."""
+_AS_STORED_BYTES = 256 << 20
+"""From this size on, weights of Conv are not reordered either, which costs some speed."""
 
 
 class SimulationSession(OrtSession):
@@ -127,10 +127,10 @@ class SimulationSession(OrtSession):
         skipped: Sequence[Skipped] = (),
         constants: Mapping[str, Any] | None = None,
         *,
-        frugal: bool = False,
+        mapped_bytes: int = 0,
     ) -> None:
-        """`constants` are the OrtValues that take the place of external data in `model`. A `frugal`
-        session keeps no copies of the weights."""
+        """`constants` are the OrtValues that take the place of external data in `model`, of which
+        `mapped_bytes` lie in files: of many, the session keeps no copies."""
         import onnxruntime as ort
 
         options = session_options()
@@ -139,13 +139,17 @@ class SimulationSession(OrtSession):
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if constants:
             options.add_external_initializers(list(constants), list(constants.values()))
-        if frugal:
+        disabled = list(_DISABLED)
+        if mapped_bytes >= _MAPPED_ONLY_BYTES:
             options.add_session_config_entry("session.disable_prepacking", "1")
+            disabled.append("ConstantFolding")
+        if mapped_bytes >= _AS_STORED_BYTES:
+            disabled.append("NchwcTransformer")
         session = ort.InferenceSession(
             model,
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=[*_DISABLED, *(_COPYING if frugal else ())],
+            disabled_optimizers=disabled,
             enable_fallback=0,  # it would print and try the CPU again
         )
         super().__init__(session, skipped)

@@ -216,6 +216,18 @@ def test_the_work_is_bounded(layers: int, samples: int, monkeypatch: pytest.Monk
     assert amounts.alone >= min(samples, 2) and amounts.leaders >= 8
 
 
+def test_the_work_on_a_large_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute or so for 109 million parameters, by MACs and not by passes."""
+    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: 1.1e10)
+    subset = SimpleNamespace(count=16)
+    amounts = effect._amounts(None, subset, 96, EffectMode.FAST)  # type: ignore[arg-type]
+    work = 0.5 * 96 * amounts.alone + 0.8 * amounts.leaders * amounts.left_out
+    assert work * 1.1e10 <= 3.5e12
+    assert amounts.leaders >= 8 and amounts.left_out >= 4
+    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: 8.7e10)
+    assert effect._amounts(None, subset, 192, EffectMode.FAST).left_out == 4  # type: ignore[arg-type]
+
+
 def test_a_share_may_be_gated() -> None:
     result = compared(fail_on=["layer.output_share<=0.05", "layer.alone_sqnr_db>=1"])
     worst = max(x.output_share or 0.0 for x in result.layers)

@@ -8,7 +8,7 @@ from typing import Any
 
 from qdebug.run.ort_fast.assemble import Assembled, Assembler
 from qdebug.run.ort_fast.cut_points import CutPoint
-from qdebug.run.simulation import FRUGAL_BYTES, SimulationSession, loading
+from qdebug.run.simulation import SimulationSession, loading
 from qdebug.types import Array, Precision
 
 
@@ -35,8 +35,10 @@ class PartSessions:
         with loading():
             piece = candidate.piece(start, stored)
             values = {name: self._value(name) for name in piece.constants}
-            frugal = candidate.mapped_bytes >= FRUGAL_BYTES
-            return SimulationSession(piece.model, self._threads, constants=values, frugal=frugal)
+            mapped = candidate.mapped_bytes
+            return SimulationSession(
+                piece.model, self._threads, constants=values, mapped_bytes=mapped
+            )
 
     def _value(self, name: str) -> Any:
         """The one copy of a constant that all sessions read."""
