@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from qdebug.model.convert import reason_in
-from qdebug.model.subgraphs import all_names, rename_tensors
+from qdebug.model.subgraphs import all_names, free_name, rename_tensors
 from qdebug.model.weights import lightened, place_of, with_data, without_external
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     read = _foldable(proto.graph)
     given = without_external(with_data(proto, read))
     left_out = [t for t in proto.graph.initializer if place_of(t) and t.name not in read]
+    names = _clear_node_names(given.graph)
     aliases = _clear_fold_names(given.graph)
     try:
         with np.errstate(all="ignore"):  # what it computes in numpy is the user's to judge
@@ -69,6 +70,8 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
         log.warning("constants and BatchNorm were not folded: %s", reason_in(error))
         return proto
     rename_tensors(folded.graph, aliases)
+    for node in folded.graph.node:
+        node.name = names.get(node.name, node.name)
     # The folder may rewrite or drop graph inputs and outputs; the interface is the user's.
     del folded.graph.input[:], folded.graph.output[:]
     folded.graph.input.extend(inputs)
@@ -89,6 +92,21 @@ def _foldable(graph: onnx.GraphProto) -> frozenset[str]:
             found |= reads & constants
             constants.update(node.output if constants.issuperset(reads) else ())
     return frozenset(found)
+
+
+def _clear_node_names(graph: onnx.GraphProto) -> dict[str, str]:
+    """Rename, in place, nodes that are called as a tensor; return what to rename afterwards.
+
+    onnxslim takes the one for the other: constants silently become other values.
+    """
+    tensors, nodes = all_names(graph)
+    taken = tensors | nodes
+    restored: dict[str, str] = {}
+    for node in graph.node:
+        if node.name in tensors:
+            alias = free_name(f"{node.name}_node", taken)
+            restored[alias], node.name = node.name, alias
+    return restored
 
 
 def _clear_fold_names(graph: onnx.GraphProto) -> dict[str, str]:

@@ -39,9 +39,13 @@ def body_of(node: onnx.NodeProto, taken: str | int) -> onnx.GraphProto:
     return next(a.g for a in node.attribute if a.name == wanted)
 
 
-def replace_taken(proto: onnx.ModelProto, taken: Taken) -> dict[str, str]:
+def replace_taken(proto: onnx.ModelProto, taken: Taken, gone: set[str]) -> dict[str, str]:
     """Put what is taken in the place of the nodes that `taken` names, in place, and drop what then
-    computes nothing. Nodes have unique names; so have those that are put in, or none.
+    computes nothing. Nodes have unique names, and so have those that are put in.
+
+    Args:
+        gone: names of nodes that were replaced before, which no other may get: `taken` names a node
+            inside of another by the name that it gets here. Those replaced now are added.
 
     Returns:
         node that was put in, by its name, -> its name in the body.
@@ -54,6 +58,8 @@ def replace_taken(proto: onnx.ModelProto, taken: Taken) -> dict[str, str]:
     tensors, nodes = all_names(graph)
     outer = chain.from_iterable([*reads_of(n), *n.output, n.name] for n in held.values())
     tensors.update(outer)
+    gone.update(held)
+    nodes |= gone
     site = _Site(proto, tensors, nodes)
     for node in given:
         if node.name in held:
@@ -223,14 +229,13 @@ class _Site:
     def _emit(self, node: onnx.NodeProto, names: Mapping[str, str], suffix: str = "") -> None:
         copied = onnx.NodeProto()
         copied.CopyFrom(node)
-        if node.name:
-            copied.name = free_name(node.name + suffix, self.nodes)
         copied.input[:] = [names.get(t, t) for t in node.input]
         copied.output[:] = [names.get(t, t) for t in node.output]
         for body in bodies(copied):
             rename_tensors(body, names)
-        if copied.name:
-            self.names[copied.name] = node.name
+        made_up = f"{node.op_type}_{next(filter(None, copied.output), '')}"
+        copied.name = free_name(node.name + suffix if node.name else made_up, self.nodes)
+        self.names[copied.name] = node.name or copied.name
         self.emitted.append(copied)
 
     def _add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:

@@ -98,10 +98,10 @@ def replaced(model: Model, taken: Taken) -> tuple[onnx.ModelProto, dict[str, str
     proto = onnx.ModelProto()
     proto.CopyFrom(model.graph.proto)
     inner: dict[str, str] = {}
+    gone: set[str] = set()
     while any(n.name in taken and is_control_flow(n) for n in proto.graph.node):
-        found = replace_taken(proto, taken)
-        inner |= {name: inner.get(user) or user for name, user in found.items()}
-        _name_nodes(proto)
+        found = replace_taken(proto, taken, gone)
+        inner |= {name: inner.get(user, user) for name, user in found.items()}
     return proto, inner
 
 

@@ -199,3 +199,14 @@ def test_fp16_models_fold_in_fp16(net: Any, same_outputs: Same, opset: int) -> N
     assert {Graph(model.graph.proto).types[t] for t in model.graph.nodes[0].inputs} == {
         TensorProto.FLOAT16
     }
+
+
+def test_nodes_that_are_called_as_tensors(net: Any, same_outputs: Same) -> None:
+    """onnxslim takes a node for the tensor of its name: here a constant became 0."""
+    n = net().const("x_1", np.float32([0.97, -0.57])).const("h", np.float32([0.69, -0.95]))
+    n.add("Sub", "x_1,x_1", "i2", "x_1_iter2").add("Tanh", "i2", "v16", "a_iter2")
+    n.add("Add", "v16,x_1", "a_iter0", "i2").add("Neg", "a_iter0", "v19", "Identity_y")
+    n.add("Add", "v19,h", "a", "h").add("Mul", "x,x", "v21", "a").add("Mul", "v21,a", "v22", "x_1")
+    model = same_outputs(n.add("Neg", "v22", "y", "out").model(shape=(3, 2), rank=2))
+    assert [node.name for node in model.graph.nodes] == ["a", "x_1", "out"]
+    np.testing.assert_allclose(model.graph.constant("a"), [-0.28, -0.38], rtol=1e-5)
