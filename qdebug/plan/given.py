@@ -16,7 +16,7 @@ import numpy.typing as npt
 from qdebug.model.graph import Node
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.plan import Correction, TensorRange
+from qdebug.plan.plan import GIVEN, Correction, TensorRange
 from qdebug.plan.quantize import (
     QMAX,
     QMIN,
@@ -128,7 +128,7 @@ class _Reader:
         correction = Correction(values if changed else None, bias)
         entry = None
         if amax is not None:
-            entry = TensorRange(tuple(amax.tolist()) if amax.ndim else float(amax), "given")
+            entry = TensorRange(tuple(amax.tolist()) if amax.ndim else float(amax), GIVEN)
         return entry, correction if changed or bias is not None else None
 
     def _sum(self, values: ConstantValues, anchor: Node, layer: Layer) -> _Sum | None:

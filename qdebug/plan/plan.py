@@ -18,6 +18,9 @@ from qdebug.model.prepare import Model
 from qdebug.types import Precision
 from qdebug.wording import counted
 
+GIVEN = "given"
+"""The method of ranges that a quantized model has."""
+
 
 class Granularity(StrEnum):
     """How many scales a weight has."""

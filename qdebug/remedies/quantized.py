@@ -11,7 +11,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer, Layers, find_layers
 from qdebug.model.prepare import Model
 from qdebug.plan.lower import int8_layer, lower
-from qdebug.plan.plan import BoundPlan, Correction, PrecisionPlan, TensorRange, bind_plan
+from qdebug.plan.plan import GIVEN, BoundPlan, Correction, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.rewrite.qdq import Int8Layer, weight_axis
 from qdebug.types import Precision
 
@@ -78,6 +78,14 @@ class Quantized:
         """With these corrections, by layer, in place of those that the layers had."""
         known = {**self.bound.corrections, **corrections}
         return replace(self, bound=replace(self.bound, corrections=known))
+
+    def with_own_weights(self) -> Quantized:
+        """Without corrections, and without ranges that weights had in a model that was given."""
+        weights = {layer.weight for layer in self.layers}
+        plan = self.bound.plan
+        ranges = {t: r for t, r in plan.tensors.items() if t not in weights or r.method != GIVEN}
+        bound = replace(self.bound, plan=replace(plan, tensors=ranges), corrections={})
+        return replace(self, bound=bound)
 
     def rewritten(self, proto: onnx.ModelProto, stale: frozenset[str] = frozenset()) -> Quantized:
         """With another FP32 network of the same function, whose layers keep their names.

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdebug.pipeline.repair.judge import Judgement, standard_error, verdict_on
-from qdebug.pipeline.repair.steps import Attempt, State, Trying
+from qdebug.pipeline.repair.steps import Attempt, State, Trying, _proposals
 from qdebug.remedies.remedy import Proposal, Remedy
 from qdebug.remedies.result import Reason
 
@@ -52,6 +53,27 @@ class Judge:
 
     def best_of(self, one: float | None, other: float | None) -> float | None:
         return max((m for m in (one, other) if m is not None), default=None)
+
+
+def test_a_rewritten_network_that_was_corrected_is_tried_without() -> None:
+    bare: Any = SimpleNamespace(bound=SimpleNamespace(corrections={}))
+    corrected: Any = SimpleNamespace(
+        bound=SimpleNamespace(corrections={"a": None}), with_own_weights=lambda: bare
+    )
+
+    def seen(*, rewrites: bool, adds_work: bool = False) -> list[Any]:
+        remedy: Any = SimpleNamespace(
+            rewrites=rewrites,
+            adds_work=adds_work,
+            propose=lambda *_: iter(
+                [Proposal(corrected, ("a",), "x"), Proposal(bare, ("a",), "y")]
+            ),
+        )
+        nothing: Any = None
+        return [one.result for one in _proposals(remedy, nothing, nothing, ("a",))]
+
+    assert seen(rewrites=True) == [corrected, bare, bare]
+    assert seen(rewrites=False) == seen(rewrites=True, adds_work=True) == [corrected, bare]
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,16 @@ def test_what_was_written_is_read_back(network: str, weights: str) -> None:
     assert any(np.abs(plain[t] - v).max() > 1e-3 * np.abs(v).max() for t, v in expected.items())
 
 
+def test_the_weights_of_fp32_are_never_far() -> None:
+    model = NETWORKS["residual"]()
+    start = start_of(model)
+    found = read(adapted(start).proto(), model)
+    given = start.with_ranges(found.ranges).with_corrections(found.corrections)
+    own = given.with_own_weights()
+    assert not own.bound.corrections
+    assert own.bound.plan.tensors == start.bound.plan.tensors
+
+
 def test_nearest_codes_are_no_correction() -> None:
     model = NETWORKS["residual"]()
     start = start_of(model)

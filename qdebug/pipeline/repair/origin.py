@@ -12,7 +12,7 @@ from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.model_pair import explicit
 from qdebug.plan.given import own_constants
 from qdebug.plan.pair import ModelPair, quantized_pair
-from qdebug.plan.plan import Correction, PrecisionPlan, TensorRange
+from qdebug.plan.plan import GIVEN, Correction, PrecisionPlan, TensorRange
 from qdebug.types import Precision
 from qdebug.wording import counted, option
 
@@ -74,7 +74,7 @@ def _as_quantized(
 ) -> Origin:
     known = {*reference.graph.producers, *(spec.name for spec in reference.graph.inputs)}
     ranges = {
-        tensor: TensorRange(max(map(abs, grid.range)), "given")
+        tensor: TensorRange(max(map(abs, grid.range)), GIVEN)
         for tensor, grid in pair.grids.items()
         if tensor in known
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.pipeline.repair.judge import Judge, Judgement, Verdict
@@ -147,7 +147,7 @@ class Trying:
         a part of the proposals would decide otherwise than all of them."""
         begun, count = time.monotonic(), 0
         found: tuple[Proposal, Judgement, Verdict] | None = None
-        for proposal in remedy.propose(self.study, network, layers):
+        for proposal in _proposals(remedy, self.study, network, layers):
             count += 1
             after = self.judge(proposal.result)
             verdict = self.judge.verdict(current, after, best)
@@ -202,6 +202,19 @@ class Trying:
         if current.metric is not None:
             note += f", metric {current.metric:.4g}"
         self.study.progress(Progress("repair", done, done + len(state.waiting), note))
+
+
+def _proposals(
+    remedy: Remedy, study: Study, network: Quantized, layers: tuple[str, ...]
+) -> Iterator[Proposal]:
+    """What a remedy proposes. Corrections that a quantized model came with make up for the errors
+    of its layers: with these gone they may be errors themselves, so that a rewritten network is
+    tried with the weights of FP32, too."""
+    for proposal in remedy.propose(study, network, layers):
+        yield proposal
+        if remedy.rewrites and not remedy.adds_work and proposal.result.bound.corrections:
+            bare = proposal.result.with_own_weights()
+            yield replace(proposal, result=bare, what=f"{proposal.what}, weights of FP32")
 
 
 def _may_help_in_parts(step: Step, depth: int) -> bool:
