@@ -156,13 +156,13 @@ def _measure(
             places = groups[i].readers[name]
             for exponents, factors in candidates[i].items():
                 result = _read(network, site, _placed(factors, places), amax)
-                noise[i][exponents] = noise[i].get(exponents, 0.0) + _noise(exact, result)
+                noise[i][exponents] = noise[i].get(exponents, 0.0) + noise_share(exact, result)
         if name in writing:
             i = writing[name]
             places = groups[i].writers[name]
             for exponents, factors in candidates[i].items():
                 result = _written(site, _placed(factors, places))
-                noise[i][exponents] = noise[i].get(exponents, 0.0) + _noise(exact, result)
+                noise[i][exponents] = noise[i].get(exponents, 0.0) + noise_share(exact, result)
 
 
 def _per_channel(network: Quantized) -> bool:
@@ -238,7 +238,8 @@ def _written(site: Site, factors: Factors) -> Batches:
     return site.run(site.reference, rounded)
 
 
-def _noise(exact: Batches, found: Batches) -> float:
+def noise_share(exact: Batches, found: Batches) -> float:
+    """Σerr²/Σref² of what a layer gives."""
     pairs = zip(exact, found, strict=True)
     error = sum(float(np.square(a - b, dtype=np.float64).sum()) for a, b in pairs)
     total = sum(float(np.square(a, dtype=np.float64).sum()) for a in exact)

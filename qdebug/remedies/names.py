@@ -14,6 +14,7 @@ SUMMARIES: Mapping[str, str] = {
     "least-squares": "refits weights to the inputs as they are quantized",
     "bias-correction": "takes the mean error of each output channel off its bias",
     "rounding": "rounds weights to the codes that together give the least error",
+    "split": "splits outlier channels into parts, for more multiply-accumulates",
 }
 """What each remedy does, in the order of the registry."""
 

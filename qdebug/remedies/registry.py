@@ -13,12 +13,13 @@ from qdebug.remedies import (
     ranges,
     rounding,
     smoothing,
+    split,
     weight_ranges,
 )
 from qdebug.remedies.remedy import Remedy
 
 # What rewrites the network comes first: it decides which ranges there are to choose, and wins most.
-# Each of the others makes up for what those before it have left.
+# Each of the others makes up for what those before it have left. What adds work comes last.
 _ALL: tuple[Remedy, ...] = (
     fp16_rewrites.REMEDY,
     channel_scales.REMEDY,
@@ -29,5 +30,6 @@ _ALL: tuple[Remedy, ...] = (
     least_squares.REMEDY,
     bias_correction.REMEDY,
     rounding.REMEDY,
+    split.REMEDY,
 )
 REMEDIES: Mapping[str, Remedy] = {remedy.name: remedy for remedy in _ALL}

@@ -78,6 +78,7 @@ class Remedy:
         propose: changed networks, the most promising first, in which it was applied to some of
             these layers. They may be few; a proposal is made when it is asked for.
         rewrites: it changes the FP32 network, and with it the values of some tensors.
+        adds_work: it makes the network compute more, and is tried when all others were.
         groups: layers that are judged apart from each other, the first group first.
     """
 
@@ -88,6 +89,7 @@ class Remedy:
     layers: Callable[[Quantized], tuple[str, ...]]
     propose: Callable[[Study, Quantized, Sequence[str]], Iterator[Proposal]]
     rewrites: bool = False
+    adds_work: bool = False
     groups: Callable[[Quantized, Sequence[str]], list[tuple[str, ...]]] = lambda _, layers: [
         tuple(layers)
     ]

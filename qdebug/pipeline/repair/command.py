@@ -184,9 +184,10 @@ def _matching_first(sequence: tuple[str, ...], setup: Setup) -> list[str]:
     causes which the leading layers have."""
     labels = {label for found in setup.study.causes.values() for label in found}
 
-    def place(name: str) -> tuple[bool, bool]:
+    def place(name: str) -> tuple[bool, bool, bool]:
         remedy = REMEDIES[name]
-        return not remedy.rewrites, remedy.rewrites and not (remedy.causes & labels)
+        other = remedy.rewrites and not (remedy.causes & labels)
+        return remedy.adds_work, not remedy.rewrites, other
 
     return sorted(sequence, key=place)
 
