@@ -40,6 +40,7 @@ from qdebug.plan.plan import (
 from qdebug.plan.planfile import read_plan
 from qdebug.plan.quantize import MASK
 from qdebug.plan.rangesfile import read_ranges
+from qdebug.plan.repaired import remedies_in
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
 from qdebug.run.registry import spec_of
@@ -187,6 +188,7 @@ def _built(
         with given_by("reference"):
             reference = open_model(settings.reference, QDQ_OPSET, sources_of(settings)).graph
         pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
+        notes += _repaired_note(model)
         return Built(for_backend(_noted(pair, notes), settings.backend))
     if names_model(settings.reference):
         raise UsageError(
@@ -222,6 +224,16 @@ def for_backend(pair: ModelPair, backend: str) -> ModelPair:
         "TensorRT dequantizes no INT32."
     )
     return replace(pair, candidate=graph, notes=(*pair.notes, note))
+
+
+def _repaired_note(model: Model) -> tuple[str, ...]:
+    remedies = remedies_in(model.file.proto)
+    if not remedies:
+        return ()
+    return (
+        f"{model.file.path} was repaired ({', '.join(remedies)}): weights and biases that differ "
+        "from the FP32 model's by more than rounding are meant to.",
+    )
 
 
 def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
@@ -306,7 +318,12 @@ def _calibration_samples(
         return compared
     with given_by("calib_data" if data else "inputs"):
         return whole(
-            open_samples(data or settings.inputs, model.graph.inputs, limit=settings.calib_samples)
+            open_samples(
+                data or settings.inputs,
+                model.graph.inputs,
+                limit=settings.calib_samples,
+                limited_by="calib_samples",
+            )
         )
 
 

@@ -14,6 +14,7 @@ from qdebug.model.weights import serialized, write_model
 from qdebug.outputfiles import check_new
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.quantize import scale_of
+from qdebug.plan.repaired import marked_repaired
 from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
 from qdebug.remedies.quantized import Quantized
 from qdebug.results import Hidden, Json, MaybeText, ModelRef, Result, display, in_json
@@ -202,7 +203,10 @@ class RepairResult(Result):
 
     def model_proto(self) -> onnx.ModelProto:
         """The network with Q/DQ; large weights are external data (`qdebug.model.weights`)."""
-        return self.network.proto() if self.given is None else self.given
+        if self.given is not None:
+            return self.given
+        proto = self.network.proto()
+        return marked_repaired(proto, self.accepted) if self.accepted else proto
 
     def fp32_proto(self) -> onnx.ModelProto:
         """The FP32 network that the plan and the calibration table are for."""

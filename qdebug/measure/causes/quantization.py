@@ -318,8 +318,9 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         return Cause(
             "other-weights",
             share,
-            f"its {weight.changed}: trained, equalized or corrected since",
-            "Compare with the FP32 model that exactly these weights were quantized from.",
+            f"its {weight.changed}, which is more than rounding: refitted, trained or equalized?",
+            "Where that is meant, as after a repair or training, judge by the outputs; else "
+            "compare with the FP32 model that exactly these weights were quantized from.",
         )
     if weight.channels == 1 and weight.spread > _UNEQUAL:
         return Cause(

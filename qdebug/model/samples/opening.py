@@ -48,14 +48,16 @@ def open_samples(
     *,
     limit: int | None = None,
     batch_size: int | None = None,
+    limited_by: str = "samples",
 ) -> Samples:
     """Opens the user's DATA argument for a model; see the package for formats and axes.
 
     Args:
         spec: a path, `script.py:function`, or what `samples_in_memory` made of an object.
         inputs: the model's inputs, in the model's order.
-        limit: use at most this many samples (setting `samples`).
+        limit: use at most this many samples.
         batch_size: samples per execution; default is the model's, or 1.
+        limited_by: the setting that `limit` is; "" for data of which all are taken.
 
     Raises:
         SampleError: the data cannot be read, or does not fit the model.
@@ -68,7 +70,8 @@ def open_samples(
         )
     if limit is not None and limit < 1:
         raise SampleError(
-            f"{option('samples')} is {limit}; it must be at least 1.", code="QD-SAMPLES-COUNT"
+            f"{option(limited_by or 'samples')} is {limit}; it must be at least 1.",
+            code="QD-SAMPLES-COUNT",
         )
     source = spec.value if isinstance(spec, InMemory) else _open_source(spec, inputs)
     if isinstance(source, Samples):
@@ -80,7 +83,7 @@ def open_samples(
     else:
         feed_reader, layout, extras = open_feeds(source, inputs, spec, limit)
         samples = Samples(feed_reader, layout, extras, inputs, spec)
-    _check_full_batches(samples, spec)
+    _check_full_batches(samples, spec, limited_by)
     return samples if batch_size is None else samples.with_batch_size(batch_size)
 
 
@@ -142,7 +145,7 @@ def _open_file(path: Path) -> Source:
     return STACKED[suffix](path)
 
 
-def _check_full_batches(samples: Samples, where: str) -> None:
+def _check_full_batches(samples: Samples, where: str, limited_by: str) -> None:
     rest = samples.left_over
     if not rest:
         return
@@ -150,9 +153,9 @@ def _check_full_batches(samples: Samples, where: str) -> None:
     raise SampleError(
         f"{where}: {samples.count} samples do not fill the model's batches of "
         f"{samples.batch_size}.",
-        f"Use {option('samples', str(full))}."
-        if full
-        else f"Give at least {samples.batch_size} samples.",
+        f"Use {option(limited_by, str(full))}."
+        if full and limited_by
+        else f"Give {full or samples.batch_size} samples, or another multiple.",
         code="QD-SAMPLES-BATCH",
     )
 

@@ -108,7 +108,7 @@ def open_subsets(
     if holdout is None:
         return split(finely(samples, executions[0]), holdout_share, other)
     with given_by(other):
-        held_out = open_samples(holdout, inputs, batch_size=batch_size)
+        held_out = open_samples(holdout, inputs, batch_size=batch_size, limited_by="")
         begins = held_out  # as `samples` do, where those are the first of the same data
         if samples.count < held_out.count:
             # Feeds of several samples are not cut: then these are not the same ones.

@@ -423,7 +423,8 @@ def _with_remedies(
         limit = settings.calib_samples
         with given_by("calib_data"):
             inputs = pair.model.graph.inputs
-            calibration = whole(open_samples(settings.calib_data, inputs, limit=limit))
+            data, by = settings.calib_data, "calib_samples"
+            calibration = whole(open_samples(data, inputs, limit=limit, limited_by=by))
     return with_remedies(
         context,
         pair,

@@ -91,7 +91,9 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     held_out: SampleSubset | None = None
     if settings.holdout is not None:
         with given_by("holdout"):
-            held_out = whole(open_samples(settings.holdout, inputs, batch_size=batch_size))
+            held_out = whole(
+                open_samples(settings.holdout, inputs, batch_size=batch_size, limited_by="")
+            )
     parallel = parallelism()
     context = simulation_context(parallel, progress, batch_size)
     gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)

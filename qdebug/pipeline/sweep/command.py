@@ -148,7 +148,12 @@ def _samples(settings: SweepSettings, model: Model) -> Samples:
     inputs = model.graph.inputs
     if settings.calib_data:
         with given_by("calib_data"):
-            open_samples(settings.calib_data, inputs, limit=settings.calib_samples)
+            open_samples(
+                settings.calib_data,
+                inputs,
+                limit=settings.calib_samples,
+                limited_by="calib_samples",
+            )
     if settings.calibration and not model.quantized:
         with given_by("calibration"):
             ranges_for(settings.calibration, model)

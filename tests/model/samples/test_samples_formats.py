@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from refusals import refused
 
+from qdebug.errors import SampleError
 from qdebug.model.samples import Batch, Samples, open_samples
+from qdebug.wording import option
 
 
 def everything(samples: Samples) -> dict[str, np.ndarray]:
@@ -57,6 +59,12 @@ def test_fixed_batch(tmp_path, write, arrays, inputs, make_spec) -> None:
     spec = write(tmp_path, arrays)
     with refused("QD-SAMPLES-BATCH", "11", "10"):
         open_samples(spec, inputs)
+    with pytest.raises(SampleError) as error:
+        open_samples(spec, inputs, limited_by="calib_samples")
+    assert option("calib_samples", "10") in error.value.hint
+    with pytest.raises(SampleError) as error:
+        open_samples(spec, inputs, limited_by="")
+    assert "--" not in error.value.hint and "samples=" not in error.value.hint
     samples = open_samples(spec, inputs, limit=10)
     assert [batch.count for batch in samples.batches()] == [5, 5]
     assert not samples.batch_is_free
