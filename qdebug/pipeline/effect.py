@@ -7,6 +7,8 @@ may lead are then left out one by one, on as many samples as the rest of the wor
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -97,13 +99,19 @@ class _Amounts:
 
 
 def noise_alone(
-    context: Context, pair: ModelPair, subset: SampleSubset, cache_bytes: int
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    cache_bytes: int,
+    ends_at: float = math.inf,
 ) -> dict[str, float] | None:
     """The outputs' noise Σerr²/Σref² with each layer alone as planned, by name, on few samples:
-    where a search for culprits starts. None where `measure_effects` gives none.
+    where a search for culprits starts. None where `measure_effects` gives none, and where it is not
+    done in time.
 
     Args:
         cache_bytes: memory for activations to start from.
+        ends_at: when to give up, on the clock of `time.monotonic`.
 
     Raises:
         QdebugError: a model does not run.
@@ -115,12 +123,17 @@ def noise_alone(
         outputs = _outputs(pair, session)
         if not outputs:
             return None
-        few = _spread(_sized(context, session, subset), _ALONE_SAMPLES)
+        subset = _sized(context, session, subset)
+        few = _spread(subset, _fitting_alone(pair, subset, len(candidates.names)))
         reference = KeptReference(context, pair.reference, session, few, None, stage="")
         spread = recipe_for(context, pair)
-        alone = _alone_of(
-            _Runs(context, candidates, reference, outputs, cache_bytes, spread=spread)
+        runs = _Runs(
+            context, candidates, reference, outputs, cache_bytes, spread=spread, ends_at=ends_at
         )
+        try:
+            alone = _alone_of(runs)
+        except _OutOfTimeError:
+            return None
     return {name: float(noise.sum()) for name, noise in alone.items()}
 
 
@@ -297,11 +310,21 @@ def _amounts(
     return _Amounts(alone, min(layers, leaders), few)
 
 
+def _fitting_alone(pair: ModelPair, subset: SampleSubset, layers: int) -> int:
+    """How many samples every layer is measured alone on before a search."""
+    macs = max(1.0, _macs_per_sample(pair, subset))
+    return max(1, min(_ALONE_SAMPLES, int(_FOR_ALONE * _MOST_MACS / macs / (_ALONE * layers))))
+
+
 def _macs_per_sample(pair: ModelPair, subset: SampleSubset) -> float:
     batch = subset.batches[0]
     feeds = subset.samples.feeds(batch.start, batch.count)
     work = work_of(pair.layers, {name: array.shape for name, array in feeds.items()})
     return sum(w.macs for w in work.values()) / batch.count
+
+
+class _OutOfTimeError(Exception):
+    """The time is over before all is measured."""
 
 
 class _Runs:
@@ -323,9 +346,12 @@ class _Runs:
         cache_bytes: int,
         chances: Mapping[int, float] | float = 1.0,
         spread: PairRecipe | None = None,
+        ends_at: float = math.inf,
     ) -> None:
         """`chances`: that a batch was drawn, by its index, or one for all. `spread` is how the
-        workers of a cluster make the pair; None where they take no part."""
+        workers of a cluster make the pair; None where they take no part. `ends_at`: when `noise`
+        gives up, on the clock of `time.monotonic`."""
+        self._ends_at = ends_at
         self._context, self._candidates = context, candidates
         self._cache_bytes, self._spread = cache_bytes, spread
         self._reference, self._outputs = reference, outputs
@@ -340,7 +366,11 @@ class _Runs:
     def noise(self, sets: Sequence[High], beside: High | None = None) -> list[Array | None]:
         """The noise by sample, float64 [samples], with each set of layers in FP32; None where the
         runtime takes no such model. With `beside` the others start from what they share with that
-        set, which is run first."""
+        set, which is run first.
+
+        Raises:
+            _OutOfTimeError: it takes longer than it may.
+        """
         if beside is not None:
             self.begin(beside)
         if self._spread is not None:
@@ -349,6 +379,8 @@ class _Runs:
         for one in self.each(sets, beside):
             found.append(one)
             self._context.progress(Progress("effects", len(found), len(sets)))
+            if time.monotonic() >= self._ends_at:
+                raise _OutOfTimeError
         return found
 
     def begin(self, beside: High) -> None:

@@ -45,7 +45,8 @@ class Oracle:
 
     What the journal holds counts as an evaluation when it is first asked for, so that a search that
     is resumed asks, counts and finds the same as one that was never interrupted. It costs no time:
-    the time limit is that of this process, from the oracle's creation.
+    the time limit is that of this process. An evaluation that is under way when it is reached is
+    finished.
     """
 
     def __init__(
@@ -55,16 +56,18 @@ class Oracle:
         journal: Journal | None = None,
         max_evaluations: int | None = None,
         time_limit_s: float | None = None,
+        started: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_evaluation: Callable[[Evaluation], None] | None = None,
     ) -> None:
-        """Nothing is evaluated yet. `on_evaluation` is called after each, in order."""
+        """Nothing is evaluated yet. `on_evaluation` is called after each, in order. The time limit
+        counts from when the clock showed `started`; None is now."""
         self._evaluate = evaluate
         self._journal = journal
         self._max_evaluations = max_evaluations
         self._time_limit_s = time_limit_s
         self._clock = clock
-        self._started = clock()
+        self._started = clock() if started is None else started
         self._on_evaluation = on_evaluation
         self._memo: dict[Pins, Evaluation] = {}
 
@@ -112,20 +115,23 @@ class Oracle:
     def _evaluate_new(self, new: Sequence[Pins]) -> None:
         recorded = self._journal.recorded if self._journal else {}
         fresh = [pins for pins in new if pins not in recorded]
-        limit = self._time_limit_s
-        if fresh and limit is not None and self._clock() - self._started >= limit:
-            raise BudgetSpent(f"the time limit of {limit:g} s is reached")
         results = iter(self._evaluate(fresh)) if fresh else iter(())
         for pins in new:
             if pins in recorded:
                 self._remember(Evaluation(pins, recorded[pins], replayed=True))
                 continue
+            self._check_time()
             measurement = next(results, None)
             if measurement is None:
                 raise RuntimeError("an evaluation gave fewer results than it was asked for")
             if self._journal:
                 self._journal.append(pins, measurement)
             self._remember(Evaluation(pins, measurement))
+
+    def _check_time(self) -> None:
+        limit = self._time_limit_s
+        if limit is not None and self._clock() - self._started >= limit:
+            raise BudgetSpent(f"the time limit of {limit:g} s is reached")
 
     def _remember(self, evaluation: Evaluation) -> None:
         self._memo[evaluation.pins] = evaluation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -37,12 +38,16 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
     check_select_point(settings.select_point)
+    started = time.monotonic()
     with ExitStack() as stack:
-        return search_from(settings, prepare(settings, progress, stack))
+        return search_from(settings, prepare(settings, progress, stack), started)
 
 
-def search_from(settings: BisectSettings, setup: Setup) -> BisectResult:
-    """As `bisect`, from a setup that is there."""
+def search_from(
+    settings: BisectSettings, setup: Setup, started: float | None = None
+) -> BisectResult:
+    """As `bisect`, from a setup that is there; the time limit counts from `started`, on the clock
+    of `time.monotonic`, or from now."""
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))
@@ -52,6 +57,7 @@ def search_from(settings: BisectSettings, setup: Setup) -> BisectResult:
         cache_bytes=settings.memory_budget,
         max_evaluations=settings.max_evaluations,
         time_limit_s=settings.time_limit,
+        started=time.monotonic() if started is None else started,
         journal=settings.journal,
         restart=settings.force,
         cached=settings.cache,

@@ -67,6 +67,7 @@ class SearchOptions:
     cache_bytes: int = 0
     max_evaluations: int | None = None
     time_limit_s: float | None = None
+    started: float | None = None
     journal: str | None = None
     restart: bool = False
     cached: bool = True
@@ -240,6 +241,7 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             journal=_journal(setup, one, evaluator, options, stack),
             max_evaluations=options.max_evaluations,
             time_limit_s=options.time_limit_s,
+            started=options.started,
             on_evaluation=_Watch(setup, options.max_evaluations or 0),
         )
         _try_again(setup, one, oracle)

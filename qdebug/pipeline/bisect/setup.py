@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -108,6 +110,7 @@ def prepare(
         UsageError: the precision is FP32, in which there is nothing to pin.
         QdebugError: bad input, or a runtime that failed.
     """
+    ends_at = time.monotonic() + (settings.time_limit or math.inf)
     check_engine_flags(settings)
     target = read_target(settings)
     engine = open_runtime(settings, cached=settings.cache, progress=progress)
@@ -145,7 +148,7 @@ def prepare(
     planned = plan_ranges(settings, context, plan, model, searched)
     own = engine_settings_of(settings) if engine else None
     start = Start(context, target, model, planned, searched, held_out, engine, kernels, own)
-    return rated(settings, start)
+    return rated(settings, start, ends_at)
 
 
 def _cluster(settings: BisectSettings, stack: ExitStack) -> Cluster | None:
@@ -158,8 +161,9 @@ def _cluster(settings: BisectSettings, stack: ExitStack) -> Cluster | None:
     )
 
 
-def rated(settings: BisectSettings, start: Start) -> Setup:
-    """Rate the layers, and say which of them the settings allow to be pinned.
+def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> Setup:
+    """Rate the layers, and say which of them the settings allow to be pinned; with local errors
+    alone where there is no time for more.
 
     Raises:
         QdebugError: settings that do not fit the model, or a runtime that failed.
@@ -169,7 +173,7 @@ def rated(settings: BisectSettings, start: Start) -> Setup:
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
     found = rate_layers(context, pair, searched)
-    alone = noise_alone(context, pair, searched, settings.memory_budget)
+    alone = noise_alone(context, pair, searched, settings.memory_budget, ends_at)
     local = local_noise(found)
     return Setup(
         context=context,
