@@ -174,6 +174,18 @@ class _Share(NamedTuple):
     histogram: TensorHistogram
     added: list[Added]
 
+    def packed(self) -> _Share:
+        """The same with a table of half the bytes, where its numbers are small: to travel."""
+        table = self.histogram.table
+        if table.size and table.max() > np.iinfo(np.uint32).max:
+            return self
+        narrow: Any = table.astype(np.uint32)
+        return self._replace(histogram=replace(self.histogram, table=narrow))
+
+    def unpacked(self) -> TensorHistogram:
+        """The histogram as it was."""
+        return replace(self.histogram, table=self.histogram.table.astype(np.int64, copy=False))
+
 
 @dataclass(frozen=True)
 class GatherJob:
@@ -194,7 +206,12 @@ class GatherJob:
         parallel = Parallelism(place.threads, 1)
         context = simulation_context(parallel, ignore_progress, subset.samples.batch_size)
         session = stack.enter_context(closing(_session(context, graph, self.tensors)))
-        return lambda shard: _run(context, session, part_of(subset, shard), self.tensors)
+
+        def run(shard: Shard) -> Mapping[str, _Share]:
+            found = _run(context, session, part_of(subset, shard), self.tensors)
+            return {name: share.packed() for name, share in found.items()}
+
+        return run
 
 
 def _run(
@@ -238,8 +255,8 @@ def _gathered(shares: Iterable[Mapping[str, _Share]], subset: SampleSubset) -> G
     added: defaultdict[str, list[Added]] = defaultdict(list)
     for share in shares:
         for name, found in share.items():
-            known = histograms.get(name)
-            histograms[name] = found.histogram if known is None else known.merge(found.histogram)
+            known, new = histograms.get(name), found.unpacked()
+            histograms[name] = new if known is None else known.merge(new)
             added[name] += found.added
     sample_amax = {name: np.concatenate([a.peaks for a in added[name]]) for name in histograms}
     totals = {name: _total(found, added[name]) for name, found in histograms.items()}

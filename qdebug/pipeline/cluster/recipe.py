@@ -45,13 +45,17 @@ class PairRecipe:
             NotHere: a file must be sent first.
             QdebugError: as where the pair was made first, which is where it is raised.
         """
+        return place.last.of(self, lambda: self._made(place))
+
+    def _made(self, place: Place) -> ModelPair:
         model = self.model.prepared(place)
         if self.plan is not None:
             return planned_pair(model, bind_plan(self.plan, model, find_layers(model.graph)))
         model, _ = explicit(model)
         if self.reference is None:
             return for_backend(quantized_pair(model, guessed=self.guessed), self.backend)
-        reference = self.reference.prepared(place)
+        # Not by `prepared`: that would forget the other model.
+        reference = self.reference.read(place)
         pair = quantized_pair(model, reference.graph, str(reference.file.path))
         kept = {t: c for t, c in pair.tensors.items() if t in self.tensors}
         return for_backend(replace(pair, tensors=kept, proof=self.proof), self.backend)

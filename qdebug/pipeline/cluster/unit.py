@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from qdebug import __version__
 from qdebug.model.inline import Taken
@@ -20,6 +20,7 @@ from qdebug.pipeline.cluster.files import SharedFile
 from qdebug.types import TensorSpec
 
 PartT_contra = TypeVar("PartT_contra", contravariant=True)
+MadeT = TypeVar("MadeT")
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 _FEWEST, _MOST, _EXECUTIONS = 16, 256, 8
@@ -39,6 +40,22 @@ class NotHere(Exception):  # noqa: N818 - the client sends the file, and all is 
         return type(self), (self.file,)
 
 
+class Last:
+    """What was made last by each kind of description: the jobs of a command follow each other, and
+    most are about one model."""
+
+    def __init__(self) -> None:
+        self._made: dict[type[object], tuple[object, object]] = {}
+
+    def of(self, description: object, make: Callable[[], MadeT]) -> MadeT:
+        """What `make` gives, or gave for an equal description just before."""
+        known = self._made.get(type(description))
+        if known is None or known[0] != description:
+            self._made.pop(type(description), None)  # two at a time may be too large
+            known = self._made[type(description)] = (description, make())
+        return cast("MadeT", known[1])
+
+
 @dataclass(frozen=True)
 class Place:
     """The process in which a unit is executed.
@@ -46,10 +63,12 @@ class Place:
     Attributes:
         inbox: the folder for files that the client sent.
         threads: how many executions may be in flight.
+        last: what was made here last.
     """
 
     inbox: Path
     threads: int
+    last: Last = field(default_factory=Last)
 
     def path(self, file: SharedFile) -> str:
         """Where a file is on this machine.
@@ -121,6 +140,10 @@ class SharedModel:
 
     def prepared(self, place: Place) -> Model:
         """The model. Raises as `read_model` and `prepare_model` do, and NotHere."""
+        return place.last.of(self, lambda: self.read(place))
+
+    def read(self, place: Place) -> Model:
+        """The model, anew. Raises as `prepared`."""
         model = prepare_model(read_model(place.path(self.file)), self.opset)
         return with_taken(model, self.taken)
 

@@ -15,7 +15,7 @@ from qdebug import __version__
 from qdebug.errors import ClusterError
 from qdebug.pipeline.cluster import files
 from qdebug.pipeline.cluster.files import SharedFile
-from qdebug.pipeline.cluster.unit import NotHere, Place, Unit
+from qdebug.pipeline.cluster.unit import Last, NotHere, Place, Unit
 from qdebug.run.options import custom_operators
 
 _MOST_OPEN = 2
@@ -33,10 +33,11 @@ class Sent:
 
 
 class _Jobs:
-    """The jobs that this process has open, the one used last at the end."""
+    """The jobs that this process has open, the one used last at the end; `last` is as of Place."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.last = Last()
         self._open: OrderedDict[str, tuple[ExitStack, Callable[[Any], Any]]] = OrderedDict()
 
     def opened(self, unit: Unit[Any], place: Place) -> Callable[[Any], Any]:
@@ -73,7 +74,7 @@ def execute(unit: Unit[Any]) -> Sent:
             "Install the same version everywhere.",
             code="QD-CLUSTER-VERSION",
         )
-    place = Place(_inbox(worker), max(1, worker.state.nthreads))
+    place = Place(_inbox(worker), max(1, worker.state.nthreads), _jobs.last)
     try:
         with _jobs.lock:
             return Sent(_jobs.opened(unit, place)(unit.part), worker=worker.address)

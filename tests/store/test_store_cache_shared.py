@@ -1,0 +1,73 @@
+"""A cache folder that several processes use at once, as on a network drive."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdebug.errors import StoreError
+from qdebug.search.journal import Journal
+from qdebug.store.cache import load_calibration, save_calibration
+from qdebug.store.schema import RangeRecord
+
+ROUNDS, VALUES = 60, 4000
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def record(value: int) -> dict[str, RangeRecord]:
+    arrays = {"table": np.full((4, VALUES), value, np.int64)}
+    return {"x": RangeRecord(scalars={"amax": float(value)}, arrays=arrays)}
+
+
+def work(folder: str, own: int, seen: multiprocessing.Queue[set[float]]) -> None:
+    """Keep results of one key again and again, and read what is there."""
+    os.environ["QDEBUG_CACHE_DIR"] = folder
+    found = set()
+    for _ in range(ROUNDS):
+        save_calibration("key", record(own))
+        records = load_calibration("key")
+        assert records is not None  # never half of one, never none: one replaces the other
+        table = records["x"].arrays["table"]
+        assert (table == records["x"].scalars["amax"]).all()
+        found.add(float(records["x"].scalars["amax"]))
+    seen.put(found)
+
+
+def test_two_processes_keep_results_of_one_key(tmp_path: Path) -> None:
+    seen: multiprocessing.Queue[set[float]] = SPAWN.Queue()
+    both = [SPAWN.Process(target=work, args=(str(tmp_path), own, seen)) for own in (1, 2)]
+    for process in both:
+        process.start()
+    found = seen.get(timeout=60) | seen.get(timeout=60)
+    for process in both:
+        process.join()
+        assert process.exitcode == 0
+    assert found == {1.0, 2.0}
+    assert [p.name for p in tmp_path.iterdir()] == ["key.h5"]  # nothing half-written is left
+
+
+def hold(path: str, ready: Any, done: Any) -> None:
+    with Journal(Path(path), {"a": "1"}):
+        ready.set()
+        done.wait()
+
+
+def test_a_search_in_another_process_has_its_journal_to_itself(tmp_path: Path) -> None:
+    ready, done = SPAWN.Event(), SPAWN.Event()
+    path = tmp_path / "search.jsonl"
+    process = SPAWN.Process(target=hold, args=(str(path), ready, done))
+    process.start()
+    assert ready.wait(60)
+    try:
+        with pytest.raises(StoreError) as found:
+            Journal(path, {"a": "1"})
+        assert found.value.code == "QD-STORE-BUSY"
+    finally:
+        done.set()
+        process.join()
+    Journal(path, {"a": "1"}).close()
