@@ -24,6 +24,9 @@ from qdebug.types import Array
 THEN, ELSE = "then_branch", "else_branch"
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
+MOST_ITERATIONS = 32
+"""A Loop or Scan of more iterations is not unrolled."""
+
 Taken = Mapping[str, str | int]
 """By the name of the node: the branch of an If (THEN, ELSE), the number of iterations of others."""
 
@@ -31,6 +34,45 @@ Taken = Mapping[str, str | int]
 def is_control_flow(node: onnx.NodeProto) -> bool:
     """Whether it is one of ONNX's own operators with a body."""
     return node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx") and bool(bodies(node))
+
+
+def is_taken(node: onnx.NodeProto, taken: Taken) -> bool:
+    """Whether `taken` says what stands in the place of a node: a branch for an If, a number of
+    iterations for the others."""
+    what = taken.get(node.name)
+    if what is None or not is_control_flow(node) or not fits(node):
+        return False
+    if node.op_type == "If":
+        return what in (THEN, ELSE)
+    return isinstance(what, int) and 0 < what <= MOST_ITERATIONS
+
+
+def fits(node: onnx.NodeProto) -> bool:
+    """Whether the bodies of an If, a Loop or a Scan take and give as many tensors as it does."""
+    parts = {a.name: a.g for a in node.attribute if a.HasField("g")}
+    inputs, outputs = len(node.input), len(node.output)
+    if node.op_type == "If":
+        branches = [parts.get(THEN), parts.get(ELSE)]
+        return inputs == 1 and all(
+            b is not None and len(b.output) == outputs and not b.input for b in branches
+        )
+    body = parts.get("body")
+    if body is None:
+        return False
+    if node.op_type == "Loop":
+        inputs = max(inputs, 2)
+        carried, before = inputs - 2, 1
+    else:
+        how = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        scanned = how.get("num_scan_inputs", 0)
+        carried, before = inputs - scanned, 0
+        if not 0 < scanned <= inputs:
+            return False
+        given = [len(how[n]) for n in ("scan_input_axes", "scan_input_directions") if n in how]
+        made = [len(how[n]) for n in ("scan_output_axes", "scan_output_directions") if n in how]
+        if {scanned, *given} != {scanned} or any(n != len(body.output) - carried for n in made):
+            return False
+    return len(body.input) == inputs and len(body.output) >= max(before + carried, outputs)
 
 
 def body_of(node: onnx.NodeProto, taken: str | int) -> onnx.GraphProto:
@@ -52,7 +94,7 @@ def replace_taken(proto: onnx.ModelProto, taken: Taken, gone: set[str]) -> dict[
     """
     graph = proto.graph
     given = list(graph.node)
-    held = {n.name: n for n in given if n.name in taken and is_control_flow(n)}
+    held = {n.name: n for n in given if is_taken(n, taken)}
     del graph.node[:]
     graph.node.extend(n for n in given if n.name not in held)
     tensors, nodes = all_names(graph)

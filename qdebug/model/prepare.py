@@ -13,7 +13,7 @@ from qdebug.errors import ModelError
 from qdebug.model.convert import convert_opset, inline_functions, reason_in
 from qdebug.model.fold import fold
 from qdebug.model.graph import Graph
-from qdebug.model.inline import Taken, is_control_flow, replace_taken
+from qdebug.model.inline import Taken, is_taken, replace_taken
 from qdebug.model.load import ModelFile
 from qdebug.model.weights import LARGE_BYTES, lightened, renamed
 
@@ -85,24 +85,25 @@ def with_taken(model: Model, taken: Taken) -> Model:
     """
     if not taken:
         return model
-    proto, inner = replaced(model, taken)
+    proto, inner, gone = replaced(model, taken)
     once = Counter(inner.values())
     origins = {name: (user,) for name, user in inner.items() if once[user] == 1}
     done = _finished(model.file, proto, {**origins, **model.origins})
-    return replace(done, taken={**model.taken, **taken}, notes=model.notes)
+    found = {name: what for name, what in taken.items() if name in gone}
+    return replace(done, taken={**model.taken, **found}, notes=model.notes)
 
 
-def replaced(model: Model, taken: Taken) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """As `with_taken`, not yet folded and without the types of what was put in; and the names of
-    its nodes in their bodies, by their names now."""
+def replaced(model: Model, taken: Taken) -> tuple[onnx.ModelProto, dict[str, str], set[str]]:
+    """As `with_taken`, not yet folded and without the types of what was put in; the names of its
+    nodes in their bodies, by their names now; and the nodes that were replaced."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.graph.proto)
     inner: dict[str, str] = {}
     gone: set[str] = set()
-    while any(n.name in taken and is_control_flow(n) for n in proto.graph.node):
+    while any(is_taken(n, taken) for n in proto.graph.node):
         found = replace_taken(proto, taken, gone)
         inner |= {name: inner.get(user, user) for name, user in found.items()}
-    return proto, inner
+    return proto, inner, gone
 
 
 def _finished(

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from qdebug.errors import given_by
 from qdebug.model.graph import Graph, reads_of
-from qdebug.model.inline import ELSE, THEN, Taken, body_of, is_control_flow
+from qdebug.model.inline import ELSE, MOST_ITERATIONS, THEN, Taken, body_of, fits, is_control_flow
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model, replaced, with_taken
 from qdebug.model.samples import Batch, Samples, open_samples
@@ -30,9 +30,8 @@ from qdebug.run.stream import map_in_order
 from qdebug.types import Array, Progress, ProgressCallback, Tensors, ignore_progress
 from qdebug.wording import counted
 
-MOST_ITERATIONS = 32
 MOST_NODES = 4000
-"""A Loop or Scan of more iterations, or nodes in all of them, is not unrolled."""
+"""A Loop or Scan of more nodes in all of its iterations is not unrolled."""
 _SHOWN = 5
 
 
@@ -92,6 +91,10 @@ def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Mod
             for node in graph.proto.graph.node
             if is_control_flow(node) and node.name not in left
         ]
+        for node in nodes:
+            if not fits(node):  # ONNX Runtime will refuse the model, and says why
+                left[node.name], operators[node.name] = "it does not fit its body", node.op_type
+        nodes = [node for node in nodes if node.name not in left]
         if not nodes:
             break
         seen = _seen(context, graph, nodes, samples)
@@ -235,7 +238,7 @@ def _length(stacked: Array) -> int:
 
 
 def _at(axis: int, shape: Array) -> int:
-    return int(shape[axis])
+    return int(shape[axis]) if -len(shape) <= axis < len(shape) else 0
 
 
 def _taken_notes(taken: Taken, operators: Mapping[str, str], samples: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
 from qdebug.inmemory import InMemory, path_in
+from qdebug.model.inline import MOST_ITERATIONS
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.trtcache import is_cache
 from qdebug.types import Precision
@@ -51,7 +52,9 @@ class TensorEntry(Strict):
     method: str = "manual"
 
 
-ControlFlow = dict[str, Literal["then_branch", "else_branch"] | Annotated[int, Field(gt=0)]]
+ControlFlow = dict[
+    str, Literal["then_branch", "else_branch"] | Annotated[int, Field(gt=0, le=MOST_ITERATIONS)]
+]
 """See `model.inline.Taken`."""
 
 

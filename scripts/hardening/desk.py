@@ -201,7 +201,8 @@ def _model(
 
 
 def _loop(weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """A product in the body of an If, and the attributes that hold tensors and graphs."""
+    """A product in the body of an If, a Loop, a Scan, and the attributes that hold tensors and
+    graphs."""
     node, value = helper.make_node, helper.make_tensor_value_info
     body = helper.make_graph(
         [node("MatMul", ["x", "w"], ["then"], "product")],
@@ -215,14 +216,36 @@ def _loop(weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         [],
         [value("else", TensorProto.FLOAT, ("N", 5))],
     )
+    again = helper.make_graph(
+        [node("Identity", ["go"], ["on"], "on"), node("Tanh", ["h"], ["next"], "tanh")],
+        "again",
+        [
+            value("i", TensorProto.INT64, []),
+            value("go", TensorProto.BOOL, []),
+            value("h", TensorProto.FLOAT, ("N", 5)),
+        ],
+        [value("on", TensorProto.BOOL, []), value("next", TensorProto.FLOAT, ("N", 5))],
+    )
+    step = helper.make_graph(
+        [node("Add", ["total", "row"], ["more"], "add"), node("Neg", ["more"], ["seen"], "neg")],
+        "step",
+        [value("total", TensorProto.FLOAT, [5]), value("row", TensorProto.FLOAT, [5])],
+        [value("more", TensorProto.FLOAT, [5]), value("seen", TensorProto.FLOAT, [5])],
+    )
     zero = numpy_helper.from_array(np.zeros((), np.float32))
+    three = numpy_helper.from_array(np.array(3))
+    start = numpy_helper.from_array(np.zeros(5, np.float32))
     nodes = [
+        node("Constant", [], ["three"], "three", value=three),
+        node("Constant", [], ["start"], "start", value=start),
         node("MatMul", ["x", "w"], ["all"], "outside"),
         node("ReduceSum", ["x"], ["sum"], "sum", keepdims=0),
         node("Constant", [], ["zero"], "constant", value=zero),
         node("Greater", ["sum", "zero"], ["which"], "greater"),
         node("If", ["which"], ["y"], "if", then_branch=body, else_branch=other),
-        node("Softmax", ["y"], ["out"], "softmax"),
+        node("Loop", ["three", "", "y"], ["z"], "loop", body=again),
+        node("Scan", ["start", "z"], ["last", "rows"], "scan", body=step, num_scan_inputs=1),
+        node("Softmax", ["rows"], ["out"], "softmax"),
     ]
     return _model(nodes, ("x", ("N", 4)), ("out", ("N", 5)), {"w": weights["w3"].T.copy()})
 

@@ -166,6 +166,8 @@ def _odd(rng: random.Random, field: FieldDescriptor, before: Any) -> Any:
         return rng.choice(FLOATS)
     if field.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_ENUM):
         return rng.choice([*range(26), *(i for i in INTEGERS if abs(i) < 2**31)])
+    if field.type in (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64):
+        return rng.choice([*range(8), *(i for i in INTEGERS if 0 <= i < 2**32)])
     return rng.choice([*range(8), *INTEGERS])
 
 

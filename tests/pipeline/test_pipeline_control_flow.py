@@ -124,6 +124,18 @@ def test_a_plan_is_for_its_branches(tmp_path: Path) -> None:
     assert audited.audit is not None and audited.audit.mismatches == ()
 
 
+@pytest.mark.parametrize("wrong", ["rate_if: 3", "rate_ifs: then_branch", "is_16k: else_branch"])
+def test_a_plan_whose_control_flow_is_not_the_model_s(tmp_path: Path, wrong: str) -> None:
+    model = saved(tmp_path / "voice.onnx", voice_net())
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"schema: qdebug.plan/1\nprecision: fp32\ncontrol_flow:\n  {wrong}\n")
+    with refused("QD-PLAN-CONTROL-FLOW", wrong.partition(":")[0]):
+        qdebug.export(plan, model=model, to="onnx", output=tmp_path / "out.onnx")
+    plan.write_text("schema: qdebug.plan/1\ncontrol_flow: {rate_if: 100000}\n")
+    with refused("QD-PLAN-FILE", "plan.yaml:2"):
+        qdebug.export(plan, model=model, to="onnx", output=tmp_path / "out.onnx")
+
+
 def test_every_command_follows_the_branch(tmp_path: Path) -> None:
     model = saved(tmp_path / "voice.onnx", voice_net())
     samples = voice_samples(12)
