@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from qdebug.calibrators.weights import weight_amax
-from qdebug.errors import PlanError
+from qdebug.errors import ModelError, PlanError
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan, Correction, Granularity, PrecisionPlan
@@ -151,6 +151,12 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
         values = graph.constant(layer.weight) if corrected is None else corrected
         assert values is not None  # a layer's weight is an initializer by construction
         amax = weight_amax(values.astype(np.float32), axis)
+        if not np.all(np.isfinite(amax)):
+            raise ModelError(
+                f"the weight '{layer.weight}' of layer '{layer.name}' holds NaN or Inf",
+                "Train or export the model again.",
+                code="QD-MODEL-WEIGHT-VALUES",
+            )
     scale = _rounded(bound, scale_of(amax, f"weight '{layer.weight}'"))
     return WeightQuantization(scale, axis, corrected)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.errors import PlanError
+from qdebug.errors import ModelError, PlanError
 from qdebug.plan.plan import Granularity
 from qdebug.types import Precision
 
@@ -108,7 +108,7 @@ def test_a_weight_with_nan(kit: SimpleNamespace) -> None:
         ["y"],
         {"w": np.array([[1, np.nan], [2, 3]], np.float32)},
     )
-    with pytest.raises(PlanError, match=r"(?s)'w'.*nan \(channel 1\).*QD-PLAN-AMAX\]"):
+    with pytest.raises(ModelError, match=r"(?s)'w'.*'m'.*QD-MODEL-WEIGHT-VALUES\]"):
         kit.lowered(proto, kit.int8({"x": 1}))
 
 
