@@ -5,7 +5,8 @@ A channel that reaches much further than the others of an activation, or of a we
 twice, four times, …, each time as a part: exact, at the price of more multiply-accumulates. It is
 worth it where it takes off a larger share of the layer's noise than it adds to its work: pinning
 the layer takes off all of its noise for as much work again, since FP16 takes twice the time of
-INT8. What it takes off is measured on samples that the ranges were not taken from.
+INT8. What it takes off is measured on samples that the ranges were not taken from. The channels are
+made by the layer before, which grows as well: there is no operation more (plan/rewrite/split.py).
 """
 
 from __future__ import annotations
@@ -17,16 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.calibrators.weights import weight_amax
+from qdebug.model.graph import Graph
 from qdebug.model.macs import work_of
 from qdebug.plan.plan import Correction, Granularity, TensorRange
 from qdebug.plan.quantize import fake_quantize, scale_of
-from qdebug.plan.rewrite.split import Parts, Split, split_inputs, split_weight
+from qdebug.plan.rewrite.split import (
+    Parts,
+    Split,
+    Way,
+    split_channels,
+    split_input,
+    split_output,
+    way_to,
+)
 from qdebug.plan.rewrite.weights import (
     Factors,
     along,
     channel_axis,
     divided_weight,
-    input_channels,
     weight_reach,
 )
 from qdebug.remedies.channels import ChannelRange, channel_ranges
@@ -40,10 +49,9 @@ _FEWEST = 4
 _REACHES = (0.7, 0.5, 0.35, 0.25, 0.125)
 """How far channels may reach at most once they are split, as a share of the furthest."""
 _MOST_ADDED = 0.25
-"""By what share of its channels a layer may grow."""
-_WORTH = 0.7
-"""To which share of what it is without the noise must fall at least: the channels are repeated by
-an operation of its own."""
+"""By what share the work of a layer may grow."""
+_WORTH = 0.9
+"""To which share of what it is without the noise must fall at least."""
 _SAMPLES = 16
 
 Key = tuple[bool, float]
@@ -52,74 +60,115 @@ Key = tuple[bool, float]
 
 @dataclass(frozen=True)
 class _Reading:
-    """Layers that read one tensor, and the ways to split it."""
+    """Layers that read one tensor, and in how many parts its channels may be."""
 
-    tensor: str
-    readers: tuple[str, ...]
+    way: Way
     ways: Mapping[Key, Parts]
 
 
 def _layers(network: Quantized) -> tuple[str, ...]:
+    readers = {name for way in _ways(network) for name in way.readers}
+    return tuple(layer.name for layer in network.weighted() if layer.name in readers)
+
+
+def _ways(network: Quantized) -> list[Way]:
+    """Those to what INT8 layers alone read."""
     graph = network.graph
-    found = []
-    for layer in network.weighted():
-        node = graph.by_name[layer.name]
-        one = graph.attributes(node).get("group", 1) == 1 and node.op_type != "ConvTranspose"
-        if one and input_channels(graph, node) and node.inputs[0] in graph.shapes:
-            found.append(layer.name)
-    return tuple(found)
+    own = {layer.name for layer in network.weighted()}
+    tensors = dict.fromkeys(graph.by_name[name].inputs[0] for name in own)
+    found = (way_to(graph, tensor) for tensor in graph.producers if tensor in tensors)
+    return [way for way in found if way is not None and own.issuperset(way.readers)]
 
 
 def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
-    graph = start.graph
-    tensors: dict[str, list[str]] = {}
-    for name in layers:
-        tensors.setdefault(graph.by_name[name].inputs[0], []).append(name)
-    noise: dict[str, dict[Key | None, float]] = {tensor: {} for tensor in tensors}
+    ways = [way for way in _ways(start) if set(layers).issuperset(way.readers)]
+    if not ways:
+        return
+    noise: dict[str, dict[Key | None, float]] = {way.tensor: {} for way in ways}
     for seen, other in folds(study):
-        ranges = _ranges(seen, start, tensors)
-        readings = [_reading(start, t, names, ranges[t]) for t, names in tensors.items()]
+        ranges = _ranges(seen, start, ways)
+        readings = [_reading(start, way, ranges[way.tensor]) for way in ways]
         _measure(other, start, readings, ranges, noise)
-    ranges = _ranges(study, start, tensors)
+    ranges = _ranges(study, start, ways)
+    macs = _macs(start)
     splits = []
-    for tensor, names in tensors.items():
-        split = _best(_reading(start, tensor, names, ranges[tensor]), noise[tensor])
+    for way in ways:
+        price = 1 + macs[way.writer] / max(1.0, sum(macs[name] for name in way.readers))
+        split = _best(_reading(start, way, ranges[way.tensor]), noise[way.tensor], price)
         if split is not None:
             splits.append(split)
     if not splits:
         return
     network = study.calibrated(split_up(start, splits))
-    readers = {name for split in splits for name in split.readers}
+    readers = {name for split in splits for name in split.way.readers}
     more = sum(int(split.parts.sum()) - len(split.parts) for split in splits)
-    what = f"{counted(more, 'channel')} more, {added_macs(start, splits):.1%} more MACs"
+    what = (
+        f"{counted(more, 'channel')} more, {added_macs(start, splits):.1%} more MACs in whole tiles"
+    )
     yield Proposal(network, tuple(n for n in layers if n in readers), what)
 
 
 def split_up(start: Quantized, splits: Sequence[Split]) -> Quantized:
     """`start` with channels split, what it computes with in INT8 as well."""
     graph, bound = start.graph, start.bound
-    result = split_inputs(graph, splits)
+    result = split_channels(graph, splits)
     network = start.rewritten(result.proto, result.stale)
+    reading = {name: split for split in splits for name in split.way.readers}
+    writing = {split.way.writer: split for split in splits}
     ranges: dict[str, TensorRange] = {}
     corrections: dict[str, Correction] = {}
-    for name, split in {name: s for s in splits for name in s.readers}.items():
-        old, new = (n.layers.by_name[name].weight or "" for n in (start, network))
-        if old in bound.plan.tensors and not split.of_weight:
-            ranges[new] = bound.plan.tensors[old]
+    for layer in start.weighted():
+        name, weight = layer.name, layer.weight or ""
+        reads, writes = reading.get(name), writing.get(name)
+        if reads is None and writes is None:
+            continue
+        entry = _split_range(bound.plan.tensors.get(weight), reads, writes)
+        if entry is not None:
+            ranges[network.layers.by_name[name].weight or ""] = entry
         known = bound.corrections.get(name)
         if known is not None:
-            node = graph.by_name[name]
-            own = known.weight
-            wide = None if own is None else split_weight(graph, node, split, own)
-            corrections[name] = replace(known, weight=wide)
+            corrections[name] = _split_correction(graph, name, known, reads, writes)
     return network.with_ranges(ranges).with_corrections(corrections)
+
+
+def _split_range(
+    entry: TensorRange | None, reads: Split | None, writes: Split | None
+) -> TensorRange | None:
+    """The range of a weight whose channels are repeated; None for what its values say."""
+    if entry is None or (reads is not None and reads.of_weight):
+        return None
+    if writes is None:
+        return entry
+    if not isinstance(entry.amax, tuple):
+        return entry if writes.of_weight else None
+    amax = writes.repeated(np.asarray(entry.amax), 0, divided=not writes.of_weight)
+    return replace(entry, amax=tuple(amax.tolist()))
+
+
+def _split_correction(
+    graph: Graph, name: str, known: Correction, reads: Split | None, writes: Split | None
+) -> Correction:
+    node = graph.by_name[name]
+    weight, bias = known.weight, known.bias
+    if weight is not None and reads is not None:
+        weight = split_input(graph, node, reads, weight).astype(np.float32)
+    if weight is not None and writes is not None:
+        weight = split_output(graph, node, writes, weight).astype(np.float32)
+    if bias is not None and writes is not None:
+        bias = writes.repeated(bias, 0, divided=not writes.of_weight).astype(np.float32)
+    return Correction(weight, bias)
 
 
 def added_macs(network: Quantized, splits: Sequence[Split]) -> float:
     """By what share the multiply-accumulates of a network grow."""
-    macs = {name: work.macs for name, work in work_of(network.layers, {}).items()}
-    added = sum(split.added * macs[name] for split in splits for name in split.readers)
+    macs = _macs(network)
+    layers = ((split, name) for split in splits for name in (*split.way.readers, split.way.writer))
+    added = sum(split.added * macs[name] for split, name in layers)
     return added / max(1.0, sum(macs.values()))
+
+
+def _macs(network: Quantized) -> dict[str, float]:
+    return {name: work.macs for name, work in work_of(network.layers, {}).items()}
 
 
 def parts_for(reach: Factors, share: float) -> Parts:
@@ -132,17 +181,17 @@ def parts_for(reach: Factors, share: float) -> Parts:
     return np.asarray(2.0**powers, np.int64)
 
 
-def _reading(
-    network: Quantized, tensor: str, readers: Sequence[str], ranges: ChannelRange
-) -> _Reading:
-    weight = np.max([_weight_reach(network, name) for name in readers], axis=0)
+def _reading(network: Quantized, way: Way, ranges: ChannelRange) -> _Reading:
+    weight = np.max([_weight_reach(network, name) for name in way.readers], axis=0)
+    kinds = ((False, ranges.amax), (True, weight))
     ways: dict[Key, Parts] = {}
-    for of_weight, reach in ((False, ranges.amax), (True, weight)):
+    for of_weight, reach in kinds if way.homogeneous else kinds[1:]:
         for share in _REACHES:
             parts = parts_for(reach, share)
-            if 0 < parts.sum() - len(parts) <= _MOST_ADDED * len(parts):
+            more = parts.sum() > len(parts)
+            if more and Split(way, parts, of_weight).added <= _MOST_ADDED:
                 ways[of_weight, share] = parts
-    return _Reading(tensor, tuple(readers), ways)
+    return _Reading(way, ways)
 
 
 def _weight_reach(network: Quantized, layer: str) -> Factors:
@@ -151,11 +200,9 @@ def _weight_reach(network: Quantized, layer: str) -> Factors:
     return reach / max(float(reach.max()), 1e-30)
 
 
-def _ranges(
-    study: Study, network: Quantized, tensors: Mapping[str, Sequence[str]]
-) -> dict[str, ChannelRange]:
+def _ranges(study: Study, network: Quantized, ways: Sequence[Way]) -> dict[str, ChannelRange]:
     graph = network.graph
-    axes = {t: channel_axis(graph, graph.by_name[names[0]]) for t, names in tensors.items()}
+    axes = {way.tensor: channel_axis(graph, graph.by_name[way.readers[0]]) for way in ways}
     return channel_ranges(study, graph, axes)
 
 
@@ -167,7 +214,7 @@ def _measure(
     noise: Mapping[str, dict[Key | None, float]],
 ) -> None:
     """Add the noise of what layers give, as they are and split in each way."""
-    of = {name: reading for reading in readings if reading.ways for name in reading.readers}
+    of = {name: reading for reading in readings if reading.ways for name in reading.way.readers}
     for site in Walk(study, network, frozenset(of), "split", _SAMPLES):
         reading = of[site.layer.name]
         exact = site.run(site.reference, site.weight)
@@ -205,15 +252,16 @@ def _given(
     return site.run(values, whole)
 
 
-def _best(reading: _Reading, noise: Mapping[Key | None, float]) -> Split | None:
-    """The way that takes off most next to what it adds; None where pinning is worth more."""
+def _best(reading: _Reading, noise: Mapping[Key | None, float], price: float) -> Split | None:
+    """The split that takes off most next to what it adds; None where pinning is worth more. A
+    channel more costs `price` times what it costs in the layers that read it."""
     whole = noise.get(None, 0.0)
     best, most = None, 0.0
     for key, parts in reading.ways.items():
         if key not in noise or whole <= 0 or noise[key] > _WORTH * whole:
             continue
-        split = Split(reading.tensor, reading.readers, parts, key[0])
-        gain = 1 - noise[key] / whole - split.added
+        split = Split(reading.way, parts, key[0])
+        gain = 1 - noise[key] / whole - price * split.added
         if gain > most:
             best, most = split, gain
     return best

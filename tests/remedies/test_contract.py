@@ -23,7 +23,7 @@ APPLIES: dict[str, frozenset[str]] = {
     "fp16-rewrites": frozenset(),
     "equalization": frozenset({*NETWORKS, "digits_encoder"}) - {"depthwise-silu"},
     "smoothing": frozenset({*NETWORKS, *BUNDLED}),
-    "split": frozenset({*NETWORKS, *BUNDLED}),
+    "split": frozenset({"pre-norm", "post-norm", "written-out-norm"}),
 }
 """Networks in which a remedy has something to do; of all others it must have no layers."""
 
