@@ -28,6 +28,7 @@ from common import network, parser_of, seconds_of
 import qdebug
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
+from qdebug.pipeline.cluster.worker import warm
 
 PLAIN, SPREAD = "one process", "workers"
 CPU_PLAIN, CPU_CLIENT, CPU_WORKER = "CPU s: one", "client", "a worker"
@@ -84,6 +85,7 @@ def _row(arguments: argparse.Namespace) -> dict[str, Any]:
             found = open_cluster(stack, f"local:{count}", None, limit_s=600.0)
             assert found is not None
             found.client.wait_for_workers(count)
+            found.client.run(warm)
             opened.append(found)
 
         row: dict[str, Any] = {"start": seconds_of(start)}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qdebug.errors import ClusterError, UsageError, given_by
+from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.wording import option
 from qdebug.yamlfile import read_yaml
@@ -91,6 +92,7 @@ def open_cluster(
         client = Client(where, timeout=_CONNECT_S, set_as_default=False)
         stack.callback(_closed, client)
         client.wait_for_workers(1, timeout=limit_s)
+        client.run(worker.begin, on_error="ignore")
     except (OSError, TimeoutError) as error:
         raise ClusterError(
             f"no worker of {address or config} answers: {error}",
@@ -102,9 +104,13 @@ def open_cluster(
 
 
 _CONNECT_S = 20.0
-_FAST = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
-"""dask has workers give memory back at once, and then the system hands out fresh pages for every
-large array: measured, up to a quarter more time of the processor."""
+_FAST = {
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+    "distributed.worker.profile.enabled": False,
+}
+"""Without these dask looks 100 times a second at what a worker does, and has it give memory back at
+once, after which the system hands out fresh pages for every large array: measured, a quarter more
+time of the processor."""
 _HERE = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
 """No page that shows what dask does; the port that it would have is taken by chance."""
 

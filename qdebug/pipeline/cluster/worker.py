@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def execute(unit: Unit[Any]) -> Sent:
             return Sent(_jobs.opened(unit, place)(unit.part), worker=worker.address)
     except NotHere as missing:
         return Sent(missing=missing.file, worker=worker.address)
+
+
+def begin() -> None:
+    """Import what most jobs need, which takes a second, while the client reads its files."""
+    threading.Thread(target=warm, name="qdebug-imports", daemon=True).start()
+
+
+def warm() -> None:
+    """Import what most jobs need."""
+    import_module("qdebug.pipeline.compare.shards")
+    import_module("qdebug.pipeline.calibrate.shards")
 
 
 def receive(digest: str, name: str, offset: int, data: bytes, dask_worker: Any) -> None:
