@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from repair_networks import NETWORKS, Builder
 
 from qdebug.model.layers import find_layers
-from qdebug.model.load import ModelFile
+from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.plan.given import OwnConstants, own_constants
 from qdebug.plan.pair import quantized_pair
@@ -107,6 +107,21 @@ def test_nearest_codes_are_no_correction() -> None:
     found = read(start.proto(), model)
     assert not found.corrections
     assert set(found.ranges) == {layer.weight for layer in start.weighted()}
+
+
+@pytest.mark.parametrize(
+    ("producer", "weights", "biases"),
+    [("modelopt", 0, 0), ("aimet", 0, 0), ("nncf", 0, 2), ("torch_pt2e", 3, 0)],
+)
+def test_what_other_tools_changed_is_found(producer: str, weights: int, biases: int) -> None:
+    folder = Path(__file__).parents[1] / "producers"
+    reference = prepare_model(read_model(folder / "fp32.onnx"))
+    given = prepare_model(read_model(folder / f"{producer}.onnx"))
+    found = own_constants(quantized_pair(given, reference.graph, "fp32.onnx"))
+    known = list(found.corrections.values())
+    assert sum(one.weight is not None for one in known) == weights
+    assert sum(one.bias is not None for one in known) == biases
+    assert found.ranges
 
 
 def test_a_weight_that_two_layers_read_is_left_out() -> None:
