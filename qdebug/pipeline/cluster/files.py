@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 _WHOLE_BYTES = 256 << 20
 _BLOCKS, _BLOCK_BYTES = 256, 1 << 20
-"""Of a larger file so many blocks, spread evenly, stand for all of it."""
+"""Of more, so many blocks, spread evenly over all files, stand for them."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class SharedFile:
         folder: the folder on the client, absolute.
         names: the files in it, by their paths within it.
         main: the one that is opened, by its path within the folder; "" for the folder itself.
-        digest: SHA-256 of names, sizes and contents; of a file above 256 MB, of 256 of its blocks.
+        digest: SHA-256 of names, sizes and contents; of more than 256 MB, of 256 blocks of them.
     """
 
     folder: str
@@ -106,16 +108,18 @@ def _known_digest(folder: str, names: tuple[str, ...], _: tuple[tuple[int, int, 
 
 
 def _digest(folder: Path, names: Sequence[str]) -> str:
-    found = hashlib.sha256()
-    for name in names:
-        path = folder / name
-        size = path.stat().st_size
-        found.update(repr((name, size)).encode())
-        with path.open("rb") as file:
-            if size <= _WHOLE_BYTES:
+    sizes = [(folder / name).stat().st_size for name in names]
+    found = hashlib.sha256(repr([*zip(names, sizes, strict=True)]).encode())
+    if sum(sizes) <= _WHOLE_BYTES:
+        for name in names:
+            with (folder / name).open("rb") as file:
                 found.update(hashlib.file_digest(file, "sha256").digest())
-                continue
-            for block in range(_BLOCKS):
-                file.seek(block * (size - _BLOCK_BYTES) // (_BLOCKS - 1))
-                found.update(file.read(_BLOCK_BYTES))
+        return found.hexdigest()
+    ends = list(accumulate(sizes))
+    for block in range(_BLOCKS):
+        place = block * (ends[-1] - _BLOCK_BYTES) // (_BLOCKS - 1)
+        number = bisect_right(ends, place)
+        with (folder / names[number]).open("rb") as file:
+            file.seek(place - (ends[number] - sizes[number]))
+            found.update(file.read(_BLOCK_BYTES))
     return found.hexdigest()

@@ -17,7 +17,7 @@ import pytest
 
 from qdebug.config.cluster import parse_cluster
 from qdebug.errors import ClusterError, QdebugError, SampleError
-from qdebug.pipeline.cluster import machines, unit
+from qdebug.pipeline.cluster import files, machines, unit
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.machines import open_cluster
@@ -105,6 +105,26 @@ def test_a_file_that_is_another_one_there_is_not_taken(tmp_path: Path) -> None:
     assert file.find(tmp_path / "inbox") == str(path)
     path.write_text("two", encoding="utf-8")
     assert file.find(tmp_path / "inbox") is None
+
+
+def test_of_large_files_some_blocks_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(files, "_BLOCKS", 10)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 10)
+    for number in range(4):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(500))
+    (tmp_path / "4.bin").write_bytes(b"")
+    digests = {shared_file(tmp_path).digest}
+    for number, place in ((0, 0), (1, 0), (3, 499)):  # in a block, in none, in the last one
+        data = bytearray(500)
+        data[place] = 1
+        (tmp_path / f"{number}.bin").write_bytes(data)
+        digests.add(shared_file(tmp_path).digest)
+    assert len(digests) == 3
+    (tmp_path / "4.bin").write_bytes(b"1")
+    assert shared_file(tmp_path).digest not in digests
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from half_networks import Builder
 import qdebug
 from qdebug.errors import UsageError
 from qdebug.measure.result import CompareResult
+from qdebug.pipeline.cluster import dispatch, sharing
+from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.files import SharedFile, shared_file
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "calib_data"
@@ -82,3 +87,32 @@ def test_a_run_file_is_not_reused(address: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as found:
         qdebug.compare(CNN, **HOW, reference=tmp_path / "run.h5", cluster=address)
     assert found.value.code == "QD-USAGE-CLUSTER"
+
+
+def test_files_that_workers_do_not_see(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Model, external data, samples and jobs are sent: workers run in another folder, where the
+    relative paths lead nowhere."""
+    model = onnx.load(CNN)
+    path = tmp_path / "cnn.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="cnn.data", size_threshold=0)
+    how = {**HOW, "inputs": shutil.copy(DATA / "digits_holdout.npz", tmp_path)}
+    sent: list[str] = []
+    send = Cluster.send
+
+    def counted(self: Cluster, file: SharedFile, to: str, *, again: bool = False) -> None:
+        sent.extend(file.names)
+        send(self, file, to, again=again)
+
+    def relative(path: str | Path, beside: Sequence[str] = ()) -> SharedFile:
+        file = shared_file(path, beside)
+        return replace(file, folder=os.path.relpath(file.folder, tmp_path))
+
+    one = qdebug.compare(path, **how)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Cluster, "send", counted)
+    monkeypatch.setattr(dispatch, "shared_file", relative)
+    monkeypatch.setattr(sharing, "shared_file", relative)
+    same(one, qdebug.compare(path, **how, cluster=address))
+    assert {"cnn.onnx", "cnn.data", "digits_holdout.npz"} < set(sent)
