@@ -245,10 +245,25 @@ class _Walk:
         same = node.op_type == other.op_type
         if not same and not any({node.op_type, other.op_type} <= kinds for kinds in _ALIKE):
             return False
+        if self._other_size(node.outputs[0], other.outputs[0]):
+            return False
         mine, its = bounds_of(self.reference, node), bounds_of(self.quantized, other)
         if mine is not None and its is not None:
             return mine == its
         return (not same or self._same_attributes(node, other)) and self._same_sizes(node, other)
+
+    def _other_size(self, mine: str, other: str) -> bool:
+        """Whether two tensors of one rank have an axis, but for the first, of different sizes: the
+        channels of a layer may have been split, or pruned."""
+        shapes = self.reference.shapes.get(mine), self.quantized.shapes.get(other)
+        if shapes[0] is None or shapes[1] is None or len(shapes[0]) != len(shapes[1]):
+            return False
+        known = [
+            (a, b)
+            for a, b in zip(shapes[0][1:], shapes[1][1:], strict=True)
+            if isinstance(a, int) and isinstance(b, int)
+        ]
+        return any(a != b for a, b in known)
 
     def _same_attributes(self, node: Node, other: Node) -> bool:
         mine = self.reference.attributes(node)

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import checker
 from repair_networks import IMAGES, TOKENS, Builder
 
+from qdebug.model.graph import Graph
 from qdebug.model.prepare import Model
+from qdebug.plan.correspond import align
 from qdebug.plan.rewrite.split import Split, Way, split_channels, way_to
 from qdebug.run.simulation import SimulationBackend
 
@@ -165,3 +168,17 @@ def test_groups_are_no_way() -> None:
     wide = b.add("Relu", b.conv("x", 3, 8))
     spatial = b.add("Relu", b.conv(wide, 8, 8, groups=8))
     assert ways(b.model(IMAGES, b.conv(spatial, 8, 4))) == []
+
+
+@pytest.mark.parametrize("make", [convolutions, tokens, dense], ids=lambda f: f.__name__)
+def test_what_has_other_channels_is_no_counterpart(make: Callable[[], Model]) -> None:
+    model = make()
+    way = ways(model)[0]
+    count = model.graph.shapes[way.tensor][1 if make is convolutions else -1]
+    assert isinstance(count, int)
+    wide = split_channels(model.graph, [Split(way, np.full(count, 2))])
+    found = align(model.graph, Graph(onnx.shape_inference.infer_shapes(wide.proto)))
+    matched = {m.tensor for m in found.matches}
+    inner = model.graph.by_name[way.writer].outputs[0]
+    assert not matched & {way.tensor, inner}
+    assert set(model.graph.outputs) <= matched
