@@ -102,7 +102,7 @@ def compare(
     custom_op_library: Sequence[str | os.PathLike[str]] = (),
     cache: bool = True,
     reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
-    local_samples: int = 16,
+    local_samples: int | None = None,
     effect: Literal["exact", "fast", "none"] = "fast",
     try_remedies: bool = False,
     memory_budget: int | str = 2147483648,

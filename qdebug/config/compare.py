@@ -31,14 +31,15 @@ class CompareSettings(CandidateSettings, ClusterSettings):
         ),
     ] = None
     local_samples: Annotated[
-        Positive,
+        Positive | None,
         Option(
             "Measure local errors on N of the samples, rounded up to whole batches, of which at "
             "least two.",
             WHAT,
             metavar="N",
+            unset="16, of a large model fewer",
         ),
-    ] = 16
+    ] = None
     effect: Annotated[
         EffectName,
         Option(

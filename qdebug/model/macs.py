@@ -10,6 +10,7 @@ import onnx
 
 from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, Layer, Layers
+from qdebug.model.samples.subset import SampleSubset
 
 Shape = Sequence[int | str | None]
 Shapes = Mapping[str, Shape]
@@ -35,6 +36,14 @@ def work_of(layers: Layers, input_shapes: Mapping[str, Sequence[int]]) -> dict[s
     """
     shapes = _shapes(layers.graph, input_shapes)
     return {layer.name: _work(layers.graph, layer, shapes) for layer in layers}
+
+
+def macs_per_sample(layers: Layers, subset: SampleSubset) -> float:
+    """Multiply-accumulates of one sample, by the first execution."""
+    batch = subset.batches[0]
+    feeds = subset.samples.feeds(batch.start, batch.count)
+    work = work_of(layers, {name: array.shape for name, array in feeds.items()})
+    return sum(w.macs for w in work.values()) / batch.count
 
 
 def _shapes(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Shapes:

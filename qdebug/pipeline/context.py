@@ -47,3 +47,12 @@ def simulation_context(
     exact = SimulationBackend(parallel.threads)
     simulation = SimulationBackend(parallel.threads, fp16_kernels)
     return Context(exact, simulation, parallel, progress, batch_size, fp16_kernels, cluster)
+
+
+def one_at_a_time(context: Context) -> Context:
+    """The same simulation with one execution in flight, on all cores: it takes less memory."""
+    parallel = context.parallel
+    alone = Parallelism(1, parallel.workers * parallel.threads)
+    return simulation_context(
+        alone, context.progress, context.batch_size, context.fp16_kernels, context.cluster
+    )

@@ -31,7 +31,7 @@ from qdebug.measure.effect import (
     rank_key,
 )
 from qdebug.measure.task import TaskMetric
-from qdebug.model.macs import work_of
+from qdebug.model.macs import macs_per_sample
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
 from qdebug.pipeline.cluster.recipe import PairRecipe
 from qdebug.pipeline.cluster.unit import Place, SharedSubset
@@ -291,7 +291,7 @@ def _amounts(
     count = subset.count
     if mode is EffectMode.EXACT:
         return _Amounts(count, layers, count)
-    macs = max(1.0, _macs_per_sample(pair, subset))
+    macs = max(1.0, macs_per_sample(pair.layers, subset))
     whole = min(_PASSES * min(count, _SAMPLES), _MOST_MACS / macs)
     running = whole - min(layers * _PREPARING_MACS / macs, _MOST_PREPARING * whole)
     passes = max(running, _PASSES_OF_COMPARE * count, _CHEAP_MACS / macs) / slowdown
@@ -312,15 +312,8 @@ def _amounts(
 
 def _fitting_alone(pair: ModelPair, subset: SampleSubset, layers: int) -> int:
     """How many samples every layer is measured alone on before a search."""
-    macs = max(1.0, _macs_per_sample(pair, subset))
+    macs = max(1.0, macs_per_sample(pair.layers, subset))
     return max(1, min(_ALONE_SAMPLES, int(_FOR_ALONE * _MOST_MACS / macs / (_ALONE * layers))))
-
-
-def _macs_per_sample(pair: ModelPair, subset: SampleSubset) -> float:
-    batch = subset.batches[0]
-    feeds = subset.samples.feeds(batch.start, batch.count)
-    work = work_of(pair.layers, {name: array.shape for name, array in feeds.items()})
-    return sum(w.macs for w in work.values()) / batch.count
 
 
 class _OutOfTimeError(Exception):

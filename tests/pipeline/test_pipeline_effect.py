@@ -185,6 +185,9 @@ def test_a_session_that_cannot_be_shared_is_opened_for_each(
     assert result.effect is not None and result.effect.layers == result.effect.of_layers == 14
 
 
+_ANY: Any = SimpleNamespace(layers=())
+
+
 @pytest.mark.parametrize(
     ("layers", "precise"), [(50, (4, 37)), (110, (2, 35)), (188, (2, 23)), (300, (2, 8))]
 )
@@ -192,9 +195,9 @@ def test_opening_sessions_is_work_too(
     layers: int, precise: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of small layers, as in scripts/bench/bench_effect_cost.py: 7e6 MACs each."""
-    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: layers * 7e6)
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: layers * 7e6)
     amounts = effect._amounts(
-        None,
+        _ANY,
         SimpleNamespace(count=8),
         layers,
         EffectMode.FAST,  # type: ignore[arg-type]
@@ -208,9 +211,9 @@ def test_opening_sessions_is_work_too(
 @pytest.mark.parametrize(("layers", "samples"), [(50, 16), (100, 500), (300, 8), (300, 40)])
 def test_the_work_is_bounded(layers: int, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In passes of one sample through the FP32 model; of a network that is not tiny."""
-    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: 1e9)
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1e9)
     subset = SimpleNamespace(count=samples)
-    amounts = effect._amounts(None, subset, layers, EffectMode.FAST)  # type: ignore[arg-type]
+    amounts = effect._amounts(_ANY, subset, layers, EffectMode.FAST)  # type: ignore[arg-type]
     work = 0.5 * layers * amounts.alone + 0.8 * amounts.leaders * amounts.left_out
     assert work <= max(60 * min(samples, 16), 5 * samples) * 1.15
     assert amounts.alone >= min(samples, 2) and amounts.leaders >= 8
@@ -218,14 +221,14 @@ def test_the_work_is_bounded(layers: int, samples: int, monkeypatch: pytest.Monk
 
 def test_the_work_on_a_large_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute or so for 109 million parameters, by MACs and not by passes."""
-    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: 1.1e10)
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1.1e10)
     subset = SimpleNamespace(count=16)
-    amounts = effect._amounts(None, subset, 96, EffectMode.FAST)  # type: ignore[arg-type]
+    amounts = effect._amounts(_ANY, subset, 96, EffectMode.FAST)  # type: ignore[arg-type]
     work = 0.5 * 96 * amounts.alone + 0.8 * amounts.leaders * amounts.left_out
     assert work * 1.1e10 <= 3.5e12
     assert amounts.leaders >= 8 and amounts.left_out >= 4
-    monkeypatch.setattr(effect, "_macs_per_sample", lambda *_: 8.7e10)
-    assert effect._amounts(None, subset, 192, EffectMode.FAST).left_out == 4  # type: ignore[arg-type]
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 8.7e10)
+    assert effect._amounts(_ANY, subset, 192, EffectMode.FAST).left_out == 4  # type: ignore[arg-type]
 
 
 def test_a_share_may_be_gated() -> None:

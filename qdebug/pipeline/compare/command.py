@@ -31,7 +31,7 @@ from qdebug.pipeline.compare.gate import (
     read_gate,
     task_result,
 )
-from qdebug.pipeline.compare.lockstep import Due, StoredReference, open_lockstep
+from qdebug.pipeline.compare.lockstep import StoredReference, due_of, open_lockstep
 from qdebug.pipeline.compare.remedies import with_remedies
 from qdebug.pipeline.compare.results import (
     all_skipped,
@@ -52,7 +52,7 @@ from qdebug.pipeline.compare.run_file import (
 )
 from qdebug.pipeline.compare.shards import Sinks, SpreadPass
 from qdebug.pipeline.compare.summary import with_summary
-from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.context import Context, one_at_a_time, simulation_context
 from qdebug.pipeline.effect import NoiseSink, measure_effects
 from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
@@ -294,9 +294,12 @@ def _run(
         subset = whole(sizing.samples)
         held = context.parallel.workers + 2  # one more for what decomposes the errors
         groups = capture_groups(tensors, sizing.bytes_per_batch, held, settings.memory_budget)
-        how["due"] = Due.of(subset, settings.local_samples)
+        how["due"] = due_of(pair, subset, settings.local_samples)
         if len(groups) == 1:
             return one.run(subset, context, **how), list(one.not_float)
+    if context.parallel.workers > 1:  # one execution at a time takes less, and all in one pass
+        context = one_at_a_time(context)
+        groups = capture_groups(tensors, sizing.bytes_per_batch, 2, settings.memory_budget)
     total = ErrorTotals()
     not_float: list[str] = []
     for group in groups:

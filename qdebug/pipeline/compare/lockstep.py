@@ -20,6 +20,7 @@ from qdebug.measure.compare import (
 )
 from qdebug.measure.sums import MeasureOptions
 from qdebug.model.layers import Layer
+from qdebug.model.macs import macs_per_sample
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.compare.decompose import MOST_SAMPLES, PartsSink, decomposition
@@ -42,6 +43,13 @@ CUMULATIVE = "cumulative"
 _INPUTS = "inputs"
 
 
+_LOCAL_SAMPLES, _LEAST_SAMPLES = 16, 2
+"""What local errors are measured on, unless the user says; of a large model fewer."""
+_LOCAL_MACS, _PARTS_MACS = 1e11, 3e10
+"""Work of the samples that have local errors, and of those whose errors are decomposed, which takes
+three or four executions each: some seconds."""
+
+
 @dataclass(frozen=True)
 class Due:
     """Which executions measure more than errors, by the indices of their batches.
@@ -55,19 +63,30 @@ class Due:
     parts: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, subset: SampleSubset, local_samples: int | None) -> Due:
+    def of(
+        cls, subset: SampleSubset, local_samples: int | None, parts_samples: int = MOST_SAMPLES
+    ) -> Due:
         """Those of a pass over `subset`.
 
         Args:
             local_samples: about how many samples to measure local errors on, spread evenly; None
                 for all. Running every layer twice on all of them would cost half as much again,
                 and moves a ratio of energies by little.
+            parts_samples: about how many of these to decompose the errors of.
         """
         total, size = len(subset.batches), subset.samples.batch_size
         wanted = total if local_samples is None else -(-local_samples // size)
         local = [subset.batches[i].index for i in sorted(_spread(total, wanted))]
-        parts = _spread(len(local), -(-MOST_SAMPLES // size))
+        parts = _spread(len(local), -(-parts_samples // size))
         return cls(frozenset(local), frozenset(local[i] for i in parts))
+
+
+def due_of(pair: ModelPair, subset: SampleSubset, local_samples: int | None) -> Due:
+    """What a comparison measures where: on `local_samples`, or as many as their work allows."""
+    macs = max(1.0, macs_per_sample(pair.layers, subset))
+    local = local_samples or max(_LEAST_SAMPLES, min(_LOCAL_SAMPLES, int(_LOCAL_MACS / macs)))
+    parts = max(_LEAST_SAMPLES, min(MOST_SAMPLES, int(_PARTS_MACS / macs)))
+    return Due.of(subset, local, parts)
 
 
 @dataclass(frozen=True)

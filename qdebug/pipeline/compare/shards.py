@@ -13,7 +13,7 @@ from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.recipe import PairRecipe
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, part_of
 from qdebug.pipeline.compare.flips import Counted, FlipSink
-from qdebug.pipeline.compare.lockstep import Due, open_lockstep
+from qdebug.pipeline.compare.lockstep import Due, due_of, open_lockstep
 from qdebug.pipeline.compare.run_file import EvidenceSink, KeptRow, Ratings, RowKeeper
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import NoiseSink
@@ -177,7 +177,7 @@ class SpreadPass:
                 self.context.fp16_kernels,
                 tuple(group),
                 sinks.evidence is not None and sinks.evidence.rates,
-                Due.of(subset, self.local_samples),
+                due_of(self.pair, subset, self.local_samples),
                 sinks.evidence is not None and not sinks.evidence.rates,
                 tuple((k.run, _fitting(k, sizing, len(subset.batches))) for k in sinks.keepers),
             )
