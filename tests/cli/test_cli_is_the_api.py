@@ -18,6 +18,7 @@ from qdebug.config.resolve import from_keywords
 
 VALUES = {  # where any text will not do
     "backend": "tensorrt",
+    "cluster": "local:3",
     "holdout_share": "0.45",
     "keep": "all",
     "max_drop": "0.1",
@@ -27,6 +28,7 @@ VALUES = {  # where any text will not do
     "select_point": "knee",
     "time_limit": "9",
     "to": "trtexec",
+    "unit_timeout": "77",
     "workspace": "64M",
 }
 with_settings = pytest.mark.parametrize(
