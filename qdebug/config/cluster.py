@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
 from qdebug.config.option import CLUSTER, Option
 
@@ -53,6 +53,7 @@ class ClusterSettings:
     unit_timeout: Annotated[
         float,
         Gt(0),
+        Le(1e6),
         Option(
             "Seconds after which a part of the work is given to another worker.",
             CLUSTER,
