@@ -14,14 +14,14 @@ from qdebug.errors import UsageError
 from qdebug.measure.engine import KernelTime
 from qdebug.measure.result import LayerResult
 from qdebug.measure.task import labels_of
-from qdebug.model.macs import work_of
+from qdebug.model.macs import macs_per_sample, work_of
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, open_subsets
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
-from qdebug.pipeline.compare.lockstep import Due, open_lockstep
+from qdebug.pipeline.compare.lockstep import Due, affordable_samples, open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.control_flow import DataSource
@@ -48,9 +48,6 @@ from qdebug.search.space import SearchSpace, local_noise, search_space
 from qdebug.search.strategies.exhaustive import check_count
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
-
-RATED_SAMPLES = 16
-"""With more samples a ratio of energies over whole activations hardly changes."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +191,8 @@ def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict
     """Local and cumulative errors of the layers, on some samples spread over the subset: where a
     search for culprits starts."""
     tensors = [t for t in pair.tensors if t in pair.reference.producers]
-    wanted = min(len(subset.batches), max(1, RATED_SAMPLES // subset.samples.batch_size))
+    rated = affordable_samples(macs_per_sample(pair.layers, subset))
+    wanted = min(len(subset.batches), max(1, rated // subset.samples.batch_size))
     step = len(subset.batches) / wanted
     batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
     with ExitStack() as stack:

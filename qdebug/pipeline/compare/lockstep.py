@@ -84,9 +84,14 @@ class Due:
 def due_of(pair: ModelPair, subset: SampleSubset, local_samples: int | None) -> Due:
     """What a comparison measures where: on `local_samples`, or as many as their work allows."""
     macs = max(1.0, macs_per_sample(pair.layers, subset))
-    local = local_samples or max(_LEAST_SAMPLES, min(_LOCAL_SAMPLES, int(_LOCAL_MACS / macs)))
+    local = local_samples or affordable_samples(macs)
     parts = max(_LEAST_SAMPLES, min(MOST_SAMPLES, int(_PARTS_MACS / macs)))
     return Due.of(subset, local, parts)
+
+
+def affordable_samples(macs: float) -> int:
+    """What local errors are measured on, of a model that takes so many MACs per sample."""
+    return max(_LEAST_SAMPLES, min(_LOCAL_SAMPLES, int(_LOCAL_MACS / max(1.0, macs))))
 
 
 @dataclass(frozen=True)
