@@ -32,6 +32,7 @@ from qdebug.measure.effect import (
 )
 from qdebug.measure.task import TaskMetric
 from qdebug.model.macs import macs_per_sample
+from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
 from qdebug.pipeline.cluster.recipe import PairRecipe
 from qdebug.pipeline.cluster.unit import Place, SharedSubset
@@ -43,7 +44,7 @@ from qdebug.run.base import Session
 from qdebug.run.ort_fast.prefix_cache import ResumedSession
 from qdebug.run.sizing import Parallelism, probe
 from qdebug.run.stream import map_in_order
-from qdebug.types import Array, Fp16Kernels, Precision, Progress, ignore_progress
+from qdebug.types import Array, Fp16Kernels, Precision, Progress, Tensors, ignore_progress
 
 _SAMPLES, _ALONE_SAMPLES = 16, 8
 """What leaders are left out on, at the least; what every layer is measured alone on, at most."""
@@ -401,6 +402,7 @@ class _Runs:
             self._cache_bytes,
             self._chances,
             beside,
+            self._reference.outputs.by_batch,
         )
         groups = self._candidates.groups(beside, sets) if beside is not None else []
         parts = [tuple(group) for group in groups]
@@ -508,6 +510,7 @@ class EffectJob:
     Attributes:
         outputs, cache_bytes, chances: see _Runs.
         beside: what the sets start from.
+        reference: what FP32 gives, by batch.
     """
 
     pair: PairRecipe
@@ -517,6 +520,7 @@ class EffectJob:
     cache_bytes: int
     chances: Mapping[int, float] | float
     beside: High | None
+    reference: Mapping[Batch, Tensors]
 
     def open(
         self, place: Place, stack: ExitStack
@@ -531,8 +535,7 @@ class EffectJob:
             subset.samples.batch_size,
             self.fp16_kernels,
         )
-        with closing(context.backend.open(graph.proto, ())) as session:
-            reference = KeptReference(context, graph, session, subset, None, stage="", resize=False)
+        reference = KeptReference.known(subset, graph.outputs, self.reference)
         candidates = candidates_of(context, pair)
         assert candidates is not None  # the client has some
         runs = _Runs(context, candidates, reference, self.outputs, self.cache_bytes, self.chances)

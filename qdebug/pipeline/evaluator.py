@@ -282,6 +282,22 @@ class KeptReference:
         evaluate(subset, runs, {}, context, sinks=sinks, stage=stage)
         self.task = self.task_on(None)
 
+    @classmethod
+    def known(
+        cls, subset: SampleSubset, outputs: Sequence[str], by_batch: Mapping[Batch, Tensors]
+    ) -> KeptReference:
+        """That of another process, without a metric: what it gave, by batch."""
+        self = cls.__new__(cls)
+        self.subset = subset
+        self.outputs = OutputKeeper(REFERENCE, outputs, by_batch=dict(by_batch))
+        self._metric, self.task = None, None
+        self._feeds, self._room = {}, _FEEDS_BYTES
+        for batch in subset.batches:
+            if self._room >= 0:
+                feeds = subset.samples.feeds(batch.start, batch.count)
+                self._keep_feeds(ExecutedBatch(batch, feeds, {}), {})
+        return self
+
     def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         self._room -= sum(array.nbytes for array in executed.feeds.values())
         if self._room >= 0:
