@@ -169,7 +169,8 @@ class OutputKeeper:
     def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         """See Sink."""
         found = executed.of(self.run)
-        self.keep(executed.batch, {t: found[t] for t in self.outputs if t in found})
+        # The runtime's own arrays would keep more of its memory than they are large.
+        self.keep(executed.batch, {t: found[t].copy() for t in self.outputs if t in found})
 
     def keep(self, batch: Batch, kept: Tensors) -> None:
         """Keep what `run` gave for a batch, if there is room."""

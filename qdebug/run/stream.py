@@ -19,8 +19,12 @@ def map_in_order(
 
     One runtime thread per sample with several samples in flight was measured faster than several
     threads per sample, and the order makes sums independent of timing. An exception, or closing
-    the iterator early, drops what has not started.
+    the iterator early, drops what has not started. With one worker nothing overlaps: an item is
+    begun when the caller asks for it.
     """
+    if workers <= 1:
+        yield from map(work, items)
+        return
     pending: deque[Future[ResultT]] = deque()
     iterator = iter(items)
     pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="qdebug")

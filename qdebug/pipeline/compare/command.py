@@ -299,7 +299,7 @@ def _run(
             return one.run(subset, context, **how), list(one.not_float)
     if context.parallel.workers > 1:  # one execution at a time takes less, and all in one pass
         context = one_at_a_time(context)
-        groups = capture_groups(tensors, sizing.bytes_per_batch, 2, settings.memory_budget)
+        groups = capture_groups(tensors, sizing.bytes_per_batch, 1, settings.memory_budget)
     total = ErrorTotals()
     not_float: list[str] = []
     for group in groups:

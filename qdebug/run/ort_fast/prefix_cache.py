@@ -190,10 +190,9 @@ class ResumedSession:
         """Whether there is room for what crosses a cut in that batch."""
         more = 0
         for name, arrays in crossing.tensors.items():
-            array = arrays[number] = tensors[name]
+            # The runtime's own array would keep all memory of its session from being freed.
+            array = arrays[number] = tensors[name].copy()
             more += array.nbytes
-            if self._measure:
-                array.copy()  # as the runtime does when it hands it out
         reserved = self._store.reserve(crossing, more)
         if not reserved:
             self._store.release(crossing.size)
