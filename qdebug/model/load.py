@@ -114,7 +114,7 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):  # the second where protobuf is pure Python
         # A field holding the graph starts the damage in a truncated file, so the parser cannot
         # tell it from another format; the size helps the user to.
         raise ModelError(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,3 +221,21 @@ def test_external_data_of_a_subgraph_counts(net: Any, tmp_path: Path) -> None:
     file = read_model(path)
     assert file.digest != file.sha256
     assert file.proto.graph.node[0].attribute[0].g.initializer[0].raw_data == raw
+
+
+@pytest.mark.parametrize("protobuf", ["upb", "python"])
+def test_a_name_that_is_no_text_whatever_protobuf_reads_it(tmp_path: Path, protobuf: str) -> None:
+    path = tmp_path / "model.onnx"
+    data = (Path(__file__).parents[2] / "calib_data" / "digits_cnn.onnx").read_bytes()
+    name = b"/stem/conv/Conv_output_0"
+    assert name in data
+    path.write_bytes(data.replace(name, b"\xeb" + name[1:]))
+    done = subprocess.run(
+        [sys.executable, "-m", "qdebug", "inspect", str(path)],
+        env=os.environ | {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": protobuf},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "QD-MODEL-" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -19,7 +20,14 @@ from refusals import refused
 import qdebug
 from qdebug.operators import libraries, operators_digest
 
+_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+_before = os.environ.get(_PROTOBUF)
 extensions = pytest.importorskip("onnxruntime_extensions")
+# Its import asks for a slow protobuf in all processes that the tests start from here on.
+if _before is None:
+    os.environ.pop(_PROTOBUF, None)
+else:
+    os.environ[_PROTOBUF] = _before
 LIBRARY = extensions.get_library_path()
 DOMAIN = "ai.onnx.contrib"
 INT8 = {"stem", "head", "fc"}

@@ -31,7 +31,7 @@ def _external_data(path: Path) -> list[str]:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(path.read_bytes())
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):
         return []
     return external_files(proto)
 
