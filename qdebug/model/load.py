@@ -211,7 +211,10 @@ def _find_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
                 _load(path.parent, tensor)
     except Exception as error:  # onnx raises several kinds here, all of them about these files
         raise ModelError(
-            f"{path}: its external data cannot be read: {error}", code="QD-MODEL-EXTERNAL-DATA"
+            f"{path}: its external data cannot be read: {error}",
+            "They must be whole, and in a regular file in the model's folder (onnx follows no "
+            "links): copy them there again.",
+            code="QD-MODEL-EXTERNAL-DATA",
         ) from error
     whole = hashlib.sha256(sha256.encode())
     for name in files:
@@ -260,8 +263,8 @@ def _locate(folder: Path, tensor: TensorProto, digests: Mapping[str, str]) -> No
     size = file.stat().st_size
     if (info.length or length) != length or offset + length > size:
         raise ValueError(
-            f"'{tensor.name}' takes {length} bytes by its shape {list(tensor.dims)}, and its entry "
-            f"gives {info.length or size - offset} of the {size} in '{info.location}'"
+            f"'{tensor.name}', of shape {list(tensor.dims)}, takes {length} bytes from {offset}; "
+            f"its entry gives {info.length or 'no length'}, and '{info.location}' ends at {size}"
         )
     place = Place(file, offset, length, f"{digests[info.location]}:{offset}:{length}")
     tensor.CopyFrom(declare(tensor.name, tensor.data_type, tuple(tensor.dims), place))

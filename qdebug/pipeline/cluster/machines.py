@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +26,8 @@ _CLASSES = {
     "lsf": ("dask_jobqueue", "LSFCluster"),
     "ssh": ("distributed", "SSHCluster"),
 }
+_SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
+"""Without it dask's classes wait for ever."""
 _LOCAL = "local:"
 _QUIET = {"distributed": {"logging": {"distributed": "critical"}}}
 
@@ -91,7 +94,8 @@ def open_cluster(
     try:
         client = Client(where, timeout=_CONNECT_S, set_as_default=False)
         stack.callback(_closed, client)
-        client.wait_for_workers(1, timeout=limit_s)
+        # A job may wait in its queue; workers of a scheduler that runs are there, or soon.
+        client.wait_for_workers(1, timeout=limit_s if config else min(limit_s, _WORKERS_S))
         client.run(worker.begin, on_error="ignore")
     except (OSError, TimeoutError) as error:
         raise ClusterError(
@@ -103,7 +107,7 @@ def open_cluster(
     return Cluster(client, folder, limit_s)
 
 
-_CONNECT_S = 20.0
+_CONNECT_S, _WORKERS_S = 20.0, 60.0
 _FAST = {
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     "distributed.worker.profile.enabled": False,
@@ -181,6 +185,14 @@ def _started(config: str) -> Any:
     with given_by("cluster_config"):
         file = read_yaml(Path(config), ClusterFile, UsageError)
     module, name = _CLASSES[file.kind]
+    submit = _SUBMIT.get(file.kind)
+    if submit and shutil.which(submit) is None:
+        raise ClusterError(
+            f"{option('cluster_config')}: {config}: this machine has no '{submit}', which starts "
+            f"jobs of {file.kind}",
+            "Run the command where jobs can be submitted, such as a login node.",
+            code="QD-CLUSTER-START",
+        )
     with _imported(module.replace("_", "-")):
         make: Callable[..., Any] = getattr(import_module(module), name)
     try:

@@ -213,6 +213,7 @@ def test_a_job_queue_is_asked_for_what_the_file_says(
     import dask_jobqueue
 
     monkeypatch.setattr(dask_jobqueue, "SLURMCluster", queue)
+    monkeypatch.setattr(machines.shutil, "which", lambda name: f"/usr/bin/{name}")
     config = tmp_path / "cluster.yaml"
     config.write_text(
         "kind: slurm\nworkers: 8\noptions: {queue: gpu, cores: 4, memory: 16GB}\n",
