@@ -1,6 +1,6 @@
 """Mutates files and gives them to the commands that read them; says what qdebug made of them.
 
-    scripts/fuzz [--cases 20000] [--seed 0] [--only net.onnx run.h5] [--workers 1] [--keep FOLDER]
+    scripts/fuzz [--cases 20000] [--seed 0] [--only net.onnx run.h5] [--workers 1]
 
 Every case is one file, damaged as its format is built, and one command. A finding is whatever is
 not a result or one clear message: a crash, a program that does not end or takes gigabytes, an
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -137,10 +138,10 @@ def _wrong_text(case: Case, code: int, said: str) -> tuple[str, str]:
 class Worker:
     """A process that runs cases, and is replaced when one of them ends it."""
 
-    def __init__(self, files: Path, seed: int, chosen: Sequence[str]) -> None:
+    def __init__(self, folder: Path, files: Path, seed: int, chosen: Sequence[str]) -> None:
         self._originals = files
-        self._seed, self._chosen = seed, chosen
-        self._folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+        self.seed, self.chosen = seed, chosen
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
         self._pid = 0
         self._commands: int = -1
         self._answers: int = -1
@@ -161,12 +162,6 @@ class Worker:
                 return self._ended("crash")
             answer += part
         return Verdict(**json.loads(answer))
-
-    def close(self) -> None:
-        """End the process."""
-        if self._pid:
-            self._ended("")
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ended(self, finding: str) -> Verdict:
         if finding != "crash":
@@ -213,7 +208,7 @@ class Worker:
                 os.write(answers, (json.dumps(asdict(found)) + "\n").encode())
 
     def _one(self, number: int, folder: Path, known: set[str]) -> Verdict:
-        chosen, rng = case(number, self._seed, self._chosen)
+        chosen, rng = case(number, self.seed, self.chosen)
         original = (folder / chosen.file).read_bytes()
         said = self._folder / "said"
         try:
@@ -240,11 +235,25 @@ def _place(said: str) -> str:
     return ":".join(found[-1]) if found else "?"
 
 
+def _judged(number: int) -> tuple[Case, Verdict]:
+    """Run a case in the worker of this process, which ends with it: it reads from its pipe."""
+    return case(number, _worker.seed, _worker.chosen)[0], _worker.judge(number)
+
+
+def _employ(folder: Path, files: Path, seed: int, chosen: Sequence[str]) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker = Worker(folder, files, seed, chosen)
+
+
+_worker: Worker
+
+
 def fuzz(
-    numbers: Iterator[int] | range, seed: int, chosen: Sequence[str]
+    numbers: range, seed: int, chosen: Sequence[str], workers: int
 ) -> Iterator[tuple[Case, Verdict]]:
-    """Run cases one after the other."""
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+    """Run cases, `workers` at a time; results come as cases end."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True) as folder:
         originals, cache = Path(folder, "files"), Path(folder, "cache")
         originals.mkdir()
         before = os.environ.get("QDEBUG_CACHE_DIR")
@@ -255,12 +264,9 @@ def fuzz(
             os.environ.pop("QDEBUG_CACHE_DIR")
             if before is not None:
                 os.environ["QDEBUG_CACHE_DIR"] = before
-        worker = Worker(originals, seed, chosen)
-        try:
-            for number in numbers:
-                yield case(number, seed, chosen)[0], worker.judge(number)
-        finally:
-            worker.close()
+        given = (Path(folder), originals, seed, chosen)
+        with multiprocessing.get_context("fork").Pool(workers, _employ, given) as pool:
+            yield from pool.imap_unordered(_judged, numbers)
 
 
 def summary(outcomes: Counter[tuple[str, str]], findings: Counter[str]) -> str:
@@ -285,7 +291,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--only", nargs="*", help="files of the desk; default: all")
-    parser.add_argument("--keep", type=Path, help="write the files of findings here")
+    parser.add_argument("--workers", type=int, default=1, help="cases at a time; default: 1")
     options = parser.parse_args()
     chosen = options.only or list(desk.COMMANDS)
     outcomes: Counter[tuple[str, str]] = Counter()
@@ -294,7 +300,7 @@ def main() -> int:
     numbers = range(options.first, options.first + options.cases)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
-        for tried, verdict in fuzz(numbers, options.seed, chosen):
+        for tried, verdict in fuzz(numbers, options.seed, chosen, options.workers):
             outcomes[tried.file, verdict.outcome] += 1
             if verdict.finding:
                 place = verdict.detail.partition(": qdebug:")[0]
