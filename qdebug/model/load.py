@@ -24,6 +24,7 @@ from qdebug.inputfiles import NotAFileError, open_file, read_bytes
 from qdebug.model.check import PACKED_TYPES, check_structure
 from qdebug.model.graph import opset_of
 from qdebug.model.weights import LARGE_BYTES, Place, declare, lightened, model_digest
+from qdebug.wording import printable
 
 OLDEST_OPSET = 9
 _SAFE_OPSET = 21
@@ -235,7 +236,7 @@ def _digest_of(path: Path, name: str) -> str:
         why = error.strerror if isinstance(error, NotAFileError) else "missing or unreadable"
         raise ModelError(
             f"{path}: its external data file '{name}': {why}",
-            f"Put '{name}' beside the model.",
+            f"Put '{printable(name)}' beside the model.",
             code="QD-MODEL-EXTERNAL-DATA",
         ) from None
 
@@ -283,7 +284,10 @@ def external_files(proto: onnx.ModelProto) -> list[str]:
         ValueError: an offset that is no number, a name that is no text.
     """
     tensors = (t for t in _all_tensors(proto.graph) if uses_external_data(t))
-    return sorted({ExternalDataInfo(tensor).location for tensor in tensors})
+    names = {ExternalDataInfo(tensor).location for tensor in tensors}
+    if damaged := next((name for name in names if not isinstance(name, str)), None):
+        raise ValueError(f"the file name {damaged!r} is no text")
+    return sorted(names)
 
 
 def _all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

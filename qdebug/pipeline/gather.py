@@ -148,6 +148,8 @@ def _histogram(record: RangeRecord) -> TensorHistogram:
     table = record.arrays["table"]
     if table.dtype != np.int64 or table.ndim != 2 or len(table) != len(_EMPTY.table):
         raise KeyError("table")
+    if scalars["zeros"] + int(table[:2].sum()) != scalars["count"]:
+        raise KeyError("count")
     return TensorHistogram(**scalars, table=table)
 
 

@@ -243,6 +243,7 @@ def _judged(number: int) -> tuple[Case, Verdict]:
 def _employ(folder: Path, files: Path, seed: int, chosen: Sequence[str]) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends its processes so
     _worker = Worker(folder, files, seed, chosen)
 
 

@@ -175,6 +175,15 @@ def test_external_data_missing(net: Any, tmp_path: Path) -> None:
     fails("QD-MODEL-EXTERNAL-DATA", path, "'w.bin'")
 
 
+@pytest.mark.parametrize("name", [b"w\xffbin", b"w\nbin"], ids=["no text", "two lines"])
+def test_external_data_under_a_damaged_name(net: Any, tmp_path: Path, name: bytes) -> None:
+    path = with_external_data(net, tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"w.bin", name))
+    with refused("QD-MODEL-EXTERNAL-DATA", str(path)) as caught:
+        read_model(path)
+    assert "\n" not in caught.value.message + caught.value.hint
+
+
 def test_external_data_is_a_directory(net: Any, tmp_path: Path) -> None:
     path = with_external_data(net, tmp_path)
     (tmp_path / "w.bin").unlink()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import onnx
 import pytest
@@ -158,6 +159,11 @@ def test_a_run_file_holds_the_same(files: Callable[[str], str], tmp_path: Path) 
     assert {t.read_by for t in ranges(RangesSettings(run)).tensors} == {None}
     with pytest.raises(UsageError, match=r"holdout: .*run file"):
         ranges(RangesSettings(run, holdout=files("others.npz")))
+    with h5py.File(run, "r+") as file:
+        table = next(iter(file["ranges"].values()))["table"]
+        table[0, 0] += 1  # more values than were counted
+    with refused("QD-STORE-VERSION", run):
+        ranges(RangesSettings(run))
 
 
 def test_refused(files: Callable[[str], str]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import open_file, read_bytes
-from qdebug.model.samples.arrays import open_array, open_npz, read_all
+from qdebug.model.samples.arrays import open_array, open_npz, read_all, read_header
 from qdebug.types import Array, Feeds, TensorSpec
 
 CHUNK_BYTES = 1 << 20
@@ -133,6 +133,7 @@ def _decode(value: Any, name: str, where: str) -> Array:
         )
     try:
         data = base64.b64decode(value["array"], validate=True)
+        read_header(io.BytesIO(data), f"{where}: '{name}'")
         array: Array = np.load(io.BytesIO(data), allow_pickle=False)
     except (KeyError, TypeError, ValueError, EOFError, binascii.Error) as error:
         raise SampleError(

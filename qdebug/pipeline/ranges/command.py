@@ -134,7 +134,8 @@ def _of_run(settings: RangesSettings) -> RangesResult:
         gathered = from_records(records)
     except KeyError as error:
         raise StoreError(
-            f"{settings.source}: its ranges lack {error}: another version of qdebug wrote them.",
+            f"{settings.source}: its ranges are damaged, or another version of qdebug wrote them "
+            f"({error}).",
             "Repeat the comparison that wrote the file.",
             code="QD-STORE-VERSION",
         ) from error

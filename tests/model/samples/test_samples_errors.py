@@ -108,7 +108,20 @@ def test_pickles_are_refused(tmp_path, x) -> None:
     text = base64.b64encode(stream.getvalue()).decode()
     feed = {"x": {"array": text, "polygraphy_class": "ndarray"}}
     (tmp_path / "a.json").write_text(json.dumps([feed]))
-    fails("QD-SAMPLES-DAMAGED", tmp_path / "a.json", x)
+    fails("QD-SAMPLES-OBJECTS", tmp_path / "a.json", x)
+
+
+@pytest.mark.parametrize("damage", [b"\x00d", b"\x1cd", b"''", b"(d"])
+def test_a_header_that_is_no_python(tmp_path, x, damage) -> None:
+    stream = io.BytesIO()
+    np.save(stream, ones(1))
+    whole = stream.getvalue()
+    (tmp_path / "a.npy").write_bytes(damaged := whole.replace(b"'d", damage, 1))
+    fails("QD-SAMPLES-DAMAGED", tmp_path / "a.npy", x)
+    text = base64.b64encode(damaged).decode()
+    feed = {"x": {"array": text, "polygraphy_class": "ndarray"}}
+    (tmp_path / "a.json").write_text(json.dumps([feed]))
+    fails("QD-SAMPLES-DAMAGED", tmp_path / "a.json", x, "'x'")
 
 
 def test_empty_containers(tmp_path, x) -> None:
