@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from qdebug import api
 from qdebug.cli.common import emit, progress_bars
-from qdebug.cli.view import announce
 from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
 from qdebug.display.compare import run_file_line, view
 from qdebug.errors import UsageError
-from qdebug.pipeline.report.live import LivePage
-from qdebug.pipeline.report.view import View
 from qdebug.types import Progress, ProgressCallback
 from qdebug.wording import option
+
+if TYPE_CHECKING:
+    from qdebug.pipeline.report.live import LivePage
 
 
 def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
@@ -34,16 +35,13 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
             [settings.save_plan, settings.save_engine, settings.save_log, settings.html],
             force=settings.force,
         )
-        if live is not None:
-            with suppress(KeyboardInterrupt):
-                View.wait()
     return 0 if result.passed else 1
 
 
 @contextmanager
 def _shown_live(settings: CompareSettings, shown: ShownWithLayers) -> Iterator[LivePage | None]:
-    """The page of a run that is about to be written, served as long as the block runs; None where
-    nobody asked for it.
+    """The page of a run that is about to be written, served as long as the block runs and then
+    until the user interrupts; None where nobody asked for it.
 
     Raises:
         UsageError: no run file is to be written.
@@ -57,10 +55,16 @@ def _shown_live(settings: CompareSettings, shown: ShownWithLayers) -> Iterator[L
             f"Add {option('output', 'run.h5')}.",
             code="QD-USAGE-REQUIRED",
         )
+    from qdebug.cli.view import announce
+    from qdebug.pipeline.report.live import LivePage
+    from qdebug.pipeline.report.view import View
+
     page = LivePage([settings.output], None, awaited=True)
     with View(page, port=0, browser=True) as served:
         announce(served, browser=True)
         yield page
+        with suppress(KeyboardInterrupt):
+            served.wait()
 
 
 def _both(bars: ProgressCallback, live: LivePage | None) -> ProgressCallback:

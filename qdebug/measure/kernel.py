@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import blas
 
 from qdebug.native import compiled as native
 from qdebug.types import Array
+
+if native is None:  # scipy takes a fifth of a second at every start
+    from scipy.linalg import blas
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy import linalg
 
 from qdebug.plan.quantize import FloatArray
 from qdebug.remedies.bias_correction import correct_bias
@@ -38,6 +37,8 @@ _GAIN = 0.99
 def refitted(moments: Moments, ridge: float) -> Sums | None:
     """By how much the weight changes, [g, k, n]; `ridge` is λ over the mean of H's diagonal. None
     where H has no inverse that can be computed."""
+    from scipy import linalg  # here, as it takes a fifth of a second at every start
+
     hessian, cross = moments.hessian, moments.cross
     unknowns = hessian.shape[1]
     level = np.trace(hessian, axis1=1, axis2=2) / unknowns

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy import linalg
 
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import QMAX, QMIN, FloatArray, fake_quantize
@@ -73,6 +72,8 @@ def rounded_together(
 
 def _roots(hessian: Sums) -> Sums:
     """R of each group."""
+    from scipy import linalg
+
     if len(hessian) == 1:  # of a large one scipy makes no copies
         return linalg.cholesky(hessian[0], overwrite_a=True, check_finite=False)[None]
     return np.linalg.cholesky(hessian).transpose(0, 2, 1)

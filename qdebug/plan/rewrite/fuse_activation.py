@@ -7,12 +7,12 @@ compute it. As one operator it is rounded once, and what overflows on the way do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erf
 
 from qdebug.model.graph import Graph, Node
 from qdebug.plan.rewrite.written_out import WrittenOut, number
@@ -25,10 +25,11 @@ _POINTS = np.concatenate([np.linspace(-12, 12, 961), np.geomspace(1e-4, 12, 97)]
 _SAME = 1e-5
 """By what share of max(1, |x|) a value may differ: constants are often given in six digits."""
 
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 _OPERATORS: Mapping[str, Callable[..., Float64]] = {
     "Add": np.add,
     "Div": np.divide,
-    "Erf": erf,
+    "Erf": _erf,
     "Exp": np.exp,
     "Log": np.log,
     "Mul": np.multiply,
@@ -45,7 +46,7 @@ _BENT = frozenset({"Erf", "Exp", "Log", "Sigmoid", "Softplus", "Tanh"})
 
 _TANH_FACTOR = np.sqrt(2 / np.pi)
 _KNOWN: tuple[tuple[str, Mapping[str, Any], int, Callable[[Float64], Float64]], ...] = (
-    ("Gelu", {}, 20, lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2)))),
+    ("Gelu", {}, 20, lambda x: x * 0.5 * (1 + _erf(x / np.sqrt(2)))),
     (
         "Gelu",
         {"approximate": "tanh"},
