@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -189,6 +190,27 @@ def check_distinct(outputs: Mapping[str, str | None], inputs: Mapping[str, str |
                 f"Give another path for {flag}.",
                 code="QD-USAGE-SAME-FILE",
             )
+
+
+def temporary_folder() -> Path:
+    """The system's folder for temporary files.
+
+    Raises:
+        StoreError: none takes files, or the one that the environment names does not (Python's
+            `tempfile` would pass over it without a word).
+    """
+    name = next((n for n in ("TMPDIR", "TEMP", "TMP") if os.environ.get(n)), "TMPDIR")
+    wanted = os.environ.get(name)
+    if not wanted or (os.path.isdir(wanted) and os.access(wanted, os.W_OK | os.X_OK)):  # noqa: PTH112 (as above)
+        with suppress(FileNotFoundError):
+            return Path(tempfile.gettempdir())
+    raise StoreError(
+        f"{name}: {wanted} is not a folder that takes files"
+        if wanted
+        else "there is no folder that takes temporary files",
+        f"Let {name} name one.",
+        code="QD-STORE-TEMPORARY",
+    )
 
 
 class PartialFile:

@@ -145,6 +145,8 @@ def _accepted(setting: Setting, *, in_memory: bool) -> Any:
         hint = Annotated[hint, BeforeValidator(lambda v: None if v is None else parse(v))]
     if setting.is_list:
         hint = Annotated[hint, BeforeValidator(_as_list)]
+    if not setting.required:  # else it counts as missing
+        hint = Annotated[hint, BeforeValidator(_not_empty)]
     return Annotated[hint, BeforeValidator(_as_path)]
 
 
@@ -169,6 +171,13 @@ def _union(parts: list[Any]) -> Any:
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) or callable(value) else value
+
+
+def _not_empty(value: object) -> object:
+    """Not what a variable that is not set leaves on a command line."""
+    if any(isinstance(v, str) and not v for v in (value if isinstance(value, list) else [value])):
+        raise ValueError("it is empty; give a value, or leave it out")
+    return value
 
 
 def _as_path(value: object) -> object:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
@@ -72,6 +73,7 @@ class ProgressBars:
         self._logs = enabled and not console.is_terminal
         self._clock = clock
         self._logged: dict[str, float] = {}
+        self._begun: dict[str, tuple[float, int]] = {}
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -123,9 +125,21 @@ class ProgressBars:
         if recent and step.done != step.total:
             return
         self._logged[step.stage] = now
+        if begins:
+            self._begun[step.stage] = now, step.done
         label = LABELS.get(step.stage, step.stage)
         of = f" of {step.total}" if step.total else ""
-        _LOG.info("%s: %d%s%s", label, step.done, of, f", {step.note}" if step.note else "")
+        left = _left(step, now, *self._begun[step.stage])
+        _LOG.info("%s: %d%s%s%s", label, step.done, of, step.note and f", {step.note}", left)
+
+
+def _left(step: Progress, now: float, begun: float, first: int) -> str:
+    """How long a stage will take from `now`, if it goes on as since `begun`, when `first` was done;
+    "" where that cannot be said or it is done."""
+    done, rest = step.done - first, step.total - step.done
+    if done <= 0 or rest <= 0:
+        return ""
+    return f", {timedelta(seconds=round((now - begun) * rest / done))} left"
 
 
 def _starts_over(last: Progress, step: Progress) -> bool:

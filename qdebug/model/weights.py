@@ -28,7 +28,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from qdebug.errors import StoreError
-from qdebug.outputfiles import Content, PartialFile, write_all, write_bytes
+from qdebug.outputfiles import (
+    Content,
+    PartialFile,
+    temporary_folder,
+    write_all,
+    write_bytes,
+)
 from qdebug.types import Array
 
 LARGE_BYTES = 1 << 18
@@ -292,7 +298,7 @@ def on_disk(proto: onnx.ModelProto) -> Iterator[Path]:
     Raises:
         StoreError: the disk refuses.
     """
-    with tempfile.TemporaryDirectory(prefix="qdebug-") as folder:
+    with tempfile.TemporaryDirectory(prefix="qdebug-", dir=temporary_folder()) as folder:
         path = Path(folder) / "model.onnx"
         try:
             for file, data in model_files(proto, path).items():
@@ -355,7 +361,7 @@ class _Scratch:
         return self._file is not None and place.path == self._file.path
 
     def _append(self, data: memoryview, digest: str) -> Place:
-        folder = Path(tempfile.gettempdir())
+        folder = temporary_folder()
         try:
             if self._file is None:
                 self._file = PartialFile(folder / "qdebug-weights")

@@ -24,6 +24,7 @@ from qdebug.engine_info.onnx_file import dtype_of
 from qdebug.engine_info.profile import LayerTime
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.errors import UsageError
+from qdebug.outputfiles import temporary_folder
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
 from qdebug.run.options import session_options
@@ -96,7 +97,7 @@ class DeployedSession(OrtSession):
             BackendError: it cannot be executed.
         """
         used = {name: feeds[name] for name in self._inputs if name in feeds}
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
             with running():
                 session = self._created(profile=f"{folder}/profile")
                 for _ in range(_ROUNDS + 1):
@@ -147,7 +148,7 @@ class AuditedSession(DeployedSession):
         Raises:
             BackendError: it cannot be written.
         """
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
             path = Path(folder) / "optimized.onnx"
             with running():
                 self._created(optimized=str(path))

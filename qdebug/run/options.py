@@ -3,13 +3,13 @@ custom operators."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from qdebug.errors import UsageError
+from qdebug.inputfiles import open_file
 from qdebug.model.weights import ROOT
 from qdebug.operators import libraries, loaded
 from qdebug.wording import option
@@ -53,12 +53,14 @@ def custom_operators(paths: Sequence[str]) -> Iterator[None]:
         UsageError: one of them is not there, or cannot be loaded.
     """
     for path in paths:
-        if not os.path.isfile(path):  # noqa: PTH113 (takes names that no file can have)
+        try:
+            open_file(path).close()
+        except OSError as error:
             raise UsageError(
-                f"{option('custom_op_library')}: {path}: no such file",
+                f"{option('custom_op_library')}: {path}: {error.strerror}",
                 "Give the path of a shared library (.so, .dll, .dylib).",
                 code="QD-USAGE-CUSTOM-OPS",
-            )
+            ) from error
     with loaded([Path(path).absolute() for path in paths]):
         if paths:
             session_options()

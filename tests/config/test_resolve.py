@@ -51,6 +51,14 @@ def test_what_is_missing_is_named_with_an_example() -> None:
         from_flags(CompareSettings, {"model": "m.onnx"})
 
 
+@pytest.mark.parametrize("setting", ["plan", "metric", "output", "custom_op_library", "fail_on"])
+@pytest.mark.parametrize("several", [False, True])
+def test_an_empty_value_is_refused(setting: str, several: bool) -> None:
+    given = {"model": "m", "inputs": "i", setting: [""] if several else ""}
+    with refused("QD-USAGE-VALUE", setting):
+        from_flags(CompareSettings, given)
+
+
 def test_a_setting_may_derive_from_others() -> None:
     found = from_flags(CompareSettings, {"inputs": "i"}, derive=lambda given: {"model": "by plan"})
     assert found.model == "by plan"

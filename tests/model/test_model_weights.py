@@ -33,6 +33,7 @@ from qdebug.model.weights import (
     values_of,
     with_data,
 )
+from qdebug.outputfiles import temporary_folder
 from qdebug.run.simulation import SimulationBackend
 from tests.helpers.refusals import refused
 
@@ -170,6 +171,17 @@ def test_a_disk_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", full)
     with refused("QD-STORE-TEMPORARY", "1.0 MB"):
         tensor_of(RNG.standard_normal((SIZE, SIZE)).astype(np.float32), "w")
+
+
+def test_a_folder_that_takes_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    with (
+        refused("QD-STORE-TEMPORARY", "TMPDIR", "missing"),
+        on_disk(product(tensor_of(LARGE[:2], "w"))),
+    ):
+        pass
+    monkeypatch.delenv("TMPDIR")
+    assert temporary_folder().is_dir()
 
 
 KEEPING = """

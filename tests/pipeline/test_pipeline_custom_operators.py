@@ -105,11 +105,13 @@ def test_on_the_command_line_and_in_a_file(model: str, data: str, tmp_path: Path
     assert run_qdebug(["compare", "--config", str(settings)])[0] == 0
 
 
-@pytest.mark.parametrize("what", ["missing", "text", "no registration"])
+@pytest.mark.parametrize("what", ["missing", "folder", "text", "no registration"])
 def test_a_library_that_cannot_be_loaded(model: str, data: str, tmp_path: Path, what: str) -> None:
     path = tmp_path / "lib.so"
     if what == "text":
         path.write_text("not a library")
+    elif what == "folder":
+        path.mkdir()
     elif what == "no registration":
         if sys.platform != "linux":
             pytest.skip("any shared object without RegisterCustomOps")

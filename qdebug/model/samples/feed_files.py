@@ -232,8 +232,9 @@ def _read_tensor(file: Path) -> tuple[str, Array]:
         tensor = onnx.load_tensor_from_string(read_bytes(file))
         return tensor.name, numpy_helper.to_array(tensor)
     except Exception as error:  # protobuf has errors of its own
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         raise SampleError(
-            f"{file}: not a readable TensorProto ({type(error).__name__}: {error}).",
+            f"{file}: not a readable TensorProto ({why}).",
             "Write it with `onnx.save_tensor`.",
             code="QD-SAMPLES-DAMAGED",
         ) from error

@@ -182,8 +182,8 @@ def open_directory(path: Path, inputs: Sequence[TensorSpec]) -> Source:
         )
     if not kinds:
         raise SampleError(
-            f"{path}: holds no .npy, .npz or .json files and no test_data_set_* directories.",
-            "Give a directory of one of these, or an .npz file.",
+            f"{path}: a directory without .npy, .npz and .json files and test_data_set_* folders.",
+            "Give a directory with one of these, or an .npz file.",
             code="QD-SAMPLES-FORMAT",
         )
     if kinds[0] == ".npy":

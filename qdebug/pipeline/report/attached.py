@@ -12,6 +12,7 @@ from qdebug.config.compare import CompareSettings
 from qdebug.config.option import settings_of
 from qdebug.inmemory import path_in
 from qdebug.measure.result import CompareResult
+from qdebug.outputfiles import temporary_folder
 from qdebug.pipeline.compare.command import compare
 from qdebug.pipeline.report.command import write_page
 from qdebug.pipeline.report.reproduction import reproduction_of_call
@@ -34,7 +35,7 @@ def compare_with_page(
         result = compare(settings, progress)
         _write_run_page(settings.output, html, Path(settings.output).name, settings.force)
         return result
-    with TemporaryDirectory(prefix="qdebug-") as folder:
+    with TemporaryDirectory(prefix="qdebug-", dir=temporary_folder()) as folder:
         file = str(Path(folder, "run.h5"))
         result = compare(replace(settings, output=file), progress)
         _write_run_page(file, html, result.model.name, settings.force)
