@@ -120,8 +120,9 @@ def _clear_fold_names(graph: onnx.GraphProto) -> dict[str, str]:
     hidden: dict[str, str] = {}
     restored: dict[str, str] = {}
     for node in graph.node:
-        made = [f"{node.output[0]}{suffix}" for suffix in ("_weight", "_bias")]
-        if node.op_type != "BatchNormalization" or taken.isdisjoint(made):
+        if node.op_type != "BatchNormalization" or not node.output:
+            continue
+        if taken.isdisjoint(f"{node.output[0]}{suffix}" for suffix in ("_weight", "_bias")):
             continue
         output, alias = node.output[0], _free(f"{node.output[0]}_folded", taken)
         hidden[output] = alias

@@ -47,6 +47,15 @@ def is_taken(node: onnx.NodeProto, taken: Taken) -> bool:
     return isinstance(what, int) and 0 < what <= MOST_ITERATIONS
 
 
+_SCAN_TYPES = {
+    "num_scan_inputs": onnx.AttributeProto.INT,
+    "scan_input_axes": onnx.AttributeProto.INTS,
+    "scan_input_directions": onnx.AttributeProto.INTS,
+    "scan_output_axes": onnx.AttributeProto.INTS,
+    "scan_output_directions": onnx.AttributeProto.INTS,
+}
+
+
 def fits(node: onnx.NodeProto) -> bool:
     """Whether the bodies of an If, a Loop or a Scan take and give as many tensors as it does."""
     parts = {a.name: a.g for a in node.attribute if a.HasField("g")}
@@ -65,6 +74,8 @@ def fits(node: onnx.NodeProto) -> bool:
     else:
         how = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         scanned = how.get("num_scan_inputs", 0)
+        if any(a.type != _SCAN_TYPES.get(a.name, a.type) for a in node.attribute):
+            return False
         carried, before = inputs - scanned, 0
         if not 0 < scanned <= inputs:
             return False

@@ -23,6 +23,7 @@ from control_flow import (
 )
 from onnx import helper, numpy_helper
 
+from qdebug.model.inline import fits
 from qdebug.model.prepare import Model, with_taken
 
 Prepared = Callable[..., Model]
@@ -179,6 +180,16 @@ def test_a_scan(same: Any, backwards: bool) -> None:
     products = [n.name for n in model.graph.nodes if n.op_type == "MatMul"]
     assert products.count("head") == 1 and len(products) == 8  # the first of h is constant
     assert model.origins["from_x_iter2"] == ("from_x_iter2",)
+
+
+def test_a_scan_with_attributes_of_other_types() -> None:
+    scan = next(n for n in scan_net().graph.node if n.op_type == "Scan")
+    assert fits(scan)
+    for attribute in scan.attribute:
+        if attribute.name != "body":
+            kind, attribute.type = attribute.type, onnx.AttributeProto.FLOAT
+            assert not fits(scan)
+            attribute.type = kind
 
 
 def test_batch_norm_in_a_branch_is_folded(same: Any) -> None:

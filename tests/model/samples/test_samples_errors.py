@@ -124,6 +124,14 @@ def test_a_header_that_is_no_python(tmp_path, x, damage) -> None:
     fails("QD-SAMPLES-DAMAGED", tmp_path / "a.json", x, "'x'")
 
 
+def test_a_zip_of_a_version_to_come(tmp_path, x) -> None:
+    np.savez(tmp_path / "a.npz", x=ones(1))
+    whole = bytearray((tmp_path / "a.npz").read_bytes())
+    whole[whole.index(b"PK\1\2") + 6] = 151  # the version that is needed to extract
+    (tmp_path / "a.npz").write_bytes(whole)
+    fails("QD-SAMPLES-DAMAGED", tmp_path / "a.npz", x)
+
+
 def test_empty_containers(tmp_path, x) -> None:
     import h5py
 
