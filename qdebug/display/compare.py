@@ -240,6 +240,8 @@ def _remedies(result: CompareResult) -> list[Block]:
         "The best remedy of each, by itself, at the outputs, on "
         f"{counted(result.remedy_samples, 'sample')}"
     )
+    if result.remedy_metric is not None:
+        title += f" ({metric} {number(result.remedy_metric, 4)} without)"
     return [Line(title, "title"), table_of(found, columns), Line()]
 
 

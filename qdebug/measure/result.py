@@ -241,6 +241,7 @@ class CompareResult(Result):
         correspondence: how the tensors were matched; null where one model was made from the other.
         effect: how the layers' effects at the outputs were measured; null where they were not.
         remedy_samples: what remedies were judged on; 0 where none were tried.
+        remedy_metric: the end-to-end metric of the candidate on these; null without one.
         summary: what the leading layers cost together, in the simulation; null where that was not
             measured.
         engine: what is known of the engine; null where none was built.
@@ -265,6 +266,7 @@ class CompareResult(Result):
     effect: EffectSummary | None = None
     summary: Summary | None = None
     remedy_samples: int = 0
+    remedy_metric: float | None = None
     skipped: tuple[Skipped, ...]
     correspondence: Correspondence | None = None
     notes: tuple[str, ...] = ()

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto
 
 from qdebug.model.graph import Node
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import GIVEN, Correction, TensorRange
 from qdebug.plan.quantize import (
+    CODES,
     QMAX,
     QMIN,
     QUANTIZERS,
     FloatArray,
     fake_quantize,
-    grid_of,
     scale_of,
 )
 from qdebug.plan.rewrite.constants import ConstantValues
@@ -33,6 +34,8 @@ from qdebug.types import Array, Precision
 
 Float64 = npt.NDArray[np.float64]
 
+_INTEGERS = {*CODES, TensorProto.INT32}
+"""What weights and biases are stored as."""
 _SAME = 1e-6
 """Relative to the largest: biases that differ by less are one, in other arithmetic."""
 _HALF = 0.501
@@ -242,11 +245,12 @@ def _steps(values: ConstantValues, tensor: str) -> Array | None:
     if node is None or tensor in graph.initializers:
         return None
     if node.op_type == "DequantizeLinear":
-        grid, value = grid_of(graph, node), values.value(tensor)
-        if grid is None or value is None:
+        scale, value = graph.constant(node.inputs[1]), values.value(tensor)
+        integers = graph.types.get(node.inputs[0]) in _INTEGERS
+        if scale is None or scale.ndim > 1 or value is None or not integers:
             return None
-        axis = 0 if grid.axis is None else grid.axis
-        return np.broadcast_to(spread(grid.scale, value, axis, 0), value.shape)
+        axis = int(graph.attributes(node).get("axis", 1))
+        return np.broadcast_to(spread(scale.astype(np.float32), value, axis, 0), value.shape)
     inner = _steps(values, node.inputs[0])
     return None if inner is None else values.moved(node, inner)
 

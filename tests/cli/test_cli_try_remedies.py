@@ -30,6 +30,7 @@ def tried() -> Any:
 def test_the_leading_layers_have_measured_gains(tried: Any) -> None:
     leading = tried.layers[:5]
     assert tried.remedy_samples == 64
+    assert tried.remedy_metric == tried.metric.candidate
     assert all(layer.remedies for layer in leading)
     assert not any(layer.remedies for layer in tried.layers[5:])
     for layer in leading:

@@ -197,6 +197,32 @@ def test_a_normalization_behind_a_quantized_weight_counts(kit: SimpleNamespace) 
     np.testing.assert_allclose(run(start.proto(), reference)["y"], expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize(("off", "count"), [(0.45, 0), (0.6, 1)])
+def test_a_bias_rounded_to_int32_is_no_correction(
+    kit: SimpleNamespace, channels: int, off: float, count: int
+) -> None:
+    codes = np.array([3, -40, 900, 0], np.int32)
+    scale = np.full(channels, 0.01, F32).reshape(() if channels == 1 else -1)
+    weight = np.random.default_rng(0).integers(-127, 128, (5, 4)).astype(np.int8)
+    constants = {
+        "codes": codes, "scale": scale, "weight": weight, "ws": np.array(0.02, F32),
+        "s": np.array(0.5, F32), "z": np.array(0, np.int8),
+    }  # fmt: skip
+    nodes = [
+        kit.node("QuantizeLinear", ["x", "s", "z"], ["xq"], "q"),
+        kit.node("DequantizeLinear", ["xq", "s", "z"], ["xd"], "d"),
+        kit.node("DequantizeLinear", ["weight", "ws", "z"], ["w"], "dw"),
+        kit.node("DequantizeLinear", ["codes", "scale"], ["b"], "db", axis=0),
+        kit.node("Gemm", ["xd", "w", "b"], ["y"], "product"),
+    ]
+    fp32 = {"w": weight * F32(0.02), "b": ((codes + off) * 0.01).astype(F32)}
+    product = [kit.node("Gemm", ["x", "w", "b"], ["y"], "product")]
+    reference = kit.model_of(kit.make(product, {"x": (1, 5)}, ["y"], fp32))
+    found = read(kit.make(nodes, {"x": (1, 5)}, ["y"], constants), reference)
+    assert len(found.corrections) == count
+
+
 def test_codes_around_another_zero_point_get_a_range_that_holds_them(kit: SimpleNamespace) -> None:
     codes = np.random.default_rng(0).integers(0, 256, (6, 5)).astype(np.uint8)
     zero, scale = np.array(40, np.uint8), np.array(0.01, F32)

@@ -4,6 +4,7 @@ another, and what reads the index is wrong by more than any rounding explains.""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -65,24 +66,42 @@ def _count(graph: Graph, node: Node) -> int:
 
 
 @dataclass
-class Flips:
-    """How often a decision is made otherwise, over the batches that were added.
+class FlipCount:
+    """How often something comes out otherwise than in FP32, over the batches that were added.
 
     Attributes:
-        total, flipped: decisions, and those that differ.
-        sample: the first that has one.
-        margin: there, by how much the last score that FP32 chose leads the best one that it did
-            not.
-        moved: there, the largest difference of a score.
+        total, flipped: how often it was looked at, and how often it differs.
+        sample: the first where it does.
+        margin: there, how far FP32 is from the other outcome.
+        moved: there, by how much what decides it changed.
     """
 
+    total: int = field(default=0, init=False)
+    flipped: int = field(default=0, init=False)
+    sample: int = field(default=-1, init=False)
+    margin: float = field(default=0.0, init=False)
+    moved: float = field(default=0.0, init=False)
+    _seen: set[int] = field(default_factory=set, init=False)
+
+    def merge(self, other: Self) -> bool:
+        """Add what was counted over other batches, all of them later; False where it was counted
+        before: it does not count twice."""
+        if not self._seen.isdisjoint(other._seen):
+            return False
+        self.total += other.total
+        self.flipped += other.flipped
+        self._seen |= other._seen
+        if self.sample < 0:
+            self.sample, self.margin, self.moved = other.sample, other.margin, other.moved
+        return True
+
+
+@dataclass
+class Flips(FlipCount):
+    """How often a decision is made otherwise: the margin is by how much the last score that FP32
+    chose leads the best one that it did not; the largest difference of a score is what moved."""
+
     decision: Decision
-    total: int = 0
-    flipped: int = 0
-    sample: int = -1
-    margin: float = 0.0
-    moved: float = 0.0
-    _seen: set[int] = field(default_factory=set)
 
     @property
     def evidence(self) -> str:
@@ -94,17 +113,6 @@ class Flips:
             f"'{decision.scores}' lead by {self.margin:.2g}, and one of them moved by "
             f"{self.moved:.2g}"
         )
-
-    def merge(self, other: Flips) -> None:
-        """Add what was counted of the same decision over other batches, all of them later; what
-        was counted before does not count twice."""
-        if not self._seen.isdisjoint(other._seen):
-            return
-        self.total += other.total
-        self.flipped += other.flipped
-        self._seen |= other._seen
-        if self.sample < 0:
-            self.sample, self.margin, self.moved = other.sample, other.margin, other.moved
 
     def add(self, reference: Array, candidate: Array, start: int) -> None:
         """Add the scores of a batch, whose first sample is number `start`; once for each batch.

@@ -318,7 +318,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         return Cause(
             "other-weights",
             share,
-            f"its {weight.changed}, which is more than rounding: refitted, trained or equalized?",
+            f"its {weight.changed}, more than rounding: it may be refitted, trained or equalized",
             "Where that is meant, as after a repair or training, judge by the outputs; else "
             "compare with the FP32 model that exactly these weights were quantized from.",
         )

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.measure.causes.decisions import INDEX_FLIP
+from qdebug.measure.causes.decisions import INDEX_FLIP, FlipCount
 from qdebug.measure.result import Cause
 from qdebug.model.graph import Graph
 from qdebug.types import Array
@@ -73,39 +74,25 @@ def _readers(graph: Graph, tensor: str) -> tuple[str, ...]:
 
 
 @dataclass
-class ComparisonFlips:
-    """How often a comparison comes out otherwise, over the batches that were added.
+class ComparisonFlips(FlipCount):
+    """How often a comparison comes out otherwise, by element: the margin is how far apart its
+    operands are in FP32.
 
     Attributes:
-        total, flipped: elements compared, and those that differ.
-        sample: the first that has one.
-        margin: there, how far apart its operands are in FP32.
-        moved: there, by how much that changed.
         energies: Σerr² of each reader, where the comparison flipped and in all.
     """
 
     comparing: Comparing
-    total: int = 0
-    flipped: int = 0
-    sample: int = -1
-    margin: float = 0.0
-    moved: float = 0.0
     energies: dict[str, tuple[float, float]] = field(default_factory=dict)
-    _seen: set[int] = field(default_factory=set)
 
-    def merge(self, other: ComparisonFlips) -> None:
-        """Add what was counted of the same comparison over other batches, all of them later; what
-        was counted before does not count twice."""
-        if not self._seen.isdisjoint(other._seen):
-            return
-        self.total += other.total
-        self.flipped += other.flipped
-        self._seen |= other._seen
-        if self.sample < 0:
-            self.sample, self.margin, self.moved = other.sample, other.margin, other.moved
+    def merge(self, other: Self) -> bool:
+        """See FlipCount."""
+        if not super().merge(other):
+            return False
         for name, (there, whole) in other.energies.items():
             before = self.energies.get(name, (0.0, 0.0))
             self.energies[name] = (before[0] + there, before[1] + whole)
+        return True
 
     def add(
         self,

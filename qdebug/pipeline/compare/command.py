@@ -16,6 +16,7 @@ from qdebug.errors import MetricError, UsageError, given_by
 from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.measure.effect import EffectMode
 from qdebug.measure.result import CompareResult, TaskResult
+from qdebug.measure.task import TaskMetric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
@@ -105,7 +106,8 @@ def compare(
         samples = _samples(settings, model, gate)
         writer = _open_writer(stack, settings, keep, samples.count)
         context = _context(stack, settings, model, required_opset(plan), progress)
-        pair = (built := build_pair(settings, context, plan, model, samples)).pair
+        built = build_pair(settings, context, plan, model, samples)
+        pair = built.pair
         # Before the simulation, so that a model that cannot be built fails at once.
         engine = None
         if runtime is not None:
@@ -115,23 +117,21 @@ def compare(
         rows = stored_rows(stored, key)
         evidence = _evidence(writer, keep, pair)
         kept = _keepers(settings, gate, pair)
-        sinks = Sinks(flips := FlipSink(context, pair), noise := NoiseSink(pair), evidence, kept)
+        flips, noise = FlipSink(context, pair), NoiseSink(pair)
+        sinks = Sinks(flips, noise, evidence, kept)
         if recipe := _recipe(settings, context, model, pair):
-            spread = _spread_pass(settings, context, recipe, pair)
-            errors, not_float = spread.run(samples, sinks)
+            how = settings.memory_budget, settings.local_samples
+            errors, not_float = SpreadPass(context, recipe, pair, *how).run(samples, sinks)
         else:
             errors, not_float = _run(settings, context, pair, samples, rows, sinks.each)
-        task, failure = None, None
-        if gate.metric is not None:
-            try:
-                task = task_result(gate.metric, samples, kept[0], kept[1])
-            except MetricError as error:  # to be raised when everything else is safe on disk
-                failure = error
+        task, failure = _task(gate, samples, kept)
+        # A metric that raised on all samples is not asked again.
+        metric = gate.metric if task else None
         result = _result(settings, pair, samples, errors, not_float, task)
-        ranked = _with_effects(context, pair, samples, result, gate, settings, noise.noise)
-        result = _explained(context, pair, samples, ranked, flips)
-        summed = _summarized(context, pair, samples, result, gate, kept[0])
-        result = _with_remedies(settings, context, pair, samples, summed, gate)
+        result = _with_effects(settings, context, pair, samples, result, gate, metric, noise.noise)
+        result = _explained(context, pair, samples, result, flips)
+        result = with_summary(context, pair, kept[0], result, samples, metric)
+        result = _with_remedies(settings, context, pair, samples, result, metric)
         if engine is not None:
             result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
         result = replace(
@@ -147,7 +147,6 @@ def compare(
             unsplit = evidence.unsplit if evidence else ()
             writer.set_manifest(manifest_of(asdict(settings), pair, samples, key, unsplit))
             writer.set_plan(plan_text)
-            writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
             run_file = _finished(writer, built, result)
     if failure is not None:
         _raise_after_writing(failure, run_file)
@@ -179,13 +178,6 @@ def _context(
     return simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
 
 
-def _spread_pass(
-    settings: CompareSettings, context: Context, recipe: PairRecipe, pair: ModelPair
-) -> SpreadPass:
-    budget, local = settings.memory_budget, settings.local_samples
-    return SpreadPass(context, recipe, pair, budget, local)
-
-
 def _recipe(
     settings: CompareSettings, context: Context, model: Model, pair: ModelPair
 ) -> PairRecipe | None:
@@ -215,7 +207,21 @@ def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
     return samples
 
 
+def _task(
+    gate: Gate, samples: Samples, kept: Sequence[OutputKeeper]
+) -> tuple[TaskResult | None, MetricError | None]:
+    """What the metric is of both runs; or its error, to be raised when all else is on disk."""
+    if gate.metric is None:
+        return None, None
+    try:
+        return task_result(gate.metric, samples, *kept), None
+    except MetricError as error:
+        return None, error
+
+
 def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
+    pair = built.pair
+    writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
     if built.gathered:
         writer.set_ranges(to_records(built.gathered))
     return writer.finish(json.dumps(result.to_dict(), ensure_ascii=False))
@@ -344,26 +350,23 @@ def _result(
 
 
 def _with_effects(
+    settings: CompareSettings,
     context: Context,
     pair: ModelPair,
     samples: Samples,
     result: CompareResult,
     gate: Gate,
-    settings: CompareSettings,
+    metric: TaskMetric | None,
     noise: Array | None,
 ) -> CompareResult:
     """`result` ranked by what each layer costs at the outputs, and the conditions on that."""
-    mode = EffectMode(settings.effect)
-    budget = settings.memory_budget
-    # A metric that raised on all samples is not asked again.
-    metric = gate.metric if result.metric else None
     found = measure_effects(
         context,
         pair,
         whole(samples),
-        mode,
+        EffectMode(settings.effect),
         metric=metric,
-        memory_budget=budget,
+        memory_budget=settings.memory_budget,
         known_noise=noise,
     )
     layers = (
@@ -396,27 +399,13 @@ def _explained(
     return with_comparisons(result, pair, flips.comparisons)
 
 
-def _summarized(
-    context: Context,
-    pair: ModelPair,
-    samples: Samples,
-    result: CompareResult,
-    gate: Gate,
-    reference: OutputKeeper,
-) -> CompareResult:
-    """`result` with what its leading layers cost together."""
-    # A metric that raised on all samples is not asked again.
-    metric = gate.metric if result.metric else None
-    return with_summary(context, pair, reference, result, samples, metric)
-
-
 def _with_remedies(
     settings: CompareSettings,
     context: Context,
     pair: ModelPair,
     samples: Samples,
     result: CompareResult,
-    gate: Gate,
+    metric: TaskMetric | None,
 ) -> CompareResult:
     """`result` with what remedies give on the leading layers, where that is asked for."""
     if not settings.try_remedies:
@@ -435,7 +424,7 @@ def _with_remedies(
         whole(samples),
         calibration,
         method=settings.method,
-        metric=gate.metric if result.metric else None,
+        metric=metric,
         memory_budget=settings.memory_budget,
     )
 

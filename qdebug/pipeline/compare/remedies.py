@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from qdebug.measure.result import CompareResult, LayerResult, TriedRemedy
 from qdebug.measure.task import TaskMetric
-from qdebug.model.layers import find_layers
 from qdebug.model.samples.subset import SampleSubset, finely, halves, spread, whole
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.repair.judge import Judge, Judgement
@@ -52,8 +51,7 @@ def with_remedies(
     judging = compared = whole(finely(compared.samples, _EXECUTIONS))
     if calibration is None:
         calibration, judging = halves(compared, "try_remedies")
-    layers = find_layers(pair.model.graph)
-    start = quantized(pair.model, bind_plan(pair.plan, pair.model, layers))
+    start = quantized(pair.model, bind_plan(pair.plan, pair.model, pair.layers))
     study = study_of(
         context,
         calibration,
@@ -64,13 +62,17 @@ def with_remedies(
     )
     leading = [x for x in result.layers if x.precision is not Precision.FP32][:_MOST_LAYERS]
     tried: dict[str, tuple[TriedRemedy, ...]] = {}
-    with Judge(context, pair.model.graph, spread(judging, _MOST_SAMPLES), metric) as judge:
-        before = judge(start)
-        for number, layer in enumerate(leading, start=1):
-            tried[layer.name] = _tried(study, judge, before, start, layer)
-            context.progress(Progress("remedies", number, len(leading)))
-    found = tuple(replace(x, remedies=tried.get(x.name, ())) for x in result.layers)
-    return replace(result, layers=found, remedy_samples=judge.count)
+    judge = Judge(context, pair.model.graph, spread(judging, _MOST_SAMPLES), metric)
+    before = judge(start)
+    for number, layer in enumerate(leading, start=1):
+        tried[layer.name] = _tried(study, judge, before, start, layer)
+        context.progress(Progress("remedies", number, len(leading)))
+    return replace(
+        result,
+        layers=tuple(replace(x, remedies=tried.get(x.name, ())) for x in result.layers),
+        remedy_samples=judge.count,
+        remedy_metric=before.metric,
+    )
 
 
 def _tried(

@@ -39,15 +39,15 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
     sequence = _sequence(settings)
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
     setup = prepare(settings, progress)
-    with _judge(setup, proving=False) as judge:
-        baseline = _baseline(setup, judge)
-        condition = _condition(setup, judge)
-        kept = checkpoints(setup, sequence, settings.cache)
-        state = kept.load()
-        resumed = len(state.steps) if state else 0
-        trying = _trying(setup, judge, condition, ends_at, kept)
-        state, found, explanation = trying.run(state or _begin(setup, sequence))
-        chosen = _holds(setup, condition, found)
+    judge = _judge(setup, proving=False)
+    baseline = _baseline(setup, judge)
+    condition = _condition(setup, judge)
+    kept = checkpoints(setup, sequence, settings.cache)
+    state = kept.load()
+    resumed = len(state.steps) if state else 0
+    trying = _trying(setup, judge, condition, ends_at, kept)
+    state, found, explanation = trying.run(state or _begin(setup, sequence))
+    chosen = _holds(setup, condition, found)
     proof, reverted = _proof(setup, state.network)
     network = state.network
     if reverted:  # the figures and the verdict are those of what is given back
@@ -141,10 +141,10 @@ def _holds(
 
 def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
     """The networks on samples that took no part, and whether the start is surely better there."""
-    with _judge(setup, proving=True) as judge:
-        start, repaired = _baseline(setup, judge), judge(network)
-        condition = _condition(setup, judge)
-        reverted = judge.verdict(repaired, start, None).better
+    judge = _judge(setup, proving=True)
+    start, repaired = _baseline(setup, judge), judge(network)
+    condition = _condition(setup, judge)
+    reverted = judge.verdict(repaired, start, None).better
     if reverted:
         repaired = start
     proof = Proof(

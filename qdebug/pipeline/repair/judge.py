@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,10 @@ class Judgement:
         return Figures(self.sqnr_db, self.metric, self.failure)
 
 
+_NOTHING = Judgement({}, None, np.array([math.inf]), np.zeros(0))
+"""Of a network that was not run."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether a changed network is better than the one before, and by what.
@@ -84,14 +88,12 @@ class Verdict:
     rank: tuple[float, float] = (0.0, 0.0)
 
 
-class Judge(AbstractContextManager["Judge"]):
-    """Runs the FP32 network once over some samples, and then any number of quantized ones. A
-    context manager.
+class Judge:
+    """Runs the FP32 network once over some samples, and then any number of quantized ones.
 
     Attributes:
         reference_metric: the end-to-end metric of FP32, None without one.
         count: of the samples.
-        judged: how many networks were run.
     """
 
     def __init__(
@@ -109,9 +111,8 @@ class Judge(AbstractContextManager["Judge"]):
         """
         self._context, self._graph = context, graph
         self._sign = 1.0 if more_is_better else -1.0
-        self.judged = 0
-        with ExitStack() as stack:
-            session = stack.enter_context(closing(context.backend.open(graph.proto, ())))
+        self._last: tuple[Quantized | onnx.ModelProto | None, Judgement] = None, _NOTHING
+        with closing(context.backend.open(graph.proto, ())) as session:
             # How much executions differ is what is looked at: their size stays.
             self._reference = KeptReference(context, graph, session, subset, metric, resize=False)
         self.count = self._reference.subset.count
@@ -126,16 +127,18 @@ class Judge(AbstractContextManager["Judge"]):
         )
         self._tasks = [self._reference.task_on(kept) for kept in self._without]
 
-    def __exit__(self, *error: object) -> None:
-        """Nothing is held but arrays."""
-
     def __call__(self, network: Quantized | onnx.ModelProto) -> Judgement:
-        """What a quantized network, or a model with Q/DQ, makes of the samples.
+        """What a quantized network, or a model with Q/DQ, makes of the samples; the last one is
+        remembered.
 
         Raises:
             MetricError: the metric raised on all samples.
         """
-        self.judged += 1
+        if network is not self._last[0]:
+            self._last = network, self._judged(network)
+        return self._last[1]
+
+    def _judged(self, network: Quantized | onnx.ModelProto) -> Judgement:
         kept = OutputKeeper(CANDIDATE, self._graph.outputs)
         errors = _NoiseByExecution()
         reference = self._reference
@@ -151,7 +154,7 @@ class Judge(AbstractContextManager["Judge"]):
                     sinks=[errors, kept],
                 )[CANDIDATE]
         except (BackendError, ModelError, PlanError) as error:
-            return Judgement({}, None, np.array([math.inf]), np.zeros(0), error.message)
+            return replace(_NOTHING, failure=error.message)
         metric = None
         left_out = np.zeros(0)
         if reference.task is not None:

@@ -114,8 +114,7 @@ def _exchange(
                 value.astype(np.float32), f"{view.inputs[place]}_fp32"
             )
             continue
-        steps = f"up to {far:.3g} steps" if np.isfinite(far) else "more than float32's rounding"
-        return f"{what} differs from the FP32 model's by {steps}"
+        return f"{what} {_differs(far)}"
     return ""
 
 
@@ -173,8 +172,7 @@ def _exchange_folded(
     shape[axis] = -1
     far = _steps_apart(its, node.input[1], weight / factor.reshape(shape), other)
     if far > 1:
-        steps = f"up to {far:.3g} steps" if np.isfinite(far) else "more than float32's rounding"
-        return f"weight differs from the FP32 model's by {steps}"
+        return f"weight {_differs(far)}"
     node.input[1] = editor.initializer(weight.astype(np.float32), f"{node.input[1]}_fp32")
     del node.input[2:]
     return ""
@@ -203,6 +201,12 @@ def _only_add(
     constants = (one, zero, one - np.float32(epsilon))
     names = [editor.initializer(c, f"{view.name}_plain") for c in constants]
     node.input[1:] = [names[0], shift, names[1], names[2]]
+
+
+def _differs(far: float) -> str:
+    if not np.isfinite(far):
+        return "differs from the FP32 model's by more than float32's rounding"
+    return f"differs from the FP32 model's by up to {far:,.{0 if far >= 100 else 1}f} steps"
 
 
 def _steps_apart(values: ConstantValues, tensor: str, value: Array, other: Array) -> float:
