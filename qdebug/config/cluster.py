@@ -25,6 +25,12 @@ def parse_cluster(value: object) -> str:
     return text
 
 
+def local_processes(cluster: str | None) -> int:
+    """How many processes of this machine `cluster` asks for; 0 where it is something else."""
+    kind, _, count = (cluster or "").partition(":")
+    return int(count) if kind == "local" else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
     """Where the work is spread to."""

@@ -36,6 +36,7 @@ from qdebug.config.candidate import (
     PrecisionName,
     WeightsName,
 )
+from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
     SEARCH,
     WHAT,
@@ -59,7 +60,7 @@ def _names(given: object) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class RepairSettings:
+class RepairSettings(ClusterSettings):
     """The settings of `qdebug repair`."""
 
     model: Annotated[

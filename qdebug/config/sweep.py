@@ -24,6 +24,7 @@ from qdebug.config.candidate import (
     Fp16KernelsName,
     WeightsName,
 )
+from qdebug.config.cluster import ClusterSettings
 from qdebug.config.engine import (
     PLUGIN,
     PROVIDER,
@@ -60,7 +61,7 @@ def _axis(help: str, *, metavar: str = "", flag: str = "", unset: str = "") -> O
 
 
 @dataclass(frozen=True)
-class SweepSettings:
+class SweepSettings(ClusterSettings):
     """The settings of `qdebug sweep`.
 
     What is built is the product of the axes: precisions and plans, weights, and those of the

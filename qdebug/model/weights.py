@@ -300,14 +300,25 @@ def on_disk(proto: onnx.ModelProto) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="qdebug-", dir=temporary_folder()) as folder:
         path = Path(folder) / "model.onnx"
-        try:
-            for file, data in model_files(proto, path).items():
-                with file.open("wb") as stream:
-                    _ = stream.write(data) if isinstance(data, bytes) else data(stream)
-        except OSError as error:
-            refused = _refused(Path(folder), size_with_data(proto), error)
-            raise refused from error
+        write_temporary(proto, path)
         yield path
+
+
+def write_temporary(proto: onnx.ModelProto, path: Path) -> list[Path]:
+    """Write a model to a folder of this process; its files.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    files = model_files(proto, path)
+    try:
+        for file, data in files.items():
+            with file.open("wb") as stream:
+                _ = stream.write(data) if isinstance(data, bytes) else data(stream)
+    except OSError as error:
+        refused = _refused(path.parent, size_with_data(proto), error)
+        raise refused from error
+    return list(files)
 
 
 def _light(tensor: TensorProto) -> TensorProto:

@@ -409,8 +409,11 @@ class _Runs:
         grouped = {high for part in parts for high in part}
         parts += [(high,) for high in sets if high not in grouped]
         found: dict[High, Array | None] = {}
-        for part, noise in zip(parts, cluster.map(job, parts, self._count(parts)), strict=True):
-            found |= dict(zip(part, noise, strict=True))
+        with closing(cluster.map(job, parts, self._count(parts))) as results:
+            for part, noise in zip(parts, results, strict=True):
+                found |= dict(zip(part, noise, strict=True))
+                if time.monotonic() >= self._ends_at:
+                    raise _OutOfTimeError
         return [found[high] for high in sets]
 
     def _count(self, parts: Sequence[Sequence[High]]) -> Callable[[int], None]:

@@ -1,12 +1,18 @@
-"""What `--cluster local:N` gains: compare, calibrate and bisect on N cores with N workers of one
-thread each, beside one process on the same cores.
+"""What `--cluster local:N` gains: each command on N cores with N workers of one thread each, beside
+one process on the same cores.
 
 Each row is a fresh process that may use N cores. The workers are there before the clock starts;
-how long their start takes is a column of its own. The plan is given, so compare does not calibrate.
-The seconds of processors say what the distribution costs where other programs use the machine too.
+how long their start takes is a column of its own. The seconds of processors (of one process; of the
+command, and of the longest worker) say what the distribution costs where other programs use the
+machine too. `gain` is over one worker, `cost` what a worker needs more of the processor than one
+process, in percent: it means something in the rows of one worker alone.
 
-    python scripts/bench/bench_cluster.py [--workers 1 2 4 8] [--net W2] [--samples 256]
-        [--commands compare calibrate bisect]
+The plan is given, so compare does not calibrate; sweep has eight plans, by four methods, and
+executes with ONNX Runtime; bisect has 48 evaluations; repair has few samples, one round, and pins
+nothing, which is bisect's work.
+
+    python scripts/bench/bench_cluster.py [--workers 1 2 4] [--net W2] [--samples 256]
+        [--commands compare calibrate bisect sweep repair]
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +41,21 @@ PLAIN, SPREAD = "one process", "workers"
 CPU_PLAIN, CPU_CLIENT, CPU_WORKER = "CPU s: one", "client", "a worker"
 SHOWN = PLAIN, SPREAD, CPU_PLAIN, CPU_CLIENT, CPU_WORKER
 HEAD = (
-    f"{'command':10}{'workers':>7}{'start s':>8}" + "".join(f"{key:>11}" for key in SHOWN) + " gain"
+    f"{'command':10}{'workers':>7}{'start s':>8}"
+    + "".join(f"{key:>12}" for key in SHOWN)
+    + f"{'gain':>8}{'cost':>7}"
 )
+COMMANDS = "compare", "calibrate", "bisect", "sweep", "repair"
+_FEW = 48
+METHODS = "entropy", "minmax", "mse", "percentile"
 
 
 def main() -> None:
     """Print a table, or the figures of one row (in a child process)."""
     parser = parser_of(__doc__, samples=256, rounds=2)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--net", default="W2", help="see --nets of bench_compare.py")
-    parser.add_argument("--commands", nargs="+", default=["compare", "calibrate", "bisect"])
+    parser.add_argument("--commands", nargs="+", default=list(COMMANDS))
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -66,8 +78,10 @@ def main() -> None:
                 figures = row[name]
                 first.setdefault(name, figures[SPREAD])
                 gain = first[name] / figures[SPREAD]
-                shown = "".join(f"{figures[key]:11.1f}" for key in SHOWN)
-                print(f"{name:10}{count:7}{row['start']:8.1f}{shown}{gain:8.2f} x", flush=True)
+                cost = (figures[CPU_CLIENT] + figures[CPU_WORKER]) / figures[CPU_PLAIN] - 1
+                shown = "".join(f"{figures[key]:12.1f}" for key in SHOWN)
+                start = f"{name:10}{count:7}{row['start']:8.1f}"
+                print(f"{start}{shown}{gain:6.2f} x{100 * cost:+6.0f}%", flush=True)
 
 
 def _row(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -75,9 +89,7 @@ def _row(arguments: argparse.Namespace) -> dict[str, Any]:
     count = arguments.row
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
     path, data = network(arguments.net, None, arguments.samples, arguments.folder)
-    plan = arguments.folder / "plan.yaml"
-    if not plan.exists():
-        qdebug.compare(path, inputs=data, samples=8, effect="none", save_plan=plan)
+    plans = [_plan(path, data, *way) for way in product(METHODS, ("per-channel", "per-tensor"))]
     opened: list[Cluster] = []
     with ExitStack() as stack:
 
@@ -90,16 +102,31 @@ def _row(arguments: argparse.Namespace) -> dict[str, Any]:
 
         row: dict[str, Any] = {"start": seconds_of(start)}
         runs: dict[str, Callable[..., Any]] = {
-            "compare": lambda **how: qdebug.compare(path, inputs=data, plan=plan, **how),
+            "compare": lambda **how: qdebug.compare(path, inputs=data, plan=plans[0], **how),
             "calibrate": lambda **how: qdebug.calibrate(path, calib_data=data, **how),
             "bisect": lambda **how: qdebug.bisect(
                 path, inputs=data, target="output.sqnr_db>=30", max_evaluations=48, **how
             ),
+            "sweep": lambda **how: qdebug.sweep(
+                path, inputs=data, plan=plans, backend="onnxruntime", **how
+            ),
+            "repair": lambda **how: qdebug.repair(
+                path, calib_data=data, samples=_FEW, pin=False, **how
+            ),
         }
         for name in arguments.commands:
             run = runs[name]
-            row[name] = _measured(run, opened[0], arguments.rounds)
+            rounds = 1 if name == "repair" else arguments.rounds
+            row[name] = _measured(run, opened[0], rounds)
     return row
+
+
+def _plan(model: Path, data: Path, method: str, weights: str) -> Path:
+    plan = model.parent / f"{method}-{weights}.yaml"
+    if not plan.exists():
+        how = {"method": method, "weights": weights, "effect": "none"}
+        qdebug.compare(model, inputs=data, samples=8, save_plan=plan, **how)
+    return plan
 
 
 def _measured(run: Callable[..., Any], cluster: Cluster, rounds: int) -> dict[str, float]:

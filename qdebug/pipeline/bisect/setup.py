@@ -21,6 +21,7 @@ from qdebug.model.samples.subset import SampleSubset, open_subsets
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
+from qdebug.pipeline.cluster.recipe import known_pair
 from qdebug.pipeline.compare.lockstep import Due, affordable_samples, open_lockstep
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
@@ -37,7 +38,7 @@ from qdebug.pipeline.model_pair import (
     sources_of,
 )
 from qdebug.plan.lower import required_opset
-from qdebug.plan.pair import ModelPair, planned_pair
+from qdebug.plan.pair import ModelPair
 from qdebug.plan.select import select_layers
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.registry import spec_of
@@ -166,7 +167,7 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
         QdebugError: settings that do not fit the model, or a runtime that failed.
     """
     context, searched = start.context, start.searched
-    pair = planned_pair(start.model, start.planned.bound)
+    pair = known_pair(context.cluster, start.model, start.planned.bound)
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
     found = rate_layers(context, pair, searched)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from qdebug.config.engine import EngineSettings
 from qdebug.measure.candidate import CandidateResult
-from qdebug.measure.task import TaskMetric, load_metric
+from qdebug.measure.task import TaskMetric
 from qdebug.model.layers import find_layers
 from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import SampleSubset
@@ -25,7 +25,7 @@ from qdebug.pipeline.bisect.candidates import (
     check_layers,
 )
 from qdebug.pipeline.cluster.dispatch import Cluster
-from qdebug.pipeline.cluster.files import SharedFile, shared_file
+from qdebug.pipeline.cluster.sharing import SharedMetric
 from qdebug.pipeline.cluster.unit import Place, SharedModel, SharedSubset
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import fitted, open_runtime
@@ -34,38 +34,6 @@ from qdebug.plan.plan import BoundPlan, Correction, PrecisionPlan, bind_plan
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Fp16Kernels, Precision, ignore_progress
-
-
-@dataclass(frozen=True)
-class SharedMetric:
-    """An end-to-end metric, as workers load it.
-
-    Attributes:
-        name: what `load_metric` takes; of a function in a file, the function's name.
-        file: that file.
-        itself: the metric, where its function was given in memory.
-    """
-
-    name: str
-    file: SharedFile | None = None
-    itself: TaskMetric | None = None
-
-    @classmethod
-    def of(cls, metric: TaskMetric) -> SharedMetric:
-        """That of the client."""
-        if metric.function is not None:
-            return cls(metric.name, itself=metric)
-        if metric.file is not None:
-            return cls(metric.name.rpartition(":")[2], shared_file(metric.file))
-        return cls(metric.name)
-
-    def loaded(self, place: Place) -> TaskMetric:
-        """The metric. Raises as `load_metric` does, and NotHere."""
-        if self.itself is not None:
-            return self.itself
-        if self.file is not None:
-            return load_metric(f"{place.path(self.file)}:{self.name}")
-        return load_metric(self.name)
 
 
 @dataclass(frozen=True)

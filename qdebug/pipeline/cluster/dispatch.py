@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -25,12 +25,14 @@ from qdebug.inmemory import InMemory
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole
+from qdebug.model.weights import write_temporary
 from qdebug.operators import libraries
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.sharing import model_file, sample_file
 from qdebug.pipeline.cluster.unit import (
     Job,
+    MadeModel,
     Shard,
     SharedModel,
     SharedSamples,
@@ -108,6 +110,20 @@ class Cluster:
         self.remember(model.graph, shared)
         return shared
 
+    def made(self, model: Model) -> None:
+        """An FP32 model that the command made itself: from now on its graph is known.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        if self.knows(model.graph):
+            return
+        folder = self.folder / f"made-{len(self._shared)}"
+        folder.mkdir()
+        path, *others = write_temporary(model.graph.proto, folder / "model.onnx")
+        file = shared_file(path, [other.name for other in others])
+        self.remember(model.graph, MadeModel(file, 0, origins=model.origins))
+
     def remember(self, what: object, shared: object) -> None:
         """How workers make `what`: a graph by a SharedModel, a pair by a PairRecipe."""
         self._shared[id(what)] = what, shared
@@ -166,7 +182,7 @@ class Cluster:
         job: Job[PartT, ResultT],
         parts: Sequence[PartT],
         done: Callable[[int], None] = lambda _: None,
-    ) -> Iterator[ResultT]:
+    ) -> Generator[ResultT, None, None]:
         """What `job` gives for each of `parts`, in their order. Closing the iterator early drops
         what is left.
 

@@ -3,7 +3,8 @@ ranges, and what the client found out about a quantized model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from qdebug.config.compare import CompareSettings
 from qdebug.model.layers import find_layers
@@ -14,7 +15,7 @@ from qdebug.pipeline.control_flow import open_model
 from qdebug.pipeline.model_pair import explicit, for_backend, names_model, sources_of
 from qdebug.plan.correspond import Proof
 from qdebug.plan.pair import ModelPair, planned_pair, quantized_pair
-from qdebug.plan.plan import PrecisionPlan, bind_plan
+from qdebug.plan.plan import BoundPlan, Correction, PrecisionPlan, bind_plan
 from qdebug.plan.rewrite.restore import Absorbed
 
 
@@ -27,6 +28,7 @@ class PairRecipe:
         plan: with all ranges; None for a quantized model.
         reference: the FP32 model of a quantized one, where it was given.
         guessed, proof, tensors: of a quantized model, as in ModelPair.
+        corrections: see BoundPlan.
         backend: what the candidate is made for.
     """
 
@@ -37,6 +39,7 @@ class PairRecipe:
     guessed: tuple[Absorbed, ...] = ()
     proof: Proof | None = None
     tensors: frozenset[str] = frozenset()
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
 
     def made(self, place: Place) -> ModelPair:
         """The pair.
@@ -50,7 +53,8 @@ class PairRecipe:
     def _made(self, place: Place) -> ModelPair:
         model = self.model.prepared(place)
         if self.plan is not None:
-            return planned_pair(model, bind_plan(self.plan, model, find_layers(model.graph)))
+            bound = bind_plan(self.plan, model, find_layers(model.graph))
+            return planned_pair(model, replace(bound, corrections=self.corrections))
         model, _ = explicit(model)
         if self.reference is None:
             return for_backend(quantized_pair(model, guessed=self.guessed), self.backend)
@@ -59,6 +63,16 @@ class PairRecipe:
         pair = quantized_pair(model, reference.graph, str(reference.file.path))
         kept = {t: c for t, c in pair.tensors.items() if t in self.tensors}
         return for_backend(replace(pair, tensors=kept, proof=self.proof), self.backend)
+
+
+def known_pair(cluster: Cluster | None, model: Model, bound: BoundPlan) -> ModelPair:
+    """The pair of a plan, which the cluster knows from now on if it knows the model."""
+    pair = planned_pair(model, bound)
+    if cluster is not None and cluster.knows(model.graph):
+        shared = cluster.shared(model.graph, SharedModel)
+        recipe = PairRecipe(shared, bound.plan, "simulation", corrections=bound.corrections)
+        cluster.remember(pair, recipe)
+    return pair
 
 
 def recipe_of(

@@ -1,8 +1,11 @@
-"""What a command was given, as files that workers can read: models and samples of any kind."""
+"""What a command was given, as files that workers can read: models and samples of any kind, and
+functions of the user's."""
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +13,53 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from qdebug.inmemory import InMemory
+from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.load import external_files
 from qdebug.model.samples import Samples
 from qdebug.model.samples.iterables import split_spec
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
+from qdebug.pipeline.cluster.unit import Place
 from qdebug.types import Array
+
+
+@dataclass(frozen=True)
+class SharedMetric:
+    """An end-to-end metric, as workers load it.
+
+    Attributes:
+        name: what `load_metric` takes; of a function in a file, the function's name.
+        file: that file.
+        itself: the metric, where its function was given in memory.
+    """
+
+    name: str
+    file: SharedFile | None = None
+    itself: TaskMetric | None = None
+
+    @classmethod
+    def of(cls, metric: TaskMetric) -> SharedMetric:
+        """That of the client."""
+        if metric.function is not None:
+            return cls(metric.name, itself=metric)
+        if metric.file is not None:
+            return cls(metric.name.rpartition(":")[2], shared_file(metric.file))
+        return cls(metric.name)
+
+    def loaded(self, place: Place) -> TaskMetric:
+        """The metric. Raises as `load_metric` does, and NotHere."""
+        if self.itself is not None:
+            return self.itself
+        if self.file is not None:
+            return load_metric(f"{place.path(self.file)}:{self.name}")
+        return load_metric(self.name)
 
 
 def model_file(spec: str, folder: Path) -> SharedFile:
     """A model with its external data. One in memory is written to `folder`."""
     if isinstance(spec, InMemory):
-        path = folder / "model.onnx"
-        path.write_bytes(spec.value.SerializeToString(deterministic=True))
+        data = spec.value.SerializeToString(deterministic=True)
+        path = folder / f"model-{hashlib.sha256(data).hexdigest()}.onnx"
+        path.write_bytes(data)
         return shared_file(path)
     return shared_file(spec, _external_data(Path(spec)))
 

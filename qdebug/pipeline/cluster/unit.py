@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
 from qdebug import __version__
+from qdebug.model.graph import Graph
 from qdebug.model.inline import Taken
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model, with_taken
@@ -146,6 +147,22 @@ class SharedModel:
         """The model, anew. Raises as `prepared`."""
         model = prepare_model(read_model(place.path(self.file)), self.opset)
         return with_taken(model, self.taken)
+
+
+@dataclass(frozen=True)
+class MadeModel(SharedModel):
+    """A model that the client made, in a file: it is ready as it is.
+
+    Attributes:
+        origins: see Model.
+    """
+
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def read(self, place: Place) -> Model:
+        """The model, anew. Raises as `read_model` does, and NotHere."""
+        file = read_model(place.path(self.file))
+        return Model(file, Graph(file.proto), self.origins, quantized=False)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 from qdebug.config.repair import RepairSettings
@@ -36,9 +37,14 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
     """
+    with ExitStack() as stack:
+        return _repair(stack, settings, progress)
+
+
+def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallback) -> RepairResult:
     sequence = _sequence(settings)
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
-    setup = prepare(settings, progress)
+    setup = prepare(settings, progress, stack)
     judge = _judge(setup, proving=False)
     baseline = _baseline(setup, judge)
     condition = _condition(setup, judge)
@@ -198,6 +204,8 @@ def _pinned(setup: Setup, network: Quantized, ends_at: float) -> BisectResult:
     left = None
     if math.isfinite(ends_at):
         left = max(_LEAST_FOR_PINS, ends_at - time.monotonic())
+    if setup.context.cluster is not None:
+        setup.context.cluster.made(network.model)
     start = Start(
         context=setup.context,
         target=setup.target,

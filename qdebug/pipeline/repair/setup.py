@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.pipeline.bisect.setup import rate_layers
 from qdebug.pipeline.bisect.target import AccuracyTarget, more_is_better, read_target
+from qdebug.pipeline.cluster.machines import open_cluster
+from qdebug.pipeline.cluster.recipe import known_pair
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.control_flow import DataSource
@@ -22,7 +25,7 @@ from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.model_pair import load_model, plan_from, plan_ranges
 from qdebug.pipeline.repair.origin import origin_of
 from qdebug.pipeline.repair.study import study_of
-from qdebug.plan.pair import planned_pair
+from qdebug.plan.lower import required_opset
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
 from qdebug.run.sizing import parallelism
@@ -68,8 +71,9 @@ class Setup:
     notes: tuple[str, ...]
 
 
-def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
-    """Read everything, calibrate, and find out which layers are wrong, and why.
+def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitStack) -> Setup:
+    """Read everything, calibrate, and find out which layers are wrong, and why; `stack` releases
+    the workers of a cluster.
 
     Raises:
         UsageError: nothing runs in a lower precision.
@@ -93,9 +97,14 @@ def prepare(settings: RepairSettings, progress: ProgressCallback) -> Setup:
     origin = origin_of(settings, given, plan, sources)
     reference = origin.reference
     fitting, choosing, proving = _samples(settings, reference, metric)
-    context = simulation_context(
-        parallelism(), progress, settings.batch_size, Fp16Kernels(settings.fp16_kernels)
-    )
+    where = settings.cluster, settings.cluster_config
+    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout)
+    if cluster is not None and reference is given:
+        cluster.model(settings.model, required_opset(plan), reference)
+    elif cluster is not None:
+        cluster.made(reference)
+    kernels = Fp16Kernels(settings.fp16_kernels)
+    context = simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
     more = _direction(context, reference, choosing, metric, target)
     planned = plan_ranges(search, context, origin.plan, reference, choosing, calibrate_on=fitting)
     start = quantized(reference, planned.bound).with_corrections(origin.corrections)
@@ -278,7 +287,7 @@ def _study(
     settings: RepairSettings, context: Context, start: Quantized, fitting: SampleSubset
 ) -> Study:
     """What remedies may look at, with what each layer's quantization does to the outputs."""
-    pair = planned_pair(start.model, start.bound)
+    pair = known_pair(context.cluster, start.model, start.bound)
     effect = noise_alone(context, pair, fitting, settings.memory_budget) or {}
     found = rate_layers(context, pair, fitting)
     leading = sorted(found, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]

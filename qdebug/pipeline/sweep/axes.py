@@ -47,6 +47,7 @@ class BuilderPoint:
     """How it is built: one value of each of the builder's axes, as written, and what they mean."""
 
     values: Mapping[str, str]
+    engine: EngineSettings
     runtime: EngineRuntime
 
     def combination(self, variant: Variant, pair: ModelPair) -> Combination:
@@ -166,7 +167,7 @@ def _point(
     )
     runtime = open_runtime(engine, cached=settings.cache, progress=progress)
     assert runtime is not None  # by what builder_points checked
-    return BuilderPoint({**values, "compute_capability": runtime.target}, runtime)
+    return BuilderPoint({**values, "compute_capability": runtime.target}, engine, runtime)
 
 
 def idle_note(rows: Sequence[SweepRow], library: str) -> tuple[str, ...]:

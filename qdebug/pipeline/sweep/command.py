@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from qdebug.calibrators.registry import parse_method
@@ -15,7 +16,7 @@ from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
-from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.engine.build import check_requested, shapes_of
 from qdebug.pipeline.model_pair import (
@@ -34,13 +35,19 @@ from qdebug.pipeline.sweep.axes import (
     read_conditions,
     variants_of,
 )
-from qdebug.pipeline.sweep.measured import OutputEvaluator, built_of, executed, facts_of
+from qdebug.pipeline.sweep.measured import OutputEvaluator, built_of, executed
 from qdebug.pipeline.sweep.saved import SavedEngines
+from qdebug.pipeline.sweep.spread import (
+    Elsewhere,
+    Here,
+    Source,
+    check_cluster,
+    opened_cluster,
+)
 from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.results import ModelRef
-from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
 
@@ -54,10 +61,16 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     Raises:
         QdebugError: bad input (nothing was built), or a reference that does not run.
     """
+    with ExitStack() as stack:
+        return _sweep(stack, settings, progress)
+
+
+def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback) -> SweepResult:
     started = time.perf_counter()
     conditions = read_conditions(settings)
     metric = load_metric(settings.metric) if settings.metric else None
     check_backend(settings, conditions)
+    check_cluster(settings)
     points = builder_points(settings, progress)
     variants = variants_of(settings)
     models = _Models(settings.model, settings.backend, _sources(settings), {})
@@ -72,27 +85,38 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
     kernels = Fp16Kernels(settings.fp16_kernels)
-    context = simulation_context(parallel, progress, batch_size, kernels)
+    cluster = opened_cluster(stack, settings, models.known)
+    context = simulation_context(parallel, progress, batch_size, kernels, cluster)
     total = len(variants) * len(fit)
     saved = None
     if settings.save_engines:
         saved = SavedEngines(settings, models.of(plans[0]).file.digest, total)
     outputs = OutputEvaluator(context, samples, metric, cached=settings.cache)
-    work = _Work(context, samples, outputs, fit, not_run, conditions, total, saved)
+    pairs: Iterable[tuple[Variant, ModelPair]] = (
+        (variant, build_pair(variant.settings, context, plan, models.of(plan), samples).pair)
+        for variant, plan in zip(variants, plans, strict=True)
+    )
+    source: Source = Here(outputs)
+    if cluster is not None:
+        source = Elsewhere(context, cluster, samples, metric, settings)
+        pairs = source.evaluated(
+            pairs, [models.of(plan) for plan in plans], list(zip(fit, not_run, strict=True))
+        )
+    # Of a cluster's rows all is known but what engines are executed for.
+    told = progress if runs or cluster is None else ignore_progress
+    work = _Work(told, source, outputs, fit, not_run, conditions, total, saved)
     rows: list[SweepRow] = []
     notes: dict[str, list[str]] = {}
-    for variant, plan in zip(variants, plans, strict=True):
-        model = models.of(plan)
-        pair = build_pair(variant.settings, context, plan, model, samples).pair
+    for variant, pair in pairs:
         rows += work.rows(variant, pair, len(rows))
         for note in pair.notes:
             notes.setdefault(note, []).append(variant.name)
     if saved:
         saved.finish()
     library = points[0].runtime.label
-    told = tuple(_note(text, names, len(variants)) for text, names in notes.items())
+    all_notes = tuple(_note(text, names, len(variants)) for text, names in notes.items())
     return SweepResult(
-        model=ModelRef(settings.model, model.file.sha256),
+        model=ModelRef(settings.model, models.of(plans[0]).file.sha256),
         backend=settings.backend,
         library=library,
         device=fit[0].runtime.device_name if runs else "",
@@ -101,7 +125,7 @@ def sweep(settings: SweepSettings, progress: ProgressCallback = ignore_progress)
         if metric
         else None,
         combinations=tuple(rows),
-        notes=(*told, *idle_note(rows, library)),
+        notes=(*all_notes, *idle_note(rows, library)),
         timings_s={"total": time.perf_counter() - started},
     )
 
@@ -118,13 +142,13 @@ class _Models:
     path: str
     backend: str
     sources: tuple[DataSource, ...]
-    _known: dict[int, Model]
+    known: dict[int, Model]
 
     def of(self, plan: PrecisionPlan) -> Model:
         opset = required_opset(plan)
-        if opset not in self._known:
-            self._known[opset] = load_model(self.path, plan, self.sources)
-        return self._known[opset]
+        if opset not in self.known:
+            self.known[opset] = load_model(self.path, plan, self.sources)
+        return self.known[opset]
 
     def checked(self, variant: Variant) -> PrecisionPlan:
         """The plan of a variant, which fits the model: found out before anything is built."""
@@ -187,8 +211,8 @@ def _why_not_run(point: BuilderPoint) -> str:
 class _Work:
     """What all combinations share."""
 
-    context: Context
-    samples: Samples
+    progress: ProgressCallback
+    source: Source
     outputs: OutputEvaluator
     points: Sequence[BuilderPoint]
     not_run: Sequence[str]
@@ -199,17 +223,17 @@ class _Work:
     def rows(self, variant: Variant, pair: ModelPair, done: int) -> Iterator[SweepRow]:
         """Those of one variant; `done` are before them."""
         self._tell(done, f"{variant.name}, simulated")
-        simulation = self.outputs.simulated(pair)
+        simulation = self.source.simulated(pair)
         for number, (point, not_run) in enumerate(zip(self.points, self.not_run, strict=True)):
             values = point.values.values()
             text = ", ".join(v for v in values if v not in ("", "default", "off", "strong"))
             self._tell(done + number, f"{variant.name}, {text}")
             row = SweepRow(done + number + 1, point.combination(variant, pair), simulation, not_run)
-            yield self._built(row, pair, point.runtime).judged(self.conditions)
+            yield self._built(row, pair, point).judged(self.conditions)
         self._tell(done + len(self.points), variant.name)
 
-    def _built(self, row: SweepRow, pair: ModelPair, runtime: EngineRuntime) -> SweepRow:
-        found = facts_of(runtime, pair, not_run=row.not_executed_because)
+    def _built(self, row: SweepRow, pair: ModelPair, point: BuilderPoint) -> SweepRow:
+        found, runtime = self.source.found(point, pair, row.not_executed_because), point.runtime
         if isinstance(found, Failure):
             return replace(row, failure=found)
         row = replace(row, engine=found.facts)
@@ -220,4 +244,4 @@ class _Work:
         return replace(row, execution=executed(runtime, pair, found, self.outputs))
 
     def _tell(self, done: int, what: str) -> None:
-        self.context.progress(Progress("sweep", done, self.total, what))
+        self.progress(Progress("sweep", done, self.total, what))

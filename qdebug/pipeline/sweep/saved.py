@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qdebug import __version__
+from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import settings_of
 from qdebug.config.sweep import SweepSettings
 from qdebug.outputfiles import make_folder, write_bytes, write_text
@@ -68,6 +69,7 @@ def _read(marker: Path) -> str:
 def _key(settings: SweepSettings, model_digest: str) -> str:
     """A digest of all that decides the rows of a sweep."""
     apart = {s.name for s in settings_of(SweepSettings) if s.option.writes} | {"force"}
+    apart |= {field.name for field in dataclasses.fields(ClusterSettings)}
     values = [
         (field.name, repr(getattr(settings, field.name)))
         for field in dataclasses.fields(settings)

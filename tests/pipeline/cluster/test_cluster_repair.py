@@ -1,0 +1,51 @@
+"""`repair` on a cluster gives what it gives in one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qdebug
+from qdebug.model.weights import serialized
+from qdebug.pipeline.cluster.dispatch import Pool
+from qdebug.remedies.result import RepairResult
+
+DATA = Path(__file__).parents[3] / "calib_data"
+
+
+def found(result: RepairResult) -> Any:
+    """All that a repair says but times."""
+    assert result.pinning is not None and result.network is not None
+    history = [replace(e.measurement, seconds=0.0) for e in result.pinning.search.history]
+    steps = [replace(step, seconds=0.0) for step in result.steps]
+    start, repaired = result.baseline, result.repaired
+    network = serialized(result.network.proto())
+    return steps, start, repaired, result.plan, history, result.pinning.search.pins, network
+
+
+def test_the_same_remedies_and_pins(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One remedy rewrites the network: what is pinned is no file of the user's."""
+    given: list[Any] = []
+    give = Pool.give
+
+    def counted(self: Any, part: Any) -> int:
+        given.append(part)
+        return give(self, part)
+
+    how: dict[str, Any] = {
+        "calib_data": DATA / "digits_calib.npz",
+        "inputs": DATA / "digits_holdout.npz",
+        "samples": 24,
+        "only": ("channel-scales", "bias-correction"),
+        "target": "output.sqnr_db>=45",
+        "cache": False,
+    }
+    one = qdebug.repair(DATA / "digits_cnn.onnx", **how)
+    monkeypatch.setattr(Pool, "give", counted)
+    other = qdebug.repair(DATA / "digits_cnn.onnx", **how, cluster=address)
+    assert found(one) == found(other)
+    assert any(step.accepted and step.remedy == "channel-scales" for step in one.steps)
+    assert given
