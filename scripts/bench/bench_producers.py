@@ -6,7 +6,7 @@ each: top-1 by ONNX Runtime itself and by `qdebug compare`, how many tensors are
 proven, the largest difference of a tensor's SQNR from that of a float64 evaluation of both graphs,
 and how many causes that evaluation contradicts. Takes two minutes.
 
-    python scripts/bench/bench_producers.py [--samples 64]
+    python scripts/bench/bench_producers.py [--samples 64] [--only nncf dynamic]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import importlib.metadata
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ JUDGED = 16
 
 def main() -> None:
     """Print the table."""
-    arguments = parser_of(__doc__, samples=64).parse_args()
+    parser = parser_of(__doc__, samples=64)
+    parser.add_argument("--only", nargs="+", default=[*TOOLS, *ONNX_RUNTIME], help="these")
+    arguments = parser.parse_args()
     data = np.load(ROOT / "calib_data" / "digits_holdout.npz")
     images, labels = data["input"][: arguments.samples], data["labels"][: arguments.samples]
     print(
@@ -44,21 +46,21 @@ def main() -> None:
         "| Largest difference | Causes judged | False |\n|---|---|---|---|---|---|---|---|---|"
     )
     with tempfile.TemporaryDirectory() as folder:
-        for name, reference, quantized in _models(Path(folder)):
+        for name, reference, quantized in _models(arguments.only, Path(folder)):
             print(f"| {name} | {_row(reference, quantized, images, labels)} |", flush=True)
 
 
-def _models(folder: Path) -> Iterator[tuple[str, Path, Path]]:
+def _models(only: Collection[str], folder: Path) -> Iterator[tuple[str, Path, Path]]:
     made = ROOT / "tests" / "producers"
     manifest = json.loads((made / "manifest.json").read_text(encoding="utf-8"))
-    for tool in TOOLS:
+    for tool in filter(only.__contains__, TOOLS):
         entry = manifest[tool]
         how = {"torch_pt2e": " (PT2E)", "torch_fake_quantize": " (fake quantization)"}.get(tool, "")
         label = f"{entry['package']} {entry['version']}{how}"
         yield label, made / "fp32.onnx", made / f"{tool}.onnx"
     version = importlib.metadata.version("onnxruntime")
     cnn = ROOT / "calib_data" / "digits_cnn.onnx"
-    for way in ONNX_RUNTIME:
+    for way in filter(only.__contains__, ONNX_RUNTIME):
         yield f"onnxruntime {version}, {way}", cnn, quantized_by_onnx_runtime(way, cnn, folder)
 
 

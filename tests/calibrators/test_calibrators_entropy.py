@@ -31,14 +31,9 @@ def literal_divergences(bins: Any) -> list[float]:
     for kept in range(128, 2049):
         p = bins[:kept].copy()
         p[-1] += bins[kept:].sum()
-        q = np.zeros(kept)
-        members: dict[int, list[int]] = {}
-        for index in range(kept):
-            members.setdefault(index * 128 // kept, []).append(index)
-        for level in members.values():
-            full = [index for index in level if bins[index] > 0]
-            for index in full:
-                q[index] = sum(bins[i] for i in level) / len(full)
+        level = np.arange(kept) * 128 // kept
+        total, full = np.bincount(level, bins[:kept]), np.bincount(level, bins[:kept] > 0)
+        q = np.where(bins[:kept] > 0, total[level] / np.maximum(full[level], 1), 0.0)
         found.append(_kl(p, q))
     return found
 

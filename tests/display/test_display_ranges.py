@@ -144,14 +144,12 @@ def test_json(many: RangesResult) -> None:
     assert broken["percentiles"]["50"] is None and broken["nan_count"] == 32
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_figures_of_odd_tensors(many: RangesResult, tmp_path: Path, suffix: str) -> None:
-    for index, tensor in enumerate(many.tensors):
-        path = tmp_path / f"{index}.{suffix}"
-        assert save_figure(tensor_figure(tensor), path, force=True) == str(path)
+def test_figures_of_odd_tensors(many: RangesResult, tmp_path: Path) -> None:
+    figures = [*map(tensor_figure, many.tensors), overview_figure(many)]
+    for index, figure in enumerate(figures):
+        path = tmp_path / f"{index}.{'png' if index % 2 else 'svg'}"
+        assert save_figure(figure, path, force=True) == str(path)
         assert path.stat().st_size > 1000
-    save_figure(overview_figure(many), tmp_path / f"all.{suffix}", force=True)
-    assert len(list(tmp_path.iterdir())) == len(many.tensors) + 1
 
 
 def test_the_figure_shows_the_numbers() -> None:

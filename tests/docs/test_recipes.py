@@ -24,7 +24,7 @@ from documents import REPOSITORY, blocks
 
 RECIPES = REPOSITORY / "docs" / "recipes"
 COPIED = ("qdebug", "tests", "scripts", "docs", "calib_data", "README.md", "pyproject.toml")
-WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".git")
+WITHOUT = shutil.ignore_patterns(".git", "node_modules")  # with what Python has compiled
 
 
 class Follower:

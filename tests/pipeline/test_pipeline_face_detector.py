@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     not ASSETS.is_dir(), reason="the face detector is not beside the checkout (../shared/assets)"
 )
 
-SPREAD = (1, 6, 11, 17, 23, 27, 33)
+SPREAD = (1, 11, 23, 33)
 """Which of the 35 quantized tensors to spoil, from the first to the last; 23 has three readers.
 (Conv_304 is at 17 dB by nature; a layer that is at 45 dB with its own scale and at 21 dB with one
 16 times as large is rightly ranked behind it. So it is with 5 of the 35.)"""
@@ -92,27 +92,6 @@ def spoilt(tmp_path: Path, plan_file: Path) -> Callable[[str, float], CompareRes
 
 
 @pytest.mark.parametrize("factor", [16, 1 / 16], ids=["times-16", "by-16"])
-@pytest.mark.parametrize("index", range(0, 35, 3))
-def test_only_the_readers_of_a_spoilt_scale_lose(
-    healthy: CompareResult,
-    readers: dict[str, set[str]],
-    spoilt: Callable[[str, float], CompareResult],
-    index: int,
-    factor: float,
-) -> None:
-    """Whatever other layers are like by nature."""
-    tensor = list(readers)[index]
-    before = {x.name: x.local_sqnr_db for x in healthy.layers}
-    lost = {
-        x.name: before[x.name] - x.local_sqnr_db
-        for x in spoilt(tensor, factor).layers
-        if x.local_sqnr_db is not None
-    }
-    assert all(abs(lost[name]) < 1e-3 for name in lost if name not in readers[tensor])
-    assert all(lost[name] > 6 for name in readers[tensor]), lost
-
-
-@pytest.mark.parametrize("factor", [16, 1 / 16], ids=["times-16", "by-16"])
 @pytest.mark.parametrize("index", SPREAD)
 def test_the_layers_of_a_spoilt_scale_rank_first(
     healthy: CompareResult,
@@ -128,7 +107,9 @@ def test_the_layers_of_a_spoilt_scale_rank_first(
     assert first == readers[tensor], (tensor, table)
     before = {x.name: x.local_sqnr_db for x in healthy.layers}
     for layer in result.layers:
-        if layer.name not in first:  # the others did not change
+        if layer.name in first:
+            assert layer.local_sqnr_db < before[layer.name] - 6
+        else:  # whatever it is like by nature
             assert layer.local_sqnr_db == pytest.approx(before[layer.name], abs=1e-3)
     if factor < 1:
         assert all((x.input_clipped_fraction or 0) > 0.001 for x in result.layers[: len(first)])
