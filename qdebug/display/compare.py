@@ -237,8 +237,7 @@ def _remedies(result: CompareResult) -> list[Block]:
     if metric:
         columns.append((Column(metric, "number"), _metric_with))
     title = (
-        "The best remedy of each, by itself, at the outputs, on "
-        f"{counted(result.remedy_samples, 'sample')}"
+        f"The best remedy for each layer, by itself, on {counted(result.remedy_samples, 'sample')}"
     )
     if result.remedy_metric is not None:
         title += f" ({metric} {number(result.remedy_metric, 4)} without)"

@@ -250,14 +250,10 @@ def _taken_notes(taken: Taken, operators: Mapping[str, str], samples: int) -> It
     ]
     they = f"All {samples} samples take" if samples > 1 else "The only sample takes"
     if branches:
-        where = (
-            "1 If, which stands in its place"
-            if len(branches) == 1
-            else (f"{len(branches)} Ifs, which stands in their place")
-        )
+        ifs = "1 If" if len(branches) == 1 else f"each of {len(branches)} Ifs"
         yield (
-            f"{they} the same branch of {where}: {_listed(branches)}. What is found, and what is "
-            "exported, is for such inputs only."
+            f"{they} the same branch of {ifs}, which stands in its place: {_listed(branches)}. "
+            "What is found, and what is exported, is for such inputs only."
         )
     if counts:
         yield (

@@ -348,6 +348,7 @@ def test_a_model_of_onnx_runtimes_quantizer_is_a_start(desk: Any) -> None:
     done = desk.run("repair", *flags)
     assert done.code == 0, done.err
     assert any("no INT8 form" in note for note in done.json["notes"])
+    assert not any("no rounding of" in note for note in done.json["notes"])
     proof = done.json["proof"]
     assert proof["repaired"]["sqnr_db"] >= proof["start"]["sqnr_db"] - 1.5
 

@@ -58,7 +58,7 @@ def test_without_calibration_samples_half_of_those_compared_judge(desk: Any) -> 
     found = done.json
     assert 0 < found["remedy_samples"] <= -(-found["samples"] // 2)
     shown = desk.run("compare", *flags).out
-    assert "The best remedy of each" in shown
+    assert "The best remedy for each layer" in shown
     alone = desk.run("compare", *flags, "--samples", "1")
     assert alone.code == 2 and "QD-USAGE-HOLDOUT" in alone.err
 

@@ -55,8 +55,10 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
     state, found, explanation = trying.run(state or _begin(setup, sequence))
     chosen = _holds(setup, condition, found)
     proof, reverted = _proof(setup, state.network)
-    network = state.network
-    if reverted:  # the figures and the verdict are those of what is given back
+    network, dropped = state.network, ""
+    if reverted:
+        dropped = _why_dropped(setup, judge.verdict(found, baseline, None).better)
+        # The figures and the verdict are those of what is given back.
         network, found, chosen = setup.start, baseline, _holds(setup, condition, baseline)
     pinning = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
@@ -82,8 +84,7 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         proof=proof,
         pinning=pinning,
         resumed=resumed,
-        explanation=explanation
-        or _missed(setup, settings, proof, pinning, chosen=chosen, reverted=reverted),
+        explanation=explanation or dropped or _missed(setup, proof, pinning, chosen),
         plan=network.bound.plan,
         network=network,
         given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
@@ -227,21 +228,21 @@ def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:
     )
 
 
-def _missed(
-    setup: Setup,
-    settings: RepairSettings,
-    proof: Proof,
-    pinning: BisectResult | None,
-    *,
-    chosen: bool,
-    reverted: bool,
-) -> str:
-    """Why the target is not reached, for people; "" where it is, or where there is none."""
-    if reverted:
+def _why_dropped(setup: Setup, was_worse: bool) -> str:
+    """Why what was kept is not the result; `was_worse`: on the samples that chose it, too."""
+    if setup.given is not None and was_worse:
         return (
-            "What the choosing samples preferred is worse than the start on the others: it was "
-            "dropped. Give more samples to choose by."
+            "In symmetric INT8, as TensorRT takes it, the network is worse than the given model, "
+            "and the remedies do not make up for that: the given model is the result."
         )
+    return (
+        "What the choosing samples preferred is worse than the start on the others: it was "
+        "dropped. Give more samples to choose by."
+    )
+
+
+def _missed(setup: Setup, proof: Proof, pinning: BisectResult | None, chosen: bool) -> str:
+    """Why the target is not reached, for people; "" where it is, or where there is none."""
     if setup.target is None or (chosen and proof.passed):
         return ""
     if pinning is not None:
