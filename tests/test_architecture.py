@@ -162,7 +162,7 @@ def test_the_settings_of_compare_stay_near_its_entry(tmp_path: Path) -> None:
         )
     finally:
         sys.setprofile(before)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     assert len(threads) > 1
     assert {"pipeline/compare/command.py", "pipeline/engine/execute.py"} <= given, given
     assert len(given) <= 12, given
@@ -189,7 +189,7 @@ def test_backends_are_told_apart_by_what_they_can_do(file: Path) -> None:
         elif isinstance(node, ast.MatchValue):
             compared = [node.value]
         found = [c.value for c in compared if isinstance(c, ast.Constant)]
-        assert not names.intersection(map(str, found)), f"{_name(file)}:{node.lineno}"  # type: ignore[attr-defined]
+        assert not names.intersection(map(str, found)), f"{_name(file)}:{node.lineno}"
 
 
 @files

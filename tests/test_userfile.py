@@ -21,7 +21,7 @@ def _helper(x: float) -> float:
 def _make(code: str, **variables: Any) -> Callable[..., Any]:
     scope = dict(variables)
     exec(code, scope)
-    return scope["f"]  # type: ignore[no-any-return]
+    return scope["f"]
 
 
 def test_equal_code_has_one_digest() -> None:

@@ -36,7 +36,7 @@ def test_result_plan_and_manifest(compared: tuple[Path, qdebug.CompareResult]) -
         assert run.result == replace(result, run_file=path)
         assert run.plan is not None
         assert run.plan.tensors
-        assert run.manifest["settings"]["weights"] == "per-tensor"  # type: ignore[index]
+        assert run.manifest["settings"]["weights"] == "per-tensor"
         assert repr(run) == (f"<Run {path}: digits_cnn.onnx in int8, 24 samples, activations of 3>")
         plan = run.plan
     again = qdebug.compare(

@@ -218,6 +218,6 @@ def test_a_terminal_of_80_columns_is_enough(real: Any) -> None:
     for detailed in (False, True):
         page = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
         print_view(page, view(result, top=50, detailed=detailed))
-        lines = page.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        lines = page.file.getvalue().splitlines()
         assert detailed or max(map(len, lines)) <= 80
         assert any("conv1" in line and "correlation" in line for line in lines)

@@ -332,7 +332,7 @@ def test_one_execution_proves_nothing(desk: Any) -> None:
 def test_a_model_of_onnx_runtimes_quantizer_is_a_start(desk: Any) -> None:
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class Reader(CalibrationDataReader):
         def __init__(self) -> None:
             with np.load(desk.folder / "calib.npz") as data:
                 self._rows = iter([{"x": row[None]} for row in data["x"]])

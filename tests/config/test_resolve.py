@@ -43,7 +43,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     gate = from_flags(CompareSettings, flags, str(file))
     assert (gate.fail_on, gate.samples) == (("metric>=1",), 3)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found.model = "b.onnx"  # type: ignore[misc]
+        found.model = "b.onnx"
 
 
 def test_what_is_missing_is_named_with_an_example() -> None:

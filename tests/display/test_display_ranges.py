@@ -159,7 +159,7 @@ def test_the_figure_shows_the_numbers() -> None:
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert [label.split(":")[0] for label in labels] == list(METHODS)
-    at = sorted({round(float(line.get_xdata()[0]), 6) for line in axes.lines})  # type: ignore[index]
+    at = sorted({round(float(line.get_xdata()[0]), 6) for line in axes.lines})
     assert at == sorted({round(s * m.amax, 6) for m in tensor.calibrators or () for s in (-1, 1)})
     assert axes.get_yscale() == "log" and axes.get_xlabel() and axes.get_ylabel()
 

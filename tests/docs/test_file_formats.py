@@ -88,4 +88,4 @@ def test_the_program_of_the_page_reads_a_run(
     variables: dict[str, object] = {}
     exec(compile(example("run-file.md", "python"), "run-file.md", "exec"), variables)
     assert "logits" in capsys.readouterr().out
-    assert str(variables["results"]["schema"]).startswith("qdebug.compare/")  # type: ignore[index]
+    assert str(variables["results"]["schema"]).startswith("qdebug.compare/")

@@ -142,7 +142,7 @@ def findings(case: Callable[..., Case]) -> Callable[..., EngineFindings]:
     @cache
     def run(net: str, kind: str, way: CaptureWay) -> EngineFindings:
         one = case(net, kind)
-        runtime = replace(one.job.runtime, ways=(way,))  # type: ignore[type-var]
+        runtime = replace(one.job.runtime, ways=(way,))
         job = replace(one.job, runtime=runtime)
         return attribute_engine(job, one.reference, one.lowered.graph, one.lowered.tensors)
 

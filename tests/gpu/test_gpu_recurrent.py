@@ -64,7 +64,7 @@ def run(library: Library, cuda: PyCuda, model: Path, inputs: Path, kernels: Fp16
     samples = open_samples(str(inputs), graph.inputs, limit=most, batch_size=most)
     runtime = TensorRTBackend(EngineFactory(library, BuildSettings(), cuda=cuda), find_device())
     runtime = replace(runtime, ways=(CaptureWay.OUTPUTS,))
-    runtime = fitted(runtime, graph, samples, list(samples.batches()))  # type: ignore[assignment]
+    runtime = fitted(runtime, graph, samples, list(samples.batches()))
     simulation = SimulationBackend(fp16_kernels=kernels)
     context = Context(SimulationBackend(), simulation, Parallelism(2, 1), ignore_progress)
     job = EngineJob(runtime, context, whole(samples))

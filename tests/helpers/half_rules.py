@@ -30,7 +30,7 @@ def codes(rng: np.random.Generator, shape: Sequence[int], limit: int = 200) -> A
 
 def rounded_sum(blocks: Iterable[Array]) -> Array:
     """Rounded with each block."""
-    total: Array = np.float64(0)  # type: ignore[assignment]
+    total: Array = np.float64(0)
     with np.errstate(invalid="ignore"):
         for block in blocks:
             total = half(total + block)

@@ -37,7 +37,7 @@ class Predicate:
             raised = frozenset(name for name, _ in pins)
             noise = self.noise(raised) if self.noise else None
             known = noise is not None and self.threshold is not None
-            slack = self.threshold - noise if known else None  # type: ignore[operator]
+            slack = self.threshold - noise if known else None
             yield Measurement(noise, self.judge(raised), noise, 0.01, slack)
 
 

@@ -11,7 +11,7 @@ from qdebug.model.layers import find_layers
 from qdebug.model.macs import Work, work_of
 
 
-def _graph(op: str, inputs: list[list[int | str]], weight: tuple[int, ...] | None, **attributes):  # type: ignore[no-untyped-def]
+def _graph(op: str, inputs: list[list[int | str]], weight: tuple[int, ...] | None, **attributes):
     names = [f"x{i}" for i in range(len(inputs))]
     values = [
         helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
@@ -39,7 +39,7 @@ def _graph(op: str, inputs: list[list[int | str]], weight: tuple[int, ...] | Non
         ("Softmax", [["N", 9]], None, {}, 0, 27),
     ],
 )
-def test_work(op, inputs, weight, attributes, macs, elements) -> None:  # type: ignore[no-untyped-def]
+def test_work(op, inputs, weight, attributes, macs, elements) -> None:
     graph = _graph(op, inputs, weight, **attributes)
     shapes = {f"x{i}": [3, *shape[1:]] for i, shape in enumerate(inputs)}
     assert work_of(find_layers(graph), shapes) == {"n": Work(macs, elements)}

@@ -98,7 +98,7 @@ def test_any_names_become_unique_and_stay_stable(given_names: list[str]) -> None
         [value(f"t{i}", TensorProto.FLOAT, [2]) for i in range(1, len(nodes) + 1)],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    model, again = (prepare_model(ModelFile(None, proto, "", "")) for _ in range(2))  # type: ignore[arg-type]
+    model, again = (prepare_model(ModelFile(None, proto, "", "")) for _ in range(2))
     found = names(model)
     assert len(set(found)) == len(found) == len(given_names)
     assert found == names(again)

@@ -44,7 +44,7 @@ def stored(path: Path, tensors: dict[str, tuple[Any, Any]]) -> RunReader:
         for sample in range(len(next(iter(tensors.values()))[0])):
             for role, which in (("reference", 0), ("candidate", 1)):
                 row = {name: pair[which][sample : sample + 1] for name, pair in tensors.items()}
-                writer.put_rows(role, sample, sample, row)  # type: ignore[arg-type]
+                writer.put_rows(role, sample, sample, row)
         writer.finish("{}")
     return RunReader(path)
 
@@ -103,7 +103,7 @@ def test_channels(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(found.amax, float), largest, rtol=1e-4)
     assert found.sqnr_db[2] is None
     others = [0, 1, 3, 4]
-    np.testing.assert_allclose([found.sqnr_db[k] for k in others], sqnr[others], rtol=1e-3)  # type: ignore[misc]
+    np.testing.assert_allclose([found.sqnr_db[k] for k in others], sqnr[others], rtol=1e-3)
 
 
 def test_of_many_channels_the_worst_are_shown(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_nodes_that_an_optimizer_made_are_where_they_belong() -> None:
     assert named_scopes(names, tensors) == [
         ("m", "a"), ("m", "a"), ("m", "b", "fc"), ("m", "b"), ("m", "b"), ("m", "b"),
     ]  # fmt: skip
-    assert named_scopes(names, [""] * 6)[2:4] == [("m",), ("m",)]  # type: ignore[index]
+    assert named_scopes(names, [""] * 6)[2:4] == [("m",), ("m",)]
 
 
 def test_repeated_blocks() -> None:

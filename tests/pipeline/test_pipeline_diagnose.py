@@ -52,7 +52,7 @@ def _layer(folder: Path, data: Array, calibration: Array, weight: Array, **how: 
         str(folder / "data.npz"),
         calib_data=str(folder / "calib.npz"),
         cache=False,
-        **how,  # type: ignore[arg-type]
+        **how,
     )
     return compare(settings).layers[0]
 
@@ -113,7 +113,7 @@ def test_the_bundled_network_has_unequal_channels(weights: str) -> None:
             str(BUNDLED / "digits_cnn.onnx"),
             str(BUNDLED / "digits_holdout.npz"),
             calib_data=str(BUNDLED / "digits_calib.npz"),
-            weights=weights,  # type: ignore[arg-type]
+            weights=weights,
             samples=32,
             cache=False,
         )

@@ -113,12 +113,12 @@ def test_the_metric_of_the_first_layers() -> None:
 
 def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:
     def picky(outputs: dict[str, np.ndarray]) -> float:
-        picky.calls += 1  # type: ignore[attr-defined]
-        if picky.calls > 2:  # type: ignore[attr-defined]
+        picky.calls += 1
+        if picky.calls > 2:
             raise ValueError("too few")
         return 1.0
 
-    picky.calls = 0  # type: ignore[attr-defined]
+    picky.calls = 0
     result = compared(metric=picky)
     assert result.metric is not None
     assert {x.effect.metric_gain for x in result.layers if x.effect} == {None}
@@ -185,7 +185,7 @@ def test_a_session_that_cannot_be_shared_is_opened_for_each(
     assert result.effect is not None and result.effect.layers == result.effect.of_layers == 14
 
 
-_ANY: Any = SimpleNamespace(layers=())
+_ANY = SimpleNamespace(layers=())
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_opening_sessions_is_work_too(
         _ANY,
         SimpleNamespace(count=8),
         layers,
-        EffectMode.FAST,  # type: ignore[arg-type]
+        EffectMode.FAST,
     )
     assert amounts.left_out == 8
     assert (amounts.alone, amounts.leaders) == precise
@@ -213,7 +213,7 @@ def test_the_work_is_bounded(layers: int, samples: int, monkeypatch: pytest.Monk
     """In passes of one sample through the FP32 model; of a network that is not tiny."""
     monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1e9)
     subset = SimpleNamespace(count=samples)
-    amounts = effect._amounts(_ANY, subset, layers, EffectMode.FAST)  # type: ignore[arg-type]
+    amounts = effect._amounts(_ANY, subset, layers, EffectMode.FAST)
     work = 0.5 * layers * amounts.alone + 0.8 * amounts.leaders * amounts.left_out
     assert work <= max(60 * min(samples, 16), 5 * samples) * 1.15
     assert amounts.alone >= min(samples, 2) and amounts.leaders >= 8
@@ -223,12 +223,12 @@ def test_the_work_on_a_large_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     """A minute or so for 109 million parameters, by MACs and not by passes."""
     monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1.1e10)
     subset = SimpleNamespace(count=16)
-    amounts = effect._amounts(_ANY, subset, 96, EffectMode.FAST)  # type: ignore[arg-type]
+    amounts = effect._amounts(_ANY, subset, 96, EffectMode.FAST)
     work = 0.5 * 96 * amounts.alone + 0.8 * amounts.leaders * amounts.left_out
     assert work * 1.1e10 <= 3.5e12
     assert amounts.leaders >= 8 and amounts.left_out >= 4
     monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 8.7e10)
-    assert effect._amounts(_ANY, subset, 192, EffectMode.FAST).left_out == 4  # type: ignore[arg-type]
+    assert effect._amounts(_ANY, subset, 192, EffectMode.FAST).left_out == 4
 
 
 def test_a_share_may_be_gated() -> None:

@@ -75,7 +75,7 @@ class Misreading:
                     found[tensor] = np.zeros_like(moved) if np.isnan(shift) else moved
             return found
 
-        session.run = misread  # type: ignore[method-assign]
+        session.run = misread
         return session
 
 

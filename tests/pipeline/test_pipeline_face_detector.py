@@ -38,7 +38,7 @@ def settings(**changes: object) -> CompareSettings:
         samples=2,
         effect="none",  # ranked by local error
     )
-    return CompareSettings(**{**vars(base), **changes})  # type: ignore[arg-type]
+    return CompareSettings(**{**vars(base), **changes})
 
 
 @pytest.fixture(scope="module")

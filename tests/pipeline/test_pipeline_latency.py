@@ -71,7 +71,7 @@ def test_layer_information_tells_what_a_kernel_holds(
         "Metadata": f"[ONNX Layer: {STEM}]\x1f[ONNX Layer: {FIRST}]",
     }  # fmt: skip
     layers.write_text(json.dumps({"Layers": [kernel], "Bindings": []}))
-    profile = _profile(tmp_path, (kernel["Name"], 1.0))  # type: ignore[arg-type]
+    profile = _profile(tmp_path, (kernel["Name"], 1.0))
     costs = _costs(profile, str(layers), pair, work)
     # Measured in FP32, and split by the work of the two.
     both = costs.by_layer[STEM][FP32] + costs.by_layer[FIRST][FP32]

@@ -174,7 +174,7 @@ def test_weights_that_are_no_rounding_are_not_called_one(tmp_path: Path) -> None
 def test_another_network_is_refuted(tmp_path: Path) -> None:
     reference = _build(_nodes(), _weights(1))
     pair = _judged(tmp_path, reference, _quantize(_nodes(), _weights(9), 127, 0.02))
-    assert {"c", "p", "q"} <= pair.refuted | {u.tensor for u in pair.aligned.unmatched}  # type: ignore[union-attr]
+    assert {"c", "p", "q"} <= pair.refuted | {u.tensor for u in pair.aligned.unmatched}
 
 
 @pytest.mark.parametrize("op", ["Relu", "Sigmoid"])

@@ -109,7 +109,7 @@ def remedy(name: str, layers: Sequence[str] = LAYERS, fewest: int = 1, **more: A
 def run(judge: Judge, *remedies: Remedy, **how: Any) -> tuple[State, Judgement, str]:
     known = {one.name: one for one in remedies}
     settings: dict[str, Any] = {"enough": lambda _: False, "holds": lambda _: False} | how
-    trying = Trying(Study(), judge, known, **settings)  # type: ignore[arg-type]
+    trying = Trying(Study(), judge, known, **settings)
     network: Any = Network()
     return trying.run(State(network, tuple(Attempt(one.name) for one in remedies)))
 

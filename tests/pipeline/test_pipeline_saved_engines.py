@@ -15,7 +15,7 @@ def settings(folder: Path, precision: str = "int8") -> SweepSettings:
     return SweepSettings(
         model="net.onnx",
         inputs="data.npz",
-        precision=(precision,),  # type: ignore[arg-type]
+        precision=(precision,),
         save_engines=str(folder),
     )
 

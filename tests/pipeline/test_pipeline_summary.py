@@ -57,7 +57,7 @@ def test_what_is_restored_is_what_a_run_with_these_layers_in_fp32_has() -> None:
     assert found.metric.reference == result.metric.reference
     text = sentence(result)
     assert all(name in text for name in found.layers) and f"{found.metric.restored:.4f}" in text
-    assert view(result)[0].text == text  # type: ignore[union-attr]
+    assert view(result)[0].text == text
     assert text.removesuffix(".") in result.headline()
     assert found.layers[0] in result._repr_html_().partition("</div>")[0]
     assert qdebug.CompareResult.from_dict(result.to_dict()).summary == found
@@ -93,7 +93,7 @@ def test_nothing_is_restored_where_nothing_is_lost(monkeypatch: pytest.MonkeyPat
 def test_without_effects_or_layers_there_is_no_summary() -> None:
     plain = compared(effect="none")
     assert plain.summary is None and sentence(plain) == ""
-    assert view(plain)[0].style == "title"  # type: ignore[union-attr]
+    assert view(plain)[0].style == "title"
     assert compared(plan=PrecisionPlan(Precision.FP32)).summary is None
 
 

@@ -157,7 +157,7 @@ def taken_by(node: onnx.NodeProto) -> str | int:
     return 3 if node.op_type == "Scan" else COUNTS[node.input[0]]
 
 
-def executed(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:  # type: ignore[type-arg]
+def executed(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

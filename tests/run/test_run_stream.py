@@ -85,7 +85,7 @@ def test_closing_early_drops_what_has_not_started() -> None:
 
     results = map_in_order(work, range(1000), 2)
     assert next(results) == 0
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     count = len(started)
     assert count <= 4
     time.sleep(0.02)

@@ -33,7 +33,7 @@ def _settings(network: str, **changes: object) -> BisectSettings:
         pin_to="fp32",
         cache=False,
     )
-    return replace(settings, **changes)  # type: ignore[arg-type]
+    return replace(settings, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_auto_is_the_cheapest(network: str, weights: str | None, target: float) 
         target=f"output.sqnr_db>={target}",
     )
     found = {
-        name: bisect(replace(settings, strategy=name))  # type: ignore[arg-type]
+        name: bisect(replace(settings, strategy=name))
         for name in ("auto", "rank", "ddmin", "prefix", "suffix")
     }
     assert all(result.found for result in found.values())

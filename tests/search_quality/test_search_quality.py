@@ -146,7 +146,7 @@ def test_verdicts_that_flip_at_random(count: int, measured: bool) -> None:
         of, predicate, _ = planted(count, 3, seed, "useless", measured)
         judge = predicate.judge
 
-        def flipped(raised: frozenset[str], judge=judge, seed=seed, full=count) -> bool:  # type: ignore[no-untyped-def]
+        def flipped(raised: frozenset[str], judge=judge, seed=seed, full=count) -> bool:
             flip = random.Random(repr((seed, sorted(raised)))).random() < 0.1
             return bool(judge(raised)) != (flip and 0 < len(raised) < full)
 

@@ -89,7 +89,7 @@ def test_an_unknown_sample_shows_the_nearest(run: RunReader) -> None:
 
 def test_an_unknown_role_is_a_mistake_of_the_caller(run: RunReader) -> None:
     with pytest.raises(ValueError, match="role"):
-        run.read("both", "fc", 2)  # type: ignore[arg-type]
+        run.read("both", "fc", 2)
 
 
 def _compress(path: Path, **options: object) -> None:

@@ -27,7 +27,7 @@ NAMES = ["/a/b:0", "a;b", "é層/" * 100, "", ".", "..", " x ", "a" * 300, "A", 
 def write(path: Path, by_sample: dict[int, dict[str, np.ndarray]], **options: object) -> Path:
     """A run whose candidate is its reference, sample by sample in row order."""
     arguments = {"overwrite": True, "keep": ALL, **options}
-    with RunWriter(path, **arguments) as writer:  # type: ignore[arg-type]
+    with RunWriter(path, **arguments) as writer:
         for row, (sample, tensors) in enumerate(by_sample.items()):
             for role in ROLES:
                 writer.put_rows(role, row, sample, tensors)
@@ -115,7 +115,7 @@ def test_a_reused_slot_shows_nothing_of_the_sample_before(tmp_path: Path) -> Non
         assert run.read("reference", "a", 13).tolist() == [3] * 3
         for role, name in (("reference", "b"), ("candidate", "a"), ("candidate", "b")):
             with refused("QD-STORE-NO-TENSOR", "sample 12"):
-                run.read(role, name, 12)  # type: ignore[arg-type]
+                run.read(role, name, 12)
     with h5py.File(path) as file:
         assert np.isnan(file["tensors/00000/candidate"][()]).all()
 

@@ -36,7 +36,7 @@ def test_canned_arrays() -> None:
 
 
 def test_an_error_on_top_of_the_evaluator() -> None:
-    def noisy(proto: onnx.ModelProto):  # type: ignore[no-untyped-def]
+    def noisy(proto: onnx.ModelProto):
         exact = reference_compute(proto)
 
         def compute(feeds: Feeds, names: Sequence[str]) -> Tensors:
@@ -49,7 +49,7 @@ def test_an_error_on_top_of_the_evaluator() -> None:
 
 
 def test_failures_are_mapped() -> None:
-    def refuse(_: onnx.ModelProto):  # type: ignore[no-untyped-def]
+    def refuse(_: onnx.ModelProto):
         raise KeyError("nope")
 
     def explode(feeds: Feeds, names: Sequence[str]) -> Tensors:

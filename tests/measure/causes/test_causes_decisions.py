@@ -13,7 +13,7 @@ NAN = float("nan")
 
 
 def flips(right: list[list[float]], found: list[list[float]], **how: object) -> Flips:
-    counted = Flips(Decision("d", "ArgMax", "s", 1, **how))  # type: ignore[arg-type]
+    counted = Flips(Decision("d", "ArgMax", "s", 1, **how))
     counted.add(np.array(right, np.float32), np.array(found, np.float32), 10)
     return counted
 

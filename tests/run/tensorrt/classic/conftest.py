@@ -35,6 +35,7 @@ _FRONTEND = (
 )
 
 Run = Callable[..., str]
+Environment = Callable[..., dict[str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -92,22 +93,29 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def classic(bindings: Callable[[str], Path], stubs: Callable[[str], Path]) -> Run:
-    """`classic(version, code, over=None)`: what `code` prints in a process in which
-    `import tensorrt` gives the bindings of that version, over stubs of version `over`; None for the
-    same version, "" for no stubs."""
+def environment(bindings: Callable[[str], Path], stubs: Callable[[str], Path]) -> Environment:
+    """`environment(version, over=None)`: of a process in which `import tensorrt` gives the bindings
+    of that version, over stubs of version `over`; None for the same version, "" for no stubs."""
     here = Path(__file__).parent
 
-    def run(version: str, code: str, over: str | None = None) -> str:
+    def of(version: str, over: str | None = None) -> dict[str, str]:
         path = [str(here), str(bindings(version)), str(here.parents[3])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
-        if over != "":
-            environment["LD_LIBRARY_PATH"] = str(stubs(over or version))
+        found = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+        return found if over == "" else found | {"LD_LIBRARY_PATH": str(stubs(over or version))}
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def classic(environment: Environment) -> Run:
+    """`classic(version, code, over=None)`: what `code` prints in a process of that environment."""
+
+    def run(version: str, code: str, over: str | None = None) -> str:
         done = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
-            env=environment,
+            env=environment(version, over),
             check=False,
         )
         assert done.returncode == 0, done.stderr

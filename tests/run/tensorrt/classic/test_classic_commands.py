@@ -4,7 +4,11 @@ does what it is told, and engines that compute it (see obedient)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +17,57 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-Run = Callable[..., str]
-
 COMMANDS = """
-import contextlib, io, json, os
-from pathlib import Path
-os.chdir({folder!r})
-os.environ["QDEBUG_CACHE_DIR"] = {cache!r}
+import contextlib, io, json, os, sys
 from obedient import obedient_library
 from qdebug.cli.app import main
 library, recorder = obedient_library()
-told = []
-for command in {commands!r}:
+
+def run(command):
     out, err = io.StringIO(), io.StringIO()
     start = len(recorder.calls)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(command)
     calls = recorder.calls[start:]
-    told.append(dict(
+    return dict(
         code=code, out=out.getvalue(), err=err.getvalue(),
-        flags=sorted({{a[0].name for _, what, a in calls if what == "set_flag"}}),
+        flags=sorted({a[0].name for _, what, a in calls if what == "set_flag"}),
         weak=sum(what == "create_network" and a == (0,) for _, what, a in calls),
         ranges=sum(what == "set_dynamic_range" for _, what, _ in calls),
         calibrators=sum(what == "int8_calibrator" for _, what, _ in calls),
         memory=[[pool.name, size] for _, what, (pool, size) in
                 (c for c in calls if c[1] == "set_memory_pool_limit")],
-        set={{what: a for _, what, a in calls if what in
-             ("set_tactic_sources", "builder_optimization_level", "set_shape")}},
-    ))
-print(json.dumps(told))
+        set={what: a for _, what, a in calls if what in
+             ("set_tactic_sources", "builder_optimization_level", "set_shape")},
+    )
+
+for line in sys.stdin:
+    folder, cache, commands = json.loads(line)
+    os.chdir(folder)
+    os.environ["QDEBUG_CACHE_DIR"] = cache
+    print(json.dumps([run(command) for command in commands]), flush=True)
 """
 
 
+@pytest.fixture(scope="module")
+def processes(environment: Callable[..., dict[str, str]]) -> Iterator[Callable[[str], Any]]:
+    """`processes(version)`: one for all tests, which runs the commands of every line it is sent."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(version: str) -> Any:
+            command, pipe = [sys.executable, "-c", COMMANDS], subprocess.PIPE
+            return stack.enter_context(
+                subprocess.Popen(
+                    command, env=environment(version), stdin=pipe, stdout=pipe, text=True
+                )
+            )
+
+        yield start
+
+
 @pytest.fixture
-def desk(classic: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+def desk(processes: Callable[[str], Any], tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """`desk(version, *commands)`: what each ends with, in a folder with net.onnx and data.npz."""
     folder = tmp_path / "desk"
     folder.mkdir()
@@ -55,10 +76,10 @@ def desk(classic: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     np.savez(folder / "data.npz", x=data)
 
     def run(version: str, *commands: Sequence[str]) -> list[dict[str, Any]]:
-        code = COMMANDS.format(
-            folder=str(folder), cache=str(tmp_path / "cache"), commands=[list(c) for c in commands]
-        )
-        told: list[dict[str, Any]] = json.loads(classic(version, code))
+        process = processes(version)
+        process.stdin.write(json.dumps([str(folder), str(tmp_path / "cache"), commands]) + "\n")
+        process.stdin.flush()
+        told: list[dict[str, Any]] = json.loads(process.stdout.readline())
         return told
 
     return run
