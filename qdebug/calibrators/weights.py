@@ -33,11 +33,9 @@ _FINER = 4  # points on either side of the best, twice
 def weight_amax(weight: Weight, axis: int | None) -> Float64:
     """The largest magnitude of a weight: of shape [], or [channels] along `axis`; 0 for an empty
     channel."""
-    magnitude = np.abs(weight)
-    if axis is None:
-        return np.asarray(magnitude.max(initial=0.0), np.float64)
-    others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
-    return np.asarray(magnitude.max(axis=others, initial=0.0), np.float64)
+    others = None if axis is None else tuple(set(range(weight.ndim)) - {axis % weight.ndim})
+    highest, lowest = (f(weight, axis=others, initial=0.0) for f in (np.max, np.min))
+    return np.asarray(np.maximum(highest, -lowest), np.float64)
 
 
 def mse_weight_amax(weight: Weight, axis: int | None) -> Float64:

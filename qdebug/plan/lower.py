@@ -150,7 +150,7 @@ def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization |
         axis = axis if bound.plan.weights is Granularity.PER_CHANNEL else None
         values = graph.constant(layer.weight) if corrected is None else corrected
         assert values is not None  # a layer's weight is an initializer by construction
-        amax = weight_amax(values.astype(np.float32), axis)
+        amax = weight_amax(values.astype(np.float32, copy=False), axis)
         if not np.all(np.isfinite(amax)):
             raise ModelError(
                 f"the weight '{layer.weight}' of layer '{layer.name}' holds NaN or Inf",

@@ -85,10 +85,11 @@ def half_scale(scale: FloatArray) -> FloatArray | None:
 def quantize(x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = None) -> Int8Array:
     """INT8 codes of `x`, of its shape; `x` must not hold NaN. `scale` is [] or [channels]; with
     channels, `axis` is theirs."""
+    ratio = np.empty(x.shape, np.float32)  # one array throughout: weights may be of gigabytes
     with np.errstate(over="ignore"):  # beyond float32 is beyond the range too
-        ratio = np.asarray(x, np.float32) / _along(scale, x.ndim, axis)
-    codes: Int8Array = np.clip(np.rint(ratio), QMIN, QMAX).astype(np.int8)
-    return codes
+        np.divide(np.asarray(x, np.float32), _along(scale, x.ndim, axis), out=ratio)
+    np.clip(np.rint(ratio, out=ratio), QMIN, QMAX, out=ratio)
+    return ratio.astype(np.int8)
 
 
 def dequantize(codes: Int8Array, scale: FloatArray, axis: int | None = None) -> FloatArray:

@@ -93,7 +93,7 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Arra
             "Give the FP32 export of the model.",
             code="QD-PLAN-NOT-FP32",
         )
-    return quantize(values.astype(np.float32), how.scale, how.axis)
+    return quantize(values, how.scale, how.axis)
 
 
 def bias_node(graph: Graph, layer: Layer) -> str | None:
