@@ -154,10 +154,10 @@ def _style(result: RepairResult) -> Style:
 
 def _verdict(result: RepairResult) -> str:
     kept, target = ", ".join(result.accepted) or "no remedy", result.proof.target
-    pins = counted(len(result.pinned), "layer")
     if result.passed is None:
         return f"REPAIRED by {kept}." if result.accepted else "NOTHING HELPED: no remedy was kept."
+    pins = counted(len(result.pinned), "layer")
+    pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned"
     if result.passed:
-        pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned"
         return f"PASSED: {target} holds with {kept}{pinned}."
-    return f"NOT REACHED: {target} does not hold everywhere with {kept} and {pins} pinned."
+    return f"NOT REACHED: {target} does not hold everywhere with {kept}{pinned}."

@@ -106,8 +106,8 @@ def _control_flow_notes(source: str, model: Model, target: str) -> tuple[str, ..
     shown = ", ".join(f"'{name}'" for name in list(model.taken)[:3])
     if EXPORT_TARGETS[target].on_file:
         raise PlanError(
-            f"{source}: the plan is for the model without {shown}: what samples take stands in "
-            f"their place, and {option('to', target)} works on {model.file.path} as it is",
+            f"{source}: the plan is for the model in which what the samples took stands in the "
+            f"place of {shown}, and {option('to', target)} works on {model.file.path} as it is",
             f"Export the model itself with {option('to', 'onnx')}, or take another target.",
             code="QD-PLAN-CONTROL-FLOW",
         )

@@ -132,6 +132,15 @@ def test_a_repair_of_a_quantized_model_starts_from_its_ranges(desk: Any) -> None
     assert alone.code == 2 and "QD-USAGE-REPAIR-REFERENCE" in alone.err
 
 
+def test_a_quantized_model_was_not_made_from_another_network(desk: Any) -> None:
+    samples = ["--calib-data", str(BUNDLED / "digits_calib.npz"), "--samples", "32"]
+    made = desk.run("repair", CNN[0], *samples, "--only", "weight-ranges", "-o", "given.onnx")
+    assert made.code == 0, made.err
+    other = str(BUNDLED / "digits_encoder.onnx")
+    done = desk.run("repair", "given.onnx", *samples, "--reference", other)
+    assert done.code == 2 and "QD-USAGE-REPAIR-REFERENCE" in done.err and other in done.err
+
+
 def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk: Any) -> None:
     calib, holdout = CNN[2], CNN[4]
     samples = ["--calib-data", calib, "--inputs", holdout, "--metric", "top1"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError, given_by
+from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.prepare import QDQ_OPSET, Model
 from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.model_pair import explicit
@@ -66,7 +67,42 @@ def origin_of(
         reference = open_model(settings.reference, QDQ_OPSET, sources)
     model, notes = explicit(given)
     pair = quantized_pair(model, reference.graph, settings.reference)
+    notes += _unmatched_notes(settings, pair)
     return _as_quantized(settings.model, reference, pair, plan, notes)
+
+
+def _unmatched_notes(settings: RepairSettings, pair: ModelPair) -> tuple[str, ...]:
+    """What to say of INT8 products that the FP32 model lacks: in the repaired one they would not be
+    in INT8.
+
+    Raises:
+        UsageError: these are most of them; the model was made from another one.
+    """
+    graph = pair.candidate
+    products = [
+        node.name
+        for node in graph.nodes
+        if node.op_type in QUANTIZABLE_OPS
+        and any(
+            graph.producers[t].op_type == "DequantizeLinear"
+            for t in node.inputs[:2]
+            if t in graph.producers
+        )
+    ]
+    missing = [name for name in products if name not in pair.reference.by_name]
+    if not missing:
+        return ()
+    what = (
+        f"{len(missing)} of the {counted(len(products), 'layer')} that multiply in INT8 in "
+        f"{settings.model}, first '{missing[0]}', have no counterpart in {settings.reference}"
+    )
+    if 2 * len(missing) > len(products):
+        raise UsageError(
+            f"{option('reference')}: {what}",
+            "Give the FP32 model that the quantized one was made from.",
+            code="QD-USAGE-REPAIR-REFERENCE",
+        )
+    return (f"{what}: they are not in the repaired model.",)
 
 
 def _as_quantized(
@@ -98,8 +134,8 @@ def _as_quantized(
         )
     if constants.corrections:
         notes += (
-            f"{counted(len(constants.corrections), 'layer')} of {path} have weights or biases "
-            "that are no rounding of the FP32 model's: the repair starts from them.",
+            f"In {counted(len(constants.corrections), 'layer')} of {path} weights or biases are no "
+            "rounding of the FP32 model's: the repair starts from them.",
         )
     found = replace(
         plan,
