@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from qdebug.cli.process import catch_sigterm, interrupted_code, open_missing_streams
+from qdebug.cli.process import catch_signals, interrupted_code, open_missing_streams
 
 
 def entry() -> None:
     """Import the command line and run it; ends the process with its exit code."""
     open_missing_streams()
     try:
-        catch_sigterm()
+        catch_signals()
         from qdebug.cli.app import entry as run
 
         run()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 from typing import Self
 
 from qdebug.wording import option, printable
@@ -96,6 +98,35 @@ class ClusterError(QdebugError):
 
     family = "QD-CLUSTER"
     exit_code = 3
+
+
+class ClusterStartError(ClusterError):
+    """No worker could be started, or reached: what was asked for is not to be had."""
+
+    exit_code = 2
+
+
+def required(
+    module: str, user: str, extra: str, *, code: str, error: type[QdebugError] = UsageError
+) -> ModuleType:
+    """A module of a package that not every installation has.
+
+    Args:
+        user: what needs it, for the message.
+        extra: the optional dependencies of qdebug that it is one of.
+
+    Raises:
+        QdebugError: of the class `error`, where it cannot be imported.
+    """
+    try:
+        return import_module(module)
+    except ImportError as missing:
+        package = module.partition(".")[0].replace("_", "-")
+        raise error(
+            f"{user} needs {package}, which is not installed ({missing})",
+            f"Run: pip install 'qdebug[{extra}]'",
+            code=code,
+        ) from missing
 
 
 @contextmanager

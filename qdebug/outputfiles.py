@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 import signal
 import tempfile
 import threading
@@ -358,6 +359,52 @@ def _unfinished(folder: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, boo
             os.close(fd)
 
 
+@contextmanager
+def own_folder(prefix: str, parent: str | Path) -> Iterator[Path]:
+    """A new folder, which is removed at the end. It is locked as long as its process lives: so what
+    a killed one left is known, and the next with this prefix removes it.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    _remove_folders(prefix, parent)
+    fd = -1
+    while fd < 0:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        with suppress(FileNotFoundError):  # somebody took it for a leftover before it was locked
+            fd = os.open(path, _FOLDER)
+            if not (_lock(fd) and path.exists()):
+                os.close(fd)
+                fd = -1
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(fd)
+
+
+def _remove_folders(prefix: str, parent: str | Path) -> None:
+    """Remove the folders of ours that killed programs left."""
+    for entry in os.scandir(parent):
+        if not entry.name.startswith(prefix):
+            continue
+        try:
+            fd = os.open(entry.path, _FOLDER)
+        except OSError:  # a link, or it is gone, or it belongs to somebody else
+            continue
+        try:
+            if os.fstat(fd).st_uid == os.geteuid():
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path, ignore_errors=True)
+        except OSError:  # in use; or a file system without locks, where nobody can know
+            pass
+        finally:
+            os.close(fd)
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
 def _lock(fd: int) -> bool:
     """Lock a file that is being written; False where another process has it."""
     try:
@@ -369,12 +416,13 @@ def _lock(fd: int) -> bool:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM within, which takes a moment, come after it."""
+    """Ctrl-C, SIGTERM and SIGHUP within, which takes a moment, come after it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Python handles signals in the main thread only
         return
     caught: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
     ours = {number: handler for number, handler in before.items() if callable(handler)}
     for number in ours:
         signal.signal(number, lambda received, _: caught.append(received))

@@ -26,7 +26,7 @@ from pathlib import PurePath
 from types import ModuleType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from qdebug.errors import UsageError
+from qdebug.errors import required
 from qdebug.outputfiles import check_new, write_bytes
 from qdebug.wording import option
 
@@ -159,15 +159,7 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     Raises:
         UsageError: pandas is not installed (QD-USAGE-PANDAS).
     """
-    try:
-        pandas = import_module("pandas")
-    except ImportError as error:
-        raise UsageError(
-            "to_pandas needs pandas, which is not installed",
-            "Run: pip install 'qdebug[pandas]'",
-            code="QD-USAGE-PANDAS",
-        ) from error
-    return pandas.DataFrame(rows)
+    return required("pandas", "to_pandas", "pandas", code="QD-USAGE-PANDAS").DataFrame(rows)
 
 
 def display(module: str) -> ModuleType:

@@ -38,6 +38,7 @@ table says *repeatable*; of any other flag the last one counts.
 | 1 | the gate failed, or no answer meets the target |
 | 2 | bad input or usage |
 | 3 | a backend failed |
+| 129 | ended by SIGHUP; the same as 130 |
 | 130 | interrupted; nothing half-written is left behind |
 | 143 | ended by SIGTERM; the same |
 

@@ -23,7 +23,11 @@ CLASSES = {
     for name, cls in vars(errors).items()
     if isinstance(cls, type) and issubclass(cls, errors.QdebugError)
 }
-FAMILIES = {cls.family: name for name, cls in CLASSES.items() if name != "QdebugError"}
+FAMILIES = {
+    cls.family: name
+    for name, cls in CLASSES.items()
+    if name != "QdebugError" and "family" in vars(cls)
+}
 
 
 def _name(file: Path) -> str:

@@ -18,6 +18,7 @@ from qdebug.outputfiles import (
     check_distinct,
     check_new,
     check_writable,
+    own_folder,
     write_all,
     write_text,
 )
@@ -158,3 +159,26 @@ def test_files_that_belong_together_are_written_all_or_none(
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], check=False)
     assert ended.returncode == 42
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {n: n for n in names}
+
+
+LEAVES = """
+import os, signal, sys
+from qdebug.outputfiles import own_folder
+with own_folder("mine-", sys.argv[1]) as folder:
+    (folder / "large").write_text("data")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_folder_removes_what_a_killed_program_left_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "other-mine-").mkdir()
+    (tmp_path / "mine-link").symlink_to(tmp_path / "other-mine-")
+    with own_folder("mine-", tmp_path) as in_use:
+        subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path)], check=False)
+        assert len(list(tmp_path.iterdir())) == 4
+        with own_folder("mine-", tmp_path) as second:
+            found = {path.name for path in tmp_path.iterdir()}
+            assert found == {"other-mine-", "mine-link", in_use.name, second.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"other-mine-", "mine-link"}

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 _received: list[int] = []
+_AGAIN_S = 0.05
 
 
-def catch_sigterm() -> None:
-    """From here on SIGTERM is a KeyboardInterrupt, so that what is half-written is removed."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # not where a parent had it ignored
-        signal.signal(signal.SIGTERM, _interrupt)
+def catch_signals() -> None:
+    """From here on SIGTERM, and SIGHUP of a terminal that closes, are a KeyboardInterrupt, so that
+    what is half-written is removed; and no KeyboardInterrupt gets lost."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not where a parent had it ignored
+            signal.signal(number, _interrupt)
+    sys.unraisablehook = _unraisable
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
@@ -21,14 +26,23 @@ def _interrupt(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _unraisable(error: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a callback of its garbage collector, or a finalizer: a Ctrl-C
+    that comes there is sent once more, a moment later."""
+    if issubclass(error.exc_type, KeyboardInterrupt):
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(error)
+
+
 def terminated() -> bool:
-    """Whether SIGTERM came."""
+    """Whether SIGTERM or SIGHUP came."""
     return bool(_received)
 
 
 def interrupted_code() -> int:
     """The exit code of a program that was interrupted: 128 + the signal."""
-    return 128 + (signal.SIGTERM if terminated() else signal.SIGINT)
+    return 128 + (_received[0] if _received else signal.SIGINT)
 
 
 def open_missing_streams() -> None:

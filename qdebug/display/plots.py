@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from qdebug.display.names import shorten_names, tail
 from qdebug.display.words import number, share
-from qdebug.errors import UsageError
+from qdebug.errors import required
 from qdebug.measure.ranges import RangesResult, TensorDynamics, even_bins
 from qdebug.outputfiles import write_bytes
 from qdebug.wording import counted, option, printable
@@ -52,14 +52,7 @@ def require_matplotlib() -> None:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(
-            f"{option('plot')} needs matplotlib, which is not installed",
-            "Run: pip install 'qdebug[plots]'",
-            code="QD-USAGE-MATPLOTLIB",
-        ) from None
+    required("matplotlib", option("plot"), "plots", code="QD-USAGE-MATPLOTLIB")
 
 
 def tensor_figure(tensor: TensorDynamics) -> Figure:

@@ -42,6 +42,7 @@ LABELS = {
     "repair": "Repairing",
     "search": "Searching",
     "sweep": "Combinations",
+    "workers": "Waiting for workers",
 }
 """What is said of each stage."""
 _SAMPLES = ("branches", "calibrate", "compare", "engine", "evaluate", "reference", "restored")

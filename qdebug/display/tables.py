@@ -6,11 +6,10 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from qdebug.display.exports import ExportedRun
-from qdebug.errors import UsageError
+from qdebug.errors import required
 from qdebug.measure.result import CompareResult
 
 Row = Mapping[str, Any]
@@ -55,14 +54,10 @@ def render_parquet(run: ExportedRun) -> dict[str, bytes]:
     Raises:
         UsageError: pyarrow is not installed (QD-USAGE-PARQUET).
     """
-    try:
-        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise UsageError(
-            "Parquet needs pyarrow, which is not installed",
-            "Run: pip install 'qdebug[parquet]'",
-            code="QD-USAGE-PARQUET",
-        ) from error
+    arrow, parquet = (
+        required(name, "Parquet", "parquet", code="QD-USAGE-PARQUET")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     found = {}
     for name, rows in tables(run.result).items():
         file = io.BytesIO()

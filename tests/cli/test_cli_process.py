@@ -57,7 +57,12 @@ def test_traceback_only_with_vv(desk: Any) -> None:
 
 @pytest.mark.parametrize(
     ("existing", "how", "code"),
-    [(False, signal.SIGINT, 130), (True, signal.SIGINT, 130), (True, signal.SIGTERM, 143)],
+    [
+        (False, signal.SIGINT, 130),
+        (True, signal.SIGINT, 130),
+        (True, signal.SIGTERM, 143),
+        (True, signal.SIGHUP, 129),
+    ],
 )
 def test_ctrl_c(desk: Any, existing: bool, how: signal.Signals, code: int) -> None:
     desk.data("long.npz", x=np.random.default_rng(0).normal(size=(60_000, 3, 8, 8)).astype("f4"))
@@ -103,6 +108,16 @@ def test_an_interruption_that_foreign_code_makes_another_error_of(desk: Any, err
     lines = ["import os, signal", "def load():", "    try:"]
     lines += ["        os.kill(os.getpid(), signal.SIGINT)", "    except KeyboardInterrupt:"]
     lines += [f"        raise {error} from None", "    yield {}"]
+    desk.write("mine.py", "\n".join(lines))
+    done = desk.spawn("compare", "net.onnx", "--inputs", "mine.py:load")
+    assert done.code == 130
+    assert done.err == "qdebug: interrupted; nothing half-written was left behind\n"
+
+
+def test_an_interruption_in_a_finalizer_where_python_drops_it(desk: Any) -> None:
+    lines = ["import os, signal, time", "class Ends:", "    def __del__(self):"]
+    lines += ["        os.kill(os.getpid(), signal.SIGINT)", "        time.sleep(1)"]
+    lines += ["def load():", "    Ends()", "    time.sleep(60)", "    yield {}"]
     desk.write("mine.py", "\n".join(lines))
     done = desk.spawn("compare", "net.onnx", "--inputs", "mine.py:load")
     assert done.code == 130

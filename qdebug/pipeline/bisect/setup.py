@@ -136,7 +136,7 @@ def prepare(
     for subset in (searched, held_out):
         if target.metric is not None and target.metric.needs_labels:
             labels_of(subset.samples.extras, subset.samples.where)
-    cluster = _cluster(settings, stack) if stack else None
+    cluster = _cluster(settings, stack, progress) if stack else None
     if cluster is not None:
         cluster.model(settings.model, required_opset(plan), model)
     fp16_kernels = Fp16Kernels(settings.fp16_kernels)
@@ -149,13 +149,16 @@ def prepare(
     return rated(settings, start, ends_at)
 
 
-def _cluster(settings: BisectSettings, stack: ExitStack) -> Cluster | None:
+def _cluster(
+    settings: BisectSettings, stack: ExitStack, progress: ProgressCallback
+) -> Cluster | None:
     return open_cluster(
         stack,
         settings.cluster,
         settings.cluster_config,
         limit_s=settings.unit_timeout,
         gpus=spec_of(settings.backend).builds,
+        progress=progress,
     )
 
 

@@ -78,7 +78,7 @@ def _calibrate(
     )
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout)
+    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
     graph = pair.model.graph

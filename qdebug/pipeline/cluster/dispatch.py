@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from qdebug.errors import ClusterError, QdebugError
+from qdebug.errors import ClusterError, ClusterStartError, QdebugError
 from qdebug.inmemory import InMemory
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
@@ -45,6 +45,8 @@ from qdebug.wording import option
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+    from qdebug.pipeline.cluster.queues import JobQueue
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
@@ -84,15 +86,18 @@ class Cluster:
         client: dask's.
         folder: for files that the client makes for workers.
         limit_s: how long a unit may take, before another worker gets it.
+        queue: that starts the workers.
     """
 
     client: Client
     folder: Path
     limit_s: float
+    queue: JobQueue | None = None
     _shared: dict[int, tuple[object, object]] = field(default_factory=dict)
     _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
     _sent: set[tuple[str, str]] = field(default_factory=set)
     _last_result: dict[str, float] = field(default_factory=dict)
+    _seen: float = field(default_factory=time.monotonic)
 
     @property
     def workers(self) -> int:
@@ -226,6 +231,20 @@ class Cluster:
                 self.client.run(worker.receive, file.digest, name, offset, data, workers=[address])
             self.client.run(worker.received, file.digest, workers=[address])
 
+    def look(self) -> None:
+        """Have jobs that ended submitted anew.
+
+        Raises:
+            ClusterStartError: no worker has been there for the time of a unit, and none waits.
+        """
+        now = time.monotonic()
+        if self.client.scheduler_info(n_workers=-1)["workers"]:
+            self._seen = now
+        elif now - self._seen > self.limit_s and not (self.queue and self.queue.waits()):
+            fail_without_worker("the cluster", f"none for {self.limit_s:g} s")
+        if self.queue:
+            self.queue.renew()
+
     def start_anew(self, address: str) -> None:
         """Have a worker that hangs ended and started once more, which takes a while; one that
         nobody can start stays away."""
@@ -258,7 +277,8 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         self._looked = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
-        self._cluster.client.cancel(list(self._running))
+        if self._cluster.client.status != "closed":  # before whoever iterated let go
+            self._cluster.client.cancel(list(self._running))
         self._running.clear()
 
     def give(self, part: PartT) -> int:
@@ -324,6 +344,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
                 self._end(self._ended.get_nowait())
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._looked = time.monotonic()
+            self._cluster.look()
             self._look_for_hanging()
 
     def _end(self, future: Future) -> None:
@@ -340,7 +361,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         except CancelledError:  # the scheduler lost it
             self._once_more(one, _lost())
             return
-        except Exception as error:
+        except Exception as error:  # whatever was raised there comes here as it is
             self._failed[one.index] = _failure(error)
             return
         self._cluster._last_result[sent.worker] = time.monotonic()
@@ -399,6 +420,20 @@ class _Lazily(Sequence[Any]):
 def workers_note(workers: int) -> str:
     """How many work, for whoever shows progress."""
     return f"{workers} {'worker' if workers == 1 else 'workers'}"
+
+
+def fail_without_worker(where: str, why: str) -> NoReturn:
+    """Nobody is there who works.
+
+    Raises:
+        ClusterStartError: always.
+    """
+    raise ClusterStartError(
+        f"no worker of {where} answers: {why}",
+        "Start a scheduler (`dask scheduler`) and workers (`dask worker ADDRESS`), or use "
+        f"{option('cluster', 'local:4')}.",
+        code="QD-CLUSTER-NO-WORKER",
+    )
 
 
 def _lost() -> ClusterError:

@@ -4,47 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
+import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from importlib import import_module
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from qdebug.errors import ClusterError, UsageError, given_by
+from qdebug.errors import StoreError, UsageError
+from qdebug.outputfiles import own_folder
 from qdebug.pipeline.cluster import worker
-from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.dispatch import Cluster, fail_without_worker
+from qdebug.pipeline.cluster.queues import JobQueue, closed, required_dask, started
+from qdebug.types import Progress, ProgressCallback, ignore_progress
 from qdebug.wording import option
-from qdebug.yamlfile import read_yaml
 
-_CLASSES = {
-    "slurm": ("dask_jobqueue", "SLURMCluster"),
-    "pbs": ("dask_jobqueue", "PBSCluster"),
-    "lsf": ("dask_jobqueue", "LSFCluster"),
-    "ssh": ("distributed", "SSHCluster"),
-}
-_SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
-"""Without it dask's classes wait for ever."""
+if TYPE_CHECKING:
+    from distributed import Client
+
+_LOG = logging.getLogger(__name__)
 _LOCAL = "local:"
 _QUIET = {"distributed": {"logging": {"distributed": "critical"}}}
-
-
-class ClusterFile(BaseModel):
-    """A file for `cluster_config`: how a job queue, or SSH, starts workers.
-
-    Attributes:
-        workers: how many to ask for; of SSH, the hosts say it.
-        options: what the class of dask takes, such as queue, cores, memory and walltime.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    kind: Literal["slurm", "pbs", "lsf", "ssh"]
-    workers: int = Field(1, ge=1)
-    options: dict[str, Any] = {}
 
 
 def open_cluster(
@@ -54,8 +36,10 @@ def open_cluster(
     *,
     limit_s: float,
     gpus: bool = False,
+    progress: ProgressCallback = ignore_progress,
 ) -> Cluster | None:
     """The workers that the settings ask for, which `stack` releases; None where they ask for none.
+    Returns when the first of them is there: jobs that wait in a queue are waited for.
 
     Args:
         address: "local:N", or the address of a scheduler.
@@ -65,7 +49,7 @@ def open_cluster(
 
     Raises:
         UsageError: both are given, or the file is not valid.
-        ClusterError: dask is not installed, or there is no worker.
+        ClusterStartError: dask is not installed, or there is no worker.
     """
     if address is None and config is None:
         return None
@@ -75,39 +59,76 @@ def open_cluster(
             "Give one of them.",
             code="QD-USAGE-CLUSTER",
         )
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qdebug-cluster-")))
-    with _imported("distributed"):
-        import dask
+    folder = _folder(stack)
+    _import_dask()
+    from distributed import Client
 
-        # Before it is imported: from then on its loggers have handlers, which write to stderr.
-        # A default, so that what the user has set for dask holds.
-        dask.config.update_defaults(_QUIET)
-        from distributed import Client
     where: Any = address
+    queue = None
     if address is not None and address.startswith(_LOCAL):
         count = int(address.removeprefix(_LOCAL))
-        where = _processes(count, folder, visible_gpus() if gpus else ())
-        stack.callback(_closed, where)
+        where = _processes(stack, count, folder, visible_gpus() if gpus else ())
     elif config is not None:
-        where = _started(config)
-        stack.callback(_closed, where)
+        where, queue = started(stack, config, folder)
     try:
         client = Client(where, timeout=_CONNECT_S, set_as_default=False)
-        stack.callback(_closed, client)
-        # A job may wait in its queue; workers of a scheduler that runs are there, or soon.
-        client.wait_for_workers(1, timeout=limit_s if config else min(limit_s, _WORKERS_S))
+        stack.callback(closed, client)
+        _wait(client, queue, progress)
         client.run(worker.begin, on_error="ignore")
     except (OSError, TimeoutError) as error:
-        raise ClusterError(
-            f"no worker of {address or config} answers: {error}",
-            "Start a scheduler (`dask scheduler`) and workers (`dask worker ADDRESS`), or use "
-            f"{option('cluster', 'local:4')}.",
-            code="QD-CLUSTER-NO-WORKER",
-        ) from error
-    return Cluster(client, folder, limit_s)
+        fail_without_worker(str(address or config), str(error))
+    return Cluster(client, folder, limit_s, queue)
 
 
 _CONNECT_S, _WORKERS_S = 20.0, 60.0
+_LOOK_EVERY_S, _SAID_AFTER_S = 0.2, 10.0
+
+
+def _wait(client: Client, queue: JobQueue | None, progress: ProgressCallback) -> None:
+    """Wait for the first worker: of a queue as long as jobs wait in it, else a minute."""
+    began, said = time.monotonic(), False
+    while not client.scheduler_info(n_workers=-1)["workers"]:
+        waited = time.monotonic() - began
+        if queue is None:
+            if waited > _WORKERS_S:
+                raise TimeoutError(f"none came within {_WORKERS_S:g} s")
+        else:
+            note = queue.wait()
+            progress(Progress("workers", 0, queue.wanted, note))
+            if waited > _SAID_AFTER_S and not said:
+                said = True
+                _LOG.warning("no worker yet: %s", note)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _folder(stack: ExitStack) -> Path:
+    """A folder of this command, for what workers are sent."""
+    where = tempfile.gettempdir()
+    try:
+        return stack.enter_context(own_folder("qdebug-cluster-", where))
+    except OSError as error:
+        raise StoreError(
+            f"{where}: no folder can be made for the files of workers: {error.strerror or error}",
+            "Make room, or let TMPDIR name a folder on a larger disk.",
+            code="QD-STORE-TEMPORARY",
+        ) from error
+
+
+def _import_dask() -> None:
+    dask = required_dask("dask")
+    # Before it is imported: from then on its loggers have handlers, which write to stderr.
+    # A default, so that what the user has set for dask holds.
+    dask.config.update_defaults(_QUIET)
+    required_dask("distributed")
+    logging.getLogger("tornado.application").addFilter(_no_defect_of_dask)
+
+
+def _no_defect_of_dask(record: logging.LogRecord) -> bool:
+    """Where Ctrl-C meets the first moment of a call, dask's cancelling it raises a NameError, which
+    is printed: nothing is to be cancelled yet."""
+    return "sync.<locals>.cancel" not in record.getMessage()
+
+
 _FAST = {
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     "distributed.worker.profile.enabled": False,
@@ -119,34 +140,33 @@ _HERE = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "host": "127.0.
 """No page that shows what dask does; the port that it would have is taken by chance."""
 
 
-@contextmanager
-def _imported(package: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise ClusterError(
-            f"{option('cluster')} needs {package}, which is not installed ({error})",
-            "Run: pip install 'qdebug[cluster]'",
-            code="QD-CLUSTER-NOT-INSTALLED",
-        ) from error
-
-
-def _closed(what: Any) -> None:
-    """Close what dask opened. A worker that does not end as it should is no error: all is done."""
-    with suppress(Exception):
-        what.close()
-
-
-def _processes(count: int, folder: Path, gpus: Sequence[str]) -> Any:
+def _processes(stack: ExitStack, count: int, folder: Path, gpus: Sequence[str]) -> Any:
     import dask
     from distributed import Scheduler, SpecCluster
 
-    with dask.config.set(_FAST):
-        return SpecCluster(
+    scheduler = {"cls": Scheduler, "options": {**_HERE, "port": 0}}
+    with dask.config.set({**_FAST, "temporary-directory": str(folder)}), _deaf_children():
+        cluster = SpecCluster(
             workers=worker_specs(count, folder, gpus),
-            scheduler={"cls": Scheduler, "options": {**_HERE, "port": 0}},
+            scheduler=scheduler,
             silence_logs=logging.CRITICAL,
         )
+        stack.callback(closed, cluster)
+    return cluster
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Ctrl-C, and a terminal that closes, do not reach the processes whose threads begin within,
+    which are in the terminal's group too: this one ends them. Here, both come afterwards."""
+    numbers = (signal.SIGINT, signal.SIGHUP)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        resource_tracker.ensure_running()  # one of them; it lets Ctrl-C through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def worker_specs(count: int, folder: Path, gpus: Sequence[str]) -> dict[int, dict[str, Any]]:
@@ -178,31 +198,3 @@ def visible_gpus() -> tuple[str, ...]:
         return tuple(name.strip() for name in allowed.split(",") if name.strip())
     found = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
     return tuple(map(str, range(len(found))))
-
-
-def _started(config: str) -> Any:
-    """The job queue that a file describes, asked for its workers."""
-    with given_by("cluster_config"):
-        file = read_yaml(Path(config), ClusterFile, UsageError)
-    module, name = _CLASSES[file.kind]
-    submit = _SUBMIT.get(file.kind)
-    if submit and shutil.which(submit) is None:
-        raise ClusterError(
-            f"{option('cluster_config')}: {config}: this machine has no '{submit}', which starts "
-            f"jobs of {file.kind}",
-            "Run the command where jobs can be submitted, such as a login node.",
-            code="QD-CLUSTER-START",
-        )
-    with _imported(module.replace("_", "-")):
-        make: Callable[..., Any] = getattr(import_module(module), name)
-    try:
-        cluster = make(**file.options)
-        if file.kind != "ssh":
-            cluster.scale(file.workers)
-    except Exception as error:  # whatever the queue, or dask's class for it, objects to
-        raise ClusterError(
-            f"{option('cluster_config')}: {config}: {name}: {type(error).__name__}: {error}",
-            f"'options' are what dask's {name} takes.",
-            code="QD-CLUSTER-START",
-        ) from error
-    return cluster

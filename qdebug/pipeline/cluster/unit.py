@@ -31,14 +31,12 @@ decides in which order sums are added, so it depends on the samples alone, not o
 
 
 class NotHere(Exception):  # noqa: N818 - the client sends the file, and all is well
-    """A worker does not see a file."""
+    """A worker does not see a file. Raised wherever a job opens one, and ended by `worker.execute`,
+    which asks for the file; no error of qdebug, so that nobody on the way makes a message of it."""
 
     def __init__(self, file: SharedFile) -> None:
         super().__init__(file.digest)
         self.file = file
-
-    def __reduce__(self) -> tuple[type[NotHere], tuple[SharedFile]]:
-        return type(self), (self.file,)
 
 
 class Last:

@@ -171,7 +171,7 @@ def _context(
 ) -> Context:
     """Where the work on `model` is done, which was opened at `opset`. Raises as `open_cluster`."""
     where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout)
+    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
     if cluster is not None:
         cluster.model(settings.model, opset, model)
     kernels = Fp16Kernels(settings.fp16_kernels)

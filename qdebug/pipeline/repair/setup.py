@@ -98,7 +98,7 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
     reference = origin.reference
     fitting, choosing, proving = _samples(settings, reference, metric)
     where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout)
+    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
     if cluster is not None and reference is given:
         cluster.model(settings.model, required_opset(plan), reference)
     elif cluster is not None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import pytest
+from distributed import Scheduler, SpecCluster
 
 from qdebug.config.cluster import parse_cluster
 from qdebug.errors import ClusterError, QdebugError, SampleError
@@ -61,11 +62,58 @@ def test_what_happens_to_a_worker_changes_no_result(
     assert Path(job.marker).exists() == bool(trouble)
 
 
-def test_a_worker_that_joins_late_changes_no_result(cluster: Cluster, tmp_path: Path) -> None:
-    results = cluster.map(Once(str(tmp_path / "marker")), range(20))
-    assert next(results) == 0
-    cluster.client.cluster.scale(3)
-    assert list(results) == SQUARES[1:]
+@dataclass(frozen=True)
+class Where:
+    """Squares numbers, and says in which process."""
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[int], tuple[int, int]]:
+        def run(number: int) -> tuple[int, int]:
+            time.sleep(0.02)
+            return number**2, os.getpid()
+
+        return run
+
+
+@contextmanager
+def joining(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of its own that joins a scheduler, and is not started anew."""
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny"]
+    command += ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        yield process
+        process.kill()
+
+
+def test_a_worker_that_joins_late_takes_part_and_changes_no_result(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, "local:1", None, limit_s=60.0)
+        assert cluster is not None
+        results = cluster.map(Where(), range(3000))
+        square, first = next(results)
+        assert square == 0
+        stack.enter_context(joining(str(cluster.client.scheduler.address), tmp_path))
+        for number, (square, process) in enumerate(results, 1):
+            assert square == number**2
+            if process != first:
+                break
+        else:
+            pytest.fail("the second worker got nothing to do")
+        results.close()
+
+
+def test_workers_that_all_go_are_not_waited_for_for_ever(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scheduler = {"cls": Scheduler, "options": {**machines._HERE, "port": 0}}
+        where = stack.enter_context(SpecCluster(workers={}, scheduler=scheduler))
+        only = stack.enter_context(joining(where.scheduler_address, tmp_path))
+        cluster = open_cluster(stack, where.scheduler_address, None, limit_s=1.0)
+        assert cluster is not None
+        results = cluster.map(Where(), range(3000))
+        next(results)
+        only.kill()
+        with pytest.raises(ClusterError) as found:
+            list(results)
+        assert found.value.code == "QD-CLUSTER-NO-WORKER"
 
 
 @dataclass(frozen=True)
@@ -189,42 +237,15 @@ def opened(address: str | None, config: Path | None) -> str:
 
 def test_what_cannot_be_opened_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "cluster.yaml"
-    config.write_text("kind: slurm\noptions: {queue: gpu}\n", encoding="utf-8")
-    assert opened("local:2", config) == "QD-USAGE-CLUSTER"
-    assert opened(None, config) == "QD-CLUSTER-START"  # cores and memory are missing
     config.write_text("kind: cloud\n", encoding="utf-8")
+    assert opened("local:2", config) == "QD-USAGE-CLUSTER"
     assert opened(None, config) == "QD-USAGE-CONFIG-FILE"
+    config.write_text("kind: lsf\n", encoding="utf-8")
+    assert opened(None, config) == "QD-CLUSTER-START"  # there is no bsub
     monkeypatch.setattr(machines, "_CONNECT_S", 0.5)
     assert opened("tcp://127.0.0.1:1", None) == "QD-CLUSTER-NO-WORKER"
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert opened("local:2", None) == "QD-CLUSTER-NOT-INSTALLED"
-
-
-def test_a_job_queue_is_asked_for_what_the_file_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {}
-
-    def queue(**options: Any) -> Any:
-        found = machines._processes(1, tmp_path, ())
-        found.scale = lambda count: asked.update({"scale": count, **options, **asked})
-        return found
-
-    import dask_jobqueue
-
-    monkeypatch.setattr(dask_jobqueue, "SLURMCluster", queue)
-    monkeypatch.setattr(machines.shutil, "which", lambda name: f"/usr/bin/{name}")
-    config = tmp_path / "cluster.yaml"
-    config.write_text(
-        "kind: slurm\nworkers: 8\noptions: {queue: gpu, cores: 4, memory: 16GB}\n",
-        encoding="utf-8",
-    )
-    with ExitStack() as stack:
-        found = open_cluster(stack, None, str(config), limit_s=5.0)
-        assert found is not None
-        job = Once(str(tmp_path / "marker"))
-        assert list(found.map(job, range(20))) == SQUARES
-    assert asked == {"queue": "gpu", "cores": 4, "memory": "16GB", "scale": 8}
 
 
 def test_each_process_gets_a_gpu_of_its_own(

@@ -1,0 +1,303 @@
+"""Workers that a job queue or SSH starts, by dask's classes for them, and what becomes of jobs.
+
+dask-jobqueue submits jobs and cancels them. Whether the queue refuses one, lets it wait or has
+ended it, is found out here.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qdebug.errors import ClusterStartError, UsageError, given_by, required
+from qdebug.outputfiles import own_folder
+from qdebug.wording import option
+from qdebug.yamlfile import read_yaml
+
+_LOG = logging.getLogger(__name__)
+_CLASSES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "ssh": "SSHCluster"}
+_SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
+_FEW = 3
+"""So many jobs that end before their worker connects are no accident."""
+_ASK_EVERY_S, _ASK_S = 2.0, 20.0
+_RENEW_EVERY_S = 10.0
+_CONNECT_S = 20
+_FEWEST_HOSTS = 2
+_INSTALLED = "QD-CLUSTER-NOT-INSTALLED"
+
+
+class ClusterFile(BaseModel):
+    """A file for `cluster_config`: how a job queue, or SSH, starts workers.
+
+    Attributes:
+        workers: how many to ask for; of SSH, the hosts say it.
+        options: what the class of dask takes, such as queue, cores, memory and walltime.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["slurm", "pbs", "lsf", "ssh"]
+    workers: int = Field(1, ge=1)
+    options: dict[str, Any] = {}
+
+
+def required_dask(module: str) -> Any:
+    """A module of a package that clusters need.
+
+    Raises:
+        ClusterStartError: it is not installed.
+    """
+    return required(module, option("cluster"), "cluster", code=_INSTALLED, error=ClusterStartError)
+
+
+@dataclass
+class JobQueue:
+    """The jobs that were asked for.
+
+    Attributes:
+        cluster: dask's.
+        name: of its class.
+        config: the path of the user's file.
+        kind, wanted: as `kind` and `workers` of ClusterFile.
+        logs: the folder that the jobs write to.
+        refusals: what the queue said to jobs that it did not take.
+    """
+
+    cluster: Any
+    name: str
+    config: str
+    kind: str
+    wanted: int
+    logs: Path
+    refusals: list[str] = field(default_factory=list)
+    _asked: float = 0.0
+    _states: str = ""
+    _renewed: float = field(default_factory=time.monotonic)
+
+    def wait(self) -> str:
+        """What the jobs wait for, while no worker is there.
+
+        Raises:
+            ClusterStartError: none will come.
+        """
+        jobs = self._numbers()
+        if not jobs:
+            if self.refusals:
+                raise self._error(self.refusals[0])
+            return "jobs are submitted"
+        if time.monotonic() - self._asked >= _ASK_EVERY_S:
+            self._states = self._look(jobs)
+            self._asked = time.monotonic()
+        return self._states
+
+    def renew(self) -> None:
+        """Submit jobs in the place of those that ended after their worker had connected."""
+        if time.monotonic() - self._renewed >= _RENEW_EVERY_S:
+            self._renewed = time.monotonic()
+            self.cluster.scale(self.wanted)
+
+    def waits(self) -> bool:
+        """Whether the queue is known to have jobs of these, which wait or run."""
+        return not (_slurm_states() or {}).keys().isdisjoint(self._numbers())
+
+    def _numbers(self) -> list[str]:
+        return [str(job.job_id) for job in list(self.cluster.workers.values()) if job.job_id]
+
+    def _look(self, jobs: list[str]) -> str:
+        states = _slurm_states() if self.kind == "slurm" else None
+        if states is None:
+            return f"{_jobs(len(jobs))} submitted"
+        ended = [job for job in jobs if job not in states]
+        if len(ended) >= min(_FEW, len(jobs)):
+            raise self._error(
+                f"{_jobs(len(ended))} ended before a worker had connected; the log of {ended[-1]} "
+                f"ends with: {self._log(ended[-1])}"
+            )
+        found = Counter(states[job] for job in jobs if job in states)
+        return ", ".join(f"{_jobs(count)} {state}" for state, count in found.most_common())
+
+    def _log(self, job: str) -> str:
+        """The last line that a job wrote."""
+        lines: list[str] = []
+        for path in sorted(self.logs.glob(f"*-{job}.*"), key=lambda path: path.stat().st_mtime):
+            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")
+
+    def _error(self, what: str) -> ClusterStartError:
+        return _refused(self.config, self.name, what, _QUEUE_HINT)
+
+
+_QUEUE_HINT = (
+    "Correct 'options': queue, account, memory, the python of the job, and a working directory "
+    "that it sees. The guide 'Many samples, several machines' has an example."
+)
+_SSH_HINT = (
+    "See whether `ssh HOST PYTHON -c 'import distributed, qdebug'` works for each of 'hosts', by a "
+    "key and without a question; PYTHON is 'remote_python', or else the path of this one."
+)
+
+
+def _jobs(count: int) -> str:
+    return f"{count} {'job' if count == 1 else 'jobs'}"
+
+
+def _refused(config: str, name: str, what: str, hint: str) -> ClusterStartError:
+    return ClusterStartError(
+        f"{option('cluster_config')}: {config}: {name}: {what}", hint, code="QD-CLUSTER-START"
+    )
+
+
+def closed(what: Any) -> None:
+    """Close what dask opened. What does not end as it should is no error: all is done, workers end
+    without a scheduler, and dask raises here whatever comes to it, its own assertions too."""
+    try:
+        what.close()
+    except Exception as error:
+        _LOG.debug("%s did not close: %r", type(what).__name__, error)
+
+
+def _slurm_states() -> Mapping[str, str] | None:
+    """The state of the user's jobs by their number, without those that ended; None where the queue
+    does not say it."""
+    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%A|%T|%r"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError):  # busy; the jobs are asked about again
+        return None
+    found = {}
+    for line in said.stdout.splitlines():
+        number, state, reason = line.split("|", 2)
+        found[number] = f"{state.lower()} ({reason})" if state == "PENDING" else state.lower()
+    return found
+
+
+def started(stack: ExitStack, config: str, folder: Path) -> tuple[Any, JobQueue | None]:
+    """The workers that a file describes, asked for: dask's cluster, which `stack` closes, and the
+    jobs of it, where there are any.
+
+    Args:
+        folder: for the temporary files of the scheduler.
+
+    Raises:
+        UsageError: the file is not valid.
+        ClusterStartError: a package or a program is missing, or the options are refused.
+    """
+    with given_by("cluster_config"):
+        file = read_yaml(Path(config), ClusterFile, UsageError)
+    if file.kind == "ssh":
+        return _by_ssh(stack, config, file), None
+    import dask
+
+    with dask.config.set({"temporary-directory": str(folder)}):
+        queue = _submitted(stack, config, file)
+    return queue.cluster, queue
+
+
+def _submitted(stack: ExitStack, config: str, file: ClusterFile) -> JobQueue:
+    submit, name = _SUBMIT[file.kind], _CLASSES[file.kind]
+    if shutil.which(submit) is None:  # dask would wait for ever
+        what = f"this machine has no '{submit}', which starts jobs of {file.kind}"
+        hint = "Run the command where jobs can be submitted, such as a login node."
+        raise _refused(config, name, what, hint)
+    with _handlers_kept():
+        module = required_dask("dask_jobqueue")
+    make = getattr(module, name)
+    options = dict(file.options)
+    refusals: list[str] = []
+    try:
+        options["scheduler_options"] = {**_NO_PAGE, **(options.get("scheduler_options") or {})}
+        logs = options.setdefault("log_directory", _log_folder(stack, file.kind))
+        options["job_cls"] = _reporting(make.job_cls, refusals)
+        cluster = make(**options)
+    except Exception as error:  # whatever dask's class objects to
+        raise _refused(config, name, f"{type(error).__name__}: {error}", _QUEUE_HINT) from error
+    stack.callback(closed, cluster)
+    cluster.scale(file.workers)
+    return JobQueue(cluster, name, config, file.kind, file.workers, Path(logs), refusals)
+
+
+_REMOTE = "qdebug.pipeline.cluster.remote"
+_ENDS_ALONE = {"death_timeout": 60.0}
+"""As of the jobs of dask-jobqueue: seconds without a scheduler."""
+_NO_PAGE = {"dashboard": False, "dashboard_address": ":0"}
+
+
+def _log_folder(stack: ExitStack, kind: str) -> str:
+    """Where jobs write what goes wrong: where the user has set it for dask, or beside the user's
+    files, which other machines see, until the command ends."""
+    import dask
+
+    known = dask.config.get(f"jobqueue.{kind}.log-directory", None)
+    return str(known or stack.enter_context(own_folder(".qdebug-jobs-", Path.cwd())))
+
+
+def _reporting(job_class: Any, refusals: list[str]) -> Any:
+    """dask's class for a job, which keeps what the queue says when it refuses one: dask prints the
+    traceback, and waits."""
+    from distributed.core import Status
+
+    class Reporting(job_class):  # type: ignore[misc]
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (RuntimeError, OSError, ValueError) as error:
+                said = str(error).partition("stderr:")[2].strip() or str(error)
+                refusals.append("; ".join(said.splitlines()))
+                self.status = Status.running  # as of one whose worker never comes
+
+    return Reporting
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """dask-jobqueue replaces the handler of Ctrl-C when it is imported."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _by_ssh(stack: ExitStack, config: str, file: ClusterFile) -> Any:
+    required_dask("asyncssh")
+    import dask
+    from distributed import SSHCluster
+
+    options = dict(file.options)
+    given = options.pop("connect_options", None) or {}
+    patient = {"connect_timeout": _CONNECT_S, "login_timeout": _CONNECT_S}
+    hosts = options.get("hosts")
+    try:
+        if not isinstance(hosts, list) or len(hosts) < _FEWEST_HOSTS:
+            raise ValueError("'hosts' are the machine of the scheduler, and then one per worker")
+        listed = given if isinstance(given, list) else [given] * len(hosts)
+        options["connect_options"] = [{**patient, **each} for each in listed]
+        scheduler = dict(options.get("scheduler_options") or {})
+        scheduler["preload"] = [*scheduler.get("preload", ()), _REMOTE]
+        options["scheduler_options"] = {**_NO_PAGE, **scheduler}
+        options["worker_options"] = {**_ENDS_ALONE, **(options.get("worker_options") or {})}
+        # By these lines dask learns that a process has started, and where it listens.
+        with dask.config.set({"distributed.logging.distributed": "info"}):
+            cluster = SSHCluster(**options)
+    except Exception as error:  # whatever asyncssh, the host, or dask's class objects to
+        cause = error.__cause__ or error
+        what = f"{type(cause).__name__}: {cause}"
+        raise _refused(config, "SSHCluster", what, _SSH_HINT) from error
+    stack.callback(closed, cluster)
+    return cluster

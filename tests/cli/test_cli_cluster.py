@@ -1,0 +1,92 @@
+"""Signals to a command that has workers, and what a killed one leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("distributed")
+
+COMMAND = [sys.executable, "-m", "qdebug", "compare", "net.onnx", "--inputs", "long.npz"]
+COMMAND += ["--batch-size", "1", "--cluster", "local:1"]
+_DONE = "qdebug: interrupted; nothing half-written was left behind\n"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """The folder for temporary files of `running`."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def running(desk: Any, temporary: Path) -> subprocess.Popen[str]:
+    """A command whose worker works, in a process group of its own, as a shell makes them."""
+    desk.data("long.npz", x=np.random.default_rng(0).normal(size=(20_000, 3, 8, 8)).astype("f4"))
+    process = subprocess.Popen(
+        COMMAND,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+    assert until(lambda: any(temporary.glob("qdebug-cluster-*/job-*")))
+    assert process.poll() is None
+    return process
+
+
+def ends_alone(group: int) -> bool:
+    """Whether all processes of a group end without being told to."""
+
+    def alive() -> bool:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text("utf-8").rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == group and fields[0] != "Z":
+                return True
+        return False
+
+    return until(lambda: not alive())
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return holds()
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_to_the_group_gives_one_line_and_leaves_nothing(
+    running: subprocess.Popen[str], temporary: Path, how: signal.Signals, code: int
+) -> None:
+    os.killpg(running.pid, how)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (code, "", _DONE)
+    assert ends_alone(running.pid)
+    assert list(temporary.iterdir()) == []
+
+
+def test_workers_of_a_killed_command_end_and_the_next_one_removes_its_files(
+    running: subprocess.Popen[str], temporary: Path, desk: Any
+) -> None:
+    running.kill()
+    running.communicate(timeout=60)
+    assert ends_alone(running.pid)
+    assert len(list(temporary.glob("qdebug-cluster-*"))) == 1
+    command = ("compare", "net.onnx", "--inputs", "data.npz", "--cluster", "local:1")
+    assert desk.spawn(*command, env=os.environ | {"TMPDIR": str(temporary)}).code == 0
+    assert list(temporary.iterdir()) == []

@@ -1,0 +1,141 @@
+"""Workers by a job queue and by SSH: what is asked of it, and what it refuses, delays and ends.
+
+The queue is three small programs that behave like Slurm's; a job is a process of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdebug.errors import QdebugError
+from qdebug.pipeline.cluster import queues
+from qdebug.pipeline.cluster.machines import open_cluster
+from qdebug.types import Progress
+
+pytest.importorskip("dask_jobqueue")
+
+SBATCH = """\
+#!/bin/sh
+if test -e {here}/refuses; then
+    echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1
+fi
+number=$$
+cp "$1" {here}/script-$number
+log=$(sed -n 's/^#SBATCH -e \\(.*\\)%J.err/\\1/p' "$1")$number.err
+if test -e {here}/ends; then
+    sh {here}/script-$number > /dev/null 2> "$log"
+else
+    echo $number >> {here}/queue
+fi
+echo "Submitted batch job $number"
+"""
+SQUEUE = """\
+#!/bin/sh
+touch {here}/queue {here}/asked
+for number in $(cat {here}/queue); do echo "$number|PENDING|Resources"; done
+if test -e {here}/waits; then
+    rm {here}/waits
+    for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
+fi
+"""
+SCANCEL = """\
+#!/bin/sh
+echo $1 >> {here}/cancelled
+"""
+OPTIONS = "{queue: gpu, cores: 2, processes: 1, memory: 2GB, scheduler_options: {host: 127.0.0.1}"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a queue; a file 'refuses', 'waits' or 'ends' there says what it does."""
+    here = tmp_path / "queue"
+    (here / "bin").mkdir(parents=True)
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL)):
+        (here / "bin" / name).write_text(text.format(here=here), encoding="utf-8")
+        (here / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return here
+
+
+def config(options: str, workers: int = 2) -> str:
+    path = Path("cluster.yaml")
+    path.write_text(f"kind: slurm\nworkers: {workers}\noptions: {options}}}\n", encoding="utf-8")
+    return str(path)
+
+
+def refused(path: str) -> QdebugError:
+    with pytest.raises(QdebugError) as found, ExitStack() as stack:
+        open_cluster(stack, None, path, limit_s=60.0)
+    assert found.value.exit_code == 2
+    return found.value
+
+
+def test_jobs_that_wait_are_said_and_waited_for(slurm: Path) -> None:
+    (slurm / "waits").touch()
+    handler = signal.getsignal(signal.SIGINT)
+    steps: list[Progress] = []
+    extra = f'{OPTIONS}, job_script_prologue: ["cd {Path.cwd()}"]'
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, None, config(extra), limit_s=60.0, progress=steps.append)
+        assert cluster is not None
+        assert cluster.client.submit(os.getpid).result() != os.getpid()
+        numbers = sorted(path.name.removeprefix("script-") for path in slurm.glob("script-*"))
+        assert len(numbers) == 2
+        asked = (slurm / f"script-{numbers[0]}").read_text(encoding="utf-8")
+        assert list(Path().glob(".qdebug-jobs-*"))
+    for line in ("-p gpu", "--cpus-per-task=2", "--mem=2G", f"cd {Path.cwd()}", sys.executable):
+        assert line in asked
+    assert any(step.note == "2 jobs pending (Resources)" for step in steps)
+    assert sorted((slurm / "cancelled").read_text("utf-8").split()) == numbers
+    assert not list(Path().glob(".qdebug-jobs-*"))
+    assert signal.getsignal(signal.SIGINT) is handler  # which dask-jobqueue replaces
+
+
+def test_a_queue_that_refuses_all_jobs_is_quoted(slurm: Path, capfd: Any) -> None:
+    (slurm / "refuses").touch()
+    error = refused(config(OPTIONS))
+    assert error.code == "QD-CLUSTER-START"
+    assert "invalid partition specified: gpu" in error.message
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_jobs_that_end_at_once_are_told_with_their_log(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_ASK_EVERY_S", 0.2)
+    (slurm / "ends").touch()
+    error = refused(config(f"{OPTIONS}, python: /no/python", workers=5))
+    assert error.code == "QD-CLUSTER-START"
+    assert "/no/python" in error.message
+
+
+def test_options_that_dask_does_not_take_are_refused(slurm: Path) -> None:
+    assert refused(config("{queue: gpu")).code == "QD-CLUSTER-START"  # cores and memory are missing
+    assert "coers" in refused(config(f"{OPTIONS}, coers: 3")).message
+    assert not (slurm / "asked").exists()
+
+
+def test_what_ssh_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as held:  # bound and not listening: it refuses connections
+        held.bind(("127.0.0.1", 0))
+        path = tmp_path / "cluster.yaml"
+        hosts = "hosts: [127.0.0.1, 127.0.0.1]"
+        port = f"connect_options: {{port: {held.getsockname()[1]}}}"
+        path.write_text(f"kind: ssh\noptions: {{{hosts}, {port}}}\n", encoding="utf-8")
+        pytest.importorskip("asyncssh")
+        error = refused(str(path))
+        assert error.code == "QD-CLUSTER-START" and "127.0.0.1" in error.message
+    path.write_text("kind: ssh\noptions: {hosts: [127.0.0.1]}\n", encoding="utf-8")
+    assert "'hosts'" in refused(str(path)).message
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    error = refused(str(path))
+    assert error.code == "QD-CLUSTER-NOT-INSTALLED" and "qdebug[cluster]" in error.hint
