@@ -19,7 +19,7 @@ from qdebug.plan.plan import BoundPlan, PrecisionPlan, bind_plan
 from qdebug.plan.planfile import model_for, read_plan
 from qdebug.plan.rangesfile import Ranges, read_ranges
 from qdebug.types import Precision
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 
 def export_plan(
@@ -89,8 +89,8 @@ def _bind(
         raise _missing_ranges(source, bound, lacking)
     kept = {**plan.layers, **dict.fromkeys(lacking, plan.fallback_precision)}
     note = (
-        f"{len(lacking)} layers stay in {plan.fallback_precision}, first '{lacking[0]}': their "
-        "inputs have no range."
+        f"Left in {plan.fallback_precision}: {counted(lacking, 'layer')}, first '{lacking[0]}', "
+        "whose inputs have no range."
     )
     return bind_plan(replace(plan, layers=kept), prepared, bound.layers), prepared, (note,)
 
@@ -126,7 +126,7 @@ def _missing_ranges(source: str, bound: BoundPlan, lacking: list[str]) -> PlanEr
     return PlanError(
         f"{source}: {count} no amax, but INT8 layers read {'it' if not named else 'them'}{named}",
         "Calibrate the model (qdebug calibrate), or leave "
-        f"{len(lacking)} layers in {bound.plan.fallback_precision} with "
+        f"{counted(lacking, 'layer')} in {bound.plan.fallback_precision} with "
         f"{option('missing', 'float')}.",
         code="QD-PLAN-RANGE-MISSING",
     )

@@ -24,6 +24,7 @@ from qdebug.run.ort_fast.leave_out import REST, LeaveOutAssembler
 from qdebug.run.ort_fast.prefix_cache import PrefixCache, ResumedSession
 from qdebug.run.ort_fast.session import PartSessions
 from qdebug.types import Feeds, Precision, Tensors
+from qdebug.wording import counted
 
 High = frozenset[str]
 """The layers of one candidate that compute in FP32."""
@@ -222,6 +223,6 @@ def _changed_note(layers: Sequence[str]) -> tuple[str, ...]:
     if not layers:
         return ()
     return (
-        f"{len(layers)} layers, first '{layers[0]}', have constants that are not roundings of the "
-        "FP32 model's. They keep them when left out: their share is that of rounding alone.",
+        f"In {counted(layers, 'layer')}, first '{layers[0]}', constants are no rounding of the "
+        "FP32 model's. A layer that is left out keeps them: its share is that of rounding alone.",
     )

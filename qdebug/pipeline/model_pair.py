@@ -45,7 +45,7 @@ from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
 from qdebug.run.registry import spec_of
 from qdebug.types import Precision, ProgressCallback, ignore_progress
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 _FOR_FP32_MODELS = (
     *("plan", "calibration", "calib_data", "calib_samples"),
@@ -303,7 +303,8 @@ def plan_ranges(
         for tensor, amax in calibrated(gathered.histograms, missing, calibrator).items()
     }
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
-    bound = replace(_bind(plan.with_ranges(ranges, where), model), calibrated=frozenset(missing))
+    bound = bind_plan(plan.with_ranges(ranges, where), model, bound.layers)
+    bound = replace(bound, calibrated=frozenset(missing))
     compared_too = data is None and calibrate_on is None
     return CalibratedPlan(bound, gathered, (*notes, *_notes(compared_too, gathered, missing)))
 
@@ -369,9 +370,7 @@ def _with_calibration(
         )
     kept = [t for t in needed if t in tensors and t in plan.tensors]
     if kept:
-        notes.append(
-            f"{len(kept)} tensors keep the range that the plan has for them, not {path}'s."
-        )
+        notes.append(f"The plan's own range is used for {counted(kept, 'tensor')}, not {path}'s.")
     return plan.with_ranges(tensors, f"from {path}"), tuple(notes)
 
 

@@ -11,6 +11,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan
 from qdebug.types import Precision
+from qdebug.wording import counted
 
 _MOST_OPERATORS = 5
 
@@ -42,7 +43,7 @@ def _in_half(graph: Graph) -> Iterable[str]:
     )
     if count:
         yield (
-            f"The model itself has {count} {'node' if count == 1 else 'nodes'} in FP16, which no "
+            f"The model itself has {counted(count, 'node')} in FP16, which no "
             "plan raises to FP32. The reference rounds there too, but accumulates exactly: give "
             "the FP32 export to see the full cost of FP16."
         )
@@ -53,14 +54,12 @@ def _foreign(graph: Graph, stuck: Sequence[Layer]) -> Iterable[str]:
     operators = Counter(f"{n.domain}.{n.op_type}" for n in nodes if n.domain)
     behind = sum(not n.domain and any(t not in graph.types for t in n.reads) for n in nodes)
     if operators:
-        yield (
-            f"{_layers(operators.total())} requested in FP16 {_stays(operators.total())} in FP32: "
-            f"{_listed(operators)}, which ONNX does not define."
-        )
+        listed = _listed(operators)
+        yield f"{_stay(operators.total())} in FP32: {listed}, which ONNX does not define."
     if behind:
         makers = Counter(f"{n.domain}.{n.op_type}" for n in graph.nodes if n.domain)
         yield (
-            f"{_layers(behind)} requested in FP16 {_stays(behind)} in FP32: the type of "
+            f"{_stay(behind)} in FP32: the type of "
             f"{'its' if behind == 1 else 'their'} inputs is unknown, downstream of "
             f"{_listed(makers)}. Export with standard ONNX operators to run them in FP16."
         )
@@ -74,9 +73,5 @@ def _listed(operators: Counter[str]) -> str:
     return f"{shown} and {more} more operators" if more > 0 else shown
 
 
-def _layers(count: int) -> str:
-    return "1 layer" if count == 1 else f"{count} layers"
-
-
-def _stays(count: int) -> str:
-    return "stays" if count == 1 else "stay"
+def _stay(count: int) -> str:
+    return f"{counted(count, 'layer')} requested in FP16 {'stays' if count == 1 else 'stay'}"

@@ -19,7 +19,7 @@ from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache
 from qdebug.remedies.quantized import Quantized
 from qdebug.results import Hidden, Json, MaybeText, ModelRef, Result, display, in_json
 from qdebug.search.outcome import BisectResult
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 
 class Reason(StrEnum):
@@ -256,4 +256,4 @@ class RepairResult(Result):
         text = f"{self.model.name}: SQNR {before} → {after} dB"
         if proof.repaired.metric is not None and proof.start.metric is not None:
             text += f", {self.metric} {proof.start.metric:.4g} → {proof.repaired.metric:.4g}"
-        return text + (f", {len(self.pinned)} layers pinned" if self.pinned else "")
+        return text + (f", {counted(self.pinned, 'layer')} pinned" if self.pinned else "")

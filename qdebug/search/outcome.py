@@ -17,6 +17,7 @@ from qdebug.search.oracle import Evaluation
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement, Pinned
 from qdebug.types import Fp16Kernels, Precision
+from qdebug.wording import counted
 
 HELD_OUT = "held-out samples"
 
@@ -276,8 +277,8 @@ class BisectResult(Result):
         value = "no value" if achieved is None else f"{achieved:.6g}"
         return (
             f"{self.model.name}: {self.target} {'holds' if self.passed else 'FAILS'} ({value}) "
-            f"with {len(self.layers)} layers pinned, {100 * self.cost.pinned_share:.2g}% of the "
-            "cost of pinning all"
+            f"with {counted(self.layers, 'layer')} pinned, {100 * self.cost.pinned_share:.2g}% of "
+            "the cost of pinning all"
         )
 
 

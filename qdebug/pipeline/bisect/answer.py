@@ -15,7 +15,7 @@ from qdebug.search.outcome import CostSummary, PinnedLayer
 from qdebug.search.problem import Pins, PinTo
 from qdebug.search.space import PRECISION_ORDER
 from qdebug.types import Precision
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 
 def plan_with(setup: Setup, pins: Pins) -> PrecisionPlan:
@@ -117,7 +117,7 @@ def _left(setup: Setup) -> str:
     if not left:
         return "all layers run in FP32 then, so the target asks for more than FP32 gives."
     kinds = " and ".join(sorted({str(built[name]) for name in left}))
-    still = f"{len(left)} layers still run in {kinds}, first '{left[0]}'."
+    still = f"{counted(left, 'layer')} still in {kinds}, first '{left[0]}'."
     if all(bound.precisions[name] is Precision.FP32 for name in left):
         return f"{still} The model itself has them in that precision. Give the model in FP32."
     advice = []

@@ -32,7 +32,7 @@ from qdebug.search.problem import Measurement, Pins
 from qdebug.search.strategies import load_strategy
 from qdebug.store.cache import cache_folder
 from qdebug.types import Progress
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 _LOG = logging.getLogger(__name__)
 _ENGINE_DISAGREES = (
@@ -340,9 +340,9 @@ def _falls(search: SearchResult, check: Check) -> str:
     value = check.answer.value
     shown = "no value" if value is None else f"{value:.6g}"
     return (
-        f"The cheapest set ({len(search.pins)} layers, {search.evaluations} evaluations) reaches "
-        f"only {shown} on the held-out samples. The search continued and required the target to "
-        "hold there too, so these samples were used in the search."
+        f"The cheapest set ({counted(search.pins, 'layer')}, {search.evaluations} evaluations) "
+        f"reaches only {shown} on the held-out samples. The search continued and required the "
+        "target to hold there too, so these samples were used in the search."
     )
 
 

@@ -153,10 +153,9 @@ class Trying:
             verdict = self.judge.verdict(current, after, best)
             if verdict.better and self.holds(current) and not self.holds(after):
                 verdict = replace(verdict, better=False, reason=Reason.METRIC_FELL)
-            _LOG.info(
-                "%s (%s): %.2f dB, %s: %s",
-                remedy.name, proposal.what, after.sqnr_db, after.metric, verdict.reason,
-            )  # fmt: skip
+            what = f"{remedy.name} ({proposal.what})" if proposal.what else remedy.name
+            metric = "" if after.metric is None else f", metric {after.metric:.4g}"
+            _LOG.info("%s: %.2f dB%s: %s", what, after.sqnr_db, metric, verdict.reason)
             if found is None or (verdict.better, verdict.rank) > (found[2].better, found[2].rank):
                 found = proposal, after, verdict
             if time.monotonic() > self.ends_at:
