@@ -194,7 +194,7 @@ def test_a_pinned_product_whose_casts_are_folded_gets_advice_that_helps(desk: An
         desk.write("plan.yaml", text)
         return desk.run(
             *("compare", BUNDLED / "digits_encoder.onnx", "--plan", "plan.yaml", *RTX),
-            *("--inputs", BUNDLED / "digits_holdout.npz", "--samples", "2"),
+            *("--inputs", BUNDLED / "digits_holdout.npz", "--samples", "2", "--effect", "none"),
             *("--top", "1", "--json", "found.json", "--force"),
         )
 

@@ -108,8 +108,9 @@ def test_every_tensor_is_in_the_block_that_is_said() -> None:
     names = [*HOSTILE, *(f"tensor {k}" for k in range(3000))]
     chunks = packed(map(details_of, names), names, 10**9)
     assert len(chunks.blocks) > 1 and not chunks.left_out
+    blocks = [unpacked(block) for block in chunks.blocks]
     for name, number in chunks.where.items():
-        assert unpacked(chunks.blocks[number])[name]["name"] == name
+        assert blocks[number][name]["name"] == name
     assert list(chunks.where) == names
 
 
