@@ -86,7 +86,9 @@ def gather_ranges(
         if cluster is not None and cluster.knows(graph):
             wanted = None if tensors is None else tuple(tensors)
             job = GatherJob(cluster.shared(graph, SharedModel), cluster.subset(subset), wanted)
-            shares = cluster.over_shards(job, subset, context.progress, "calibrate")
+            shares = cluster.over_shards(
+                job, subset, context.progress, "calibrate", in_any_parts=True
+            )
         else:
             shares = [_run(context, session, subset, tensors)]
         gathered = _gathered(shares, subset)

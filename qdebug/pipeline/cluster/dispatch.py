@@ -57,6 +57,8 @@ _LOOK_EVERY_S = 0.5
 _ATTEMPTS = 3
 """How often a unit may exceed its time, or get lost."""
 _RESTART_S = 10.0
+_LONG = 32
+"""Executions in a part of a pass whose results are large."""
 _AHEAD = 4
 """Parts that are given away before the first of them has been taken, for each worker: as many keep
 all busy, and their results bound the memory."""
@@ -164,14 +166,20 @@ class Cluster:
         progress: ProgressCallback,
         stage: str,
         given: Callable[[Shard], Any] = lambda shard: shard,
+        *,
+        in_any_parts: bool = False,
     ) -> Iterator[ResultT]:
         """What `job` gives for the shards of a pass over `subset`, in order. Raises as `map`.
 
         Args:
             stage: what progress is reported as.
             given: the part of the job for a shard.
+            in_any_parts: all parts together give the same whatever their number: there are as few
+                as keep the workers busy, since what comes back of each is large.
         """
-        parts = shards(len(subset.batches))
+        executions = len(subset.batches)
+        fewest = self.workers * _AHEAD
+        parts = shards(executions, fewest, _LONG) if in_any_parts else shards(executions)
         counts = [sum(b.count for b in subset.batches[p.start : p.stop]) for p in parts]
         total, done = sum(counts), 0
 

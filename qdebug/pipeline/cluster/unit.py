@@ -121,9 +121,10 @@ class Shard:
     stop: int
 
 
-def shards(executions: int) -> list[Shard]:
-    """A pass over so many executions, in parts that are about equally long."""
-    count = min(executions, max(_FEWEST, min(_MOST, executions // _EXECUTIONS)))
+def shards(executions: int, fewest: int = _FEWEST, length: int = _EXECUTIONS) -> list[Shard]:
+    """A pass over so many executions, in parts that are about equally long: at least `fewest`, and
+    beyond that of `length` executions each."""
+    count = min(executions, max(fewest, min(_MOST, executions // length)))
     edges = [k * executions // count for k in range(count + 1)] if count else [0]
     return [Shard(*pair) for pair in pairwise(edges)]
 

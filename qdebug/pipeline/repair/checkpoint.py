@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from qdebug.types import Array, Precision
 
 _KIND = "repairs"
 _CONSTANT = "constant:"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -92,21 +93,43 @@ def _executions(subset: SampleSubset) -> str:
 
 
 def _arrays(state: State) -> dict[str, Array]:
-    bound = state.network.bound
-    plan = bound.plan
     text = {
         "waiting": [[a.remedy, a.layers, a.depth] for a in state.waiting],
         "steps": to_json(state.steps),
         "skipped": to_json(state.skipped),
+        "best": state.best,
+    }
+    return {"state": _packed(text), **arrays_of(state.network)}
+
+
+def _state(arrays: dict[str, Array], start: Quantized) -> State:
+    text = _unpacked(arrays["state"])
+    return State(
+        network=network_of(arrays, start),
+        waiting=tuple(
+            Attempt(name, None if layers is None else tuple(layers), depth)
+            for name, layers, depth in text["waiting"]
+        ),
+        steps=tuple(from_json(Step, step) for step in text["steps"]),
+        best=text["best"],
+        skipped=tuple(from_json(SkippedRemedy, entry) for entry in text["skipped"]),
+    )
+
+
+def arrays_of(network: Quantized) -> dict[str, Array]:
+    """All of a network that a repair changes, for `network_of` in this process or another."""
+    bound = network.bound
+    plan = bound.plan
+    text = {
         "layers": {name: str(p) for name, p in plan.layers.items()},
         "tensors": {t: [entry.amax, entry.method] for t, entry in plan.tensors.items()},
-        "best": state.best,
-        "origins": {name: list(users) for name, users in state.network.model.origins.items()},
+        "origins": {name: list(users) for name, users in network.model.origins.items()},
+        "calibrated": sorted(bound.calibrated),
         "corrected": list(bound.corrections),
     }
-    light, made = detached(state.network.graph.proto)
+    light, made = detached(network.graph.proto)
     arrays: dict[str, Array] = {
-        "text": np.frombuffer(json.dumps(text).encode(), np.uint8),
+        "network": _packed(text),
         "model": np.frombuffer(light.SerializeToString(), np.uint8),
         **{f"{_CONSTANT}{name}": values for name, values in made.items()},
     }
@@ -117,8 +140,13 @@ def _arrays(state: State) -> dict[str, Array]:
     return arrays
 
 
-def _state(arrays: dict[str, Array], start: Quantized) -> State:
-    text: dict[str, Any] = json.loads(arrays["text"].tobytes())
+def network_of(arrays: Mapping[str, Array], start: Quantized) -> Quantized:
+    """What `arrays_of` took apart; `start` is what the repair started from.
+
+    Raises:
+        Exception: anything, where they are damaged.
+    """
+    text = _unpacked(arrays["network"])
     light = onnx.ModelProto.FromString(arrays["model"].tobytes())
     made = {n.removeprefix(_CONSTANT): a for n, a in arrays.items() if n.startswith(_CONSTANT)}
     graph = Graph(attached(light, made))
@@ -133,17 +161,18 @@ def _state(arrays: dict[str, Array], start: Quantized) -> State:
         name: Correction(arrays.get(f"weight{number}"), arrays.get(f"bias{number}"))
         for number, name in enumerate(text["corrected"])
     }
-    bound = replace(bind_plan(plan, model, find_layers(graph)), corrections=corrections)
-    return State(
-        network=Quantized(model, bound),
-        waiting=tuple(
-            Attempt(name, None if layers is None else tuple(layers), depth)
-            for name, layers, depth in text["waiting"]
-        ),
-        steps=tuple(from_json(Step, step) for step in text["steps"]),
-        best=text["best"],
-        skipped=tuple(from_json(SkippedRemedy, entry) for entry in text["skipped"]),
-    )
+    bound = bind_plan(plan, model, find_layers(graph))
+    calibrated = frozenset(text["calibrated"])
+    return Quantized(model, replace(bound, corrections=corrections, calibrated=calibrated))
+
+
+def _packed(text: object) -> Array:
+    return np.frombuffer(json.dumps(text).encode(), np.uint8)
+
+
+def _unpacked(array: Array) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(array.tobytes())
+    return found
 
 
 def _range(amax: float | list[float], method: str) -> TensorRange:

@@ -12,11 +12,11 @@ from qdebug.errors import UsageError
 from qdebug.measure.conditions import Condition
 from qdebug.pipeline.bisect.command import search_from
 from qdebug.pipeline.bisect.setup import Start, rated
-from qdebug.pipeline.bisect.target import check_target
 from qdebug.pipeline.model_pair import CalibratedPlan
 from qdebug.pipeline.repair.checkpoint import Checkpoints, checkpoints
-from qdebug.pipeline.repair.judge import Judge, Judgement, standard_error
+from qdebug.pipeline.repair.judge import Judge, Judgement, holds
 from qdebug.pipeline.repair.setup import Setup, prepare
+from qdebug.pipeline.repair.spread import attempts_elsewhere
 from qdebug.pipeline.repair.steps import Attempt, State, Trying
 from qdebug.plan.plan import nearest
 from qdebug.remedies.quantized import Quantized
@@ -51,15 +51,19 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
     kept = checkpoints(setup, sequence, settings.cache)
     state = kept.load()
     resumed = len(state.steps) if state else 0
-    trying = _trying(setup, judge, condition, ends_at, kept)
+    trying = replace(
+        _trying(setup, judge, condition, ends_at, kept),
+        elsewhere=attempts_elsewhere(stack, setup, condition),
+    )
     state, found, explanation = trying.run(state or _begin(setup, sequence))
-    chosen = _holds(setup, condition, found)
+    chosen = holds(condition, setup.start.layers, found)
     proof, reverted = _proof(setup, state.network)
     network, dropped = state.network, ""
     if reverted:
         dropped = _why_dropped(setup, judge.verdict(found, baseline, None).better)
         # The figures and the verdict are those of what is given back.
-        network, found, chosen = setup.start, baseline, _holds(setup, condition, baseline)
+        network, found = setup.start, baseline
+        chosen = holds(condition, setup.start.layers, baseline)
     pinning = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
         pinning = _pinned(setup, network, ends_at)
@@ -134,18 +138,6 @@ def _condition(setup: Setup, judge: Judge) -> Condition | None:
     return setup.target.condition_for(judge.reference_metric) if setup.target else None
 
 
-def _holds(
-    setup: Setup, condition: Condition | None, found: Judgement, *, surely: bool = False
-) -> bool:
-    """Whether the target holds; `surely`: by more than the metric's standard error."""
-    if condition is None or found.failure:
-        return False
-    if surely and condition.scope == "metric":
-        sign = 1.0 if condition.operator.startswith(">") else -1.0
-        condition = replace(condition, bound=condition.bound + sign * standard_error(found))
-    return check_target(condition, found.candidate, setup.start.layers).passed
-
-
 def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
     """The networks on samples that took no part, and whether the start is surely better there."""
     judge = _judge(setup, proving=True)
@@ -160,7 +152,7 @@ def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
         start=start.figures,
         repaired=repaired.figures,
         target=condition.expression if condition else "",
-        passed=None if condition is None else _holds(setup, condition, repaired),
+        passed=None if condition is None else holds(condition, setup.start.layers, repaired),
         more_is_better=setup.more_is_better,
     )
     return proof, reverted
@@ -173,8 +165,8 @@ def _trying(
         study=setup.study,
         judge=judge,
         remedies=REMEDIES,
-        enough=lambda found: _holds(setup, condition, found, surely=True),
-        holds=lambda found: _holds(setup, condition, found),
+        enough=lambda found: holds(condition, setup.start.layers, found, surely=True),
+        holds=lambda found: holds(condition, setup.start.layers, found),
         ends_at=ends_at,
         on_step=kept.save,
     )

@@ -14,11 +14,14 @@ import onnx
 from qdebug.errors import BackendError, MetricError, ModelError, PlanError
 from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
+from qdebug.measure.conditions import Condition
 from qdebug.measure.metrics import Metrics
 from qdebug.measure.task import TaskMetric
 from qdebug.model.graph import Graph
+from qdebug.model.layers import Layers
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.bisect.target import check_target
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference, MetricEvaluator, OutputKeeper, evaluate, run_of
 from qdebug.remedies.quantized import Quantized
@@ -215,6 +218,18 @@ def verdict_on(
     if risen < -error or fallen > error:
         return Verdict(False, Reason.METRIC_FELL, rank)
     return Verdict(quieter, Reason.LESS_NOISE if quieter else Reason.NO_GAIN, rank)
+
+
+def holds(
+    condition: Condition | None, layers: Layers, found: Judgement, *, surely: bool = False
+) -> bool:
+    """Whether a target holds; `surely`: by more than the metric's standard error."""
+    if condition is None or found.failure:
+        return False
+    if surely and condition.scope == "metric":
+        sign = 1.0 if condition.operator.startswith(">") else -1.0
+        condition = replace(condition, bound=condition.bound + sign * standard_error(found))
+    return check_target(condition, found.candidate, layers).passed
 
 
 def standard_error(judgement: Judgement) -> float:

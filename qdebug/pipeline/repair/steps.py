@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from qdebug.pipeline.repair.judge import Judge, Judgement, Verdict
 from qdebug.remedies.quantized import Quantized
@@ -40,6 +41,39 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """An attempt on a network.
+
+    Attributes:
+        layers: on which.
+        current: what the network is worth.
+        best: see State.
+        ends_at: see Trying.
+    """
+
+    network: Quantized
+    remedy: str
+    layers: tuple[str, ...]
+    current: Judgement
+    best: float | None
+    ends_at: float
+
+
+Tried = tuple[Step, Quantized | None, Judgement | None]
+"""The step, and the changed network with what it is worth: None where there is none, or where it
+was rejected elsewhere."""
+
+
+class Elsewhere(Protocol):
+    """Who takes attempts off this process."""
+
+    def __call__(self, asked: Asked, likely: Sequence[Asked]) -> Tried | None:
+        """See Trying.attempt; `likely` are asked for next if this attempt is rejected, and those
+        after it, too."""
+        ...
+
+
+@dataclass(frozen=True)
 class State:
     """How far a repair is.
 
@@ -70,6 +104,7 @@ class Trying:
         holds: whether the target holds with a network.
         ends_at: an attempt that has not ended at this time, of `time.monotonic`, is dropped.
         on_step: is told the state after every step.
+        elsewhere: takes attempts off this process; None where it tries them itself.
     """
 
     study: Study
@@ -79,6 +114,7 @@ class Trying:
     holds: Callable[[Judgement], bool]
     ends_at: float = math.inf
     on_step: Callable[[State], None] = lambda _: None
+    elsewhere: Elsewhere | None = None
 
     def run(self, state: State) -> tuple[State, Judgement, str]:
         """Try all that waits. Returns the state, what its network is worth, and why it ended
@@ -109,7 +145,11 @@ class Trying:
         remedy = self.remedies[attempt.remedy]
         if attempt.layers is None:
             return self._opened(replace(state, waiting=rest), remedy), current
-        tried = self._attempt(state.network, remedy, attempt.layers, current, state.best)
+        asked = self._asked(state, attempt.remedy, attempt.layers, current)
+        if self.elsewhere is None:
+            tried = self.attempt(asked)
+        else:
+            tried = self.elsewhere(asked, self._likely(state, current))
         if tried is None:
             return state, current
         step, result, after = tried
@@ -135,19 +175,33 @@ class Trying:
         groups = [Attempt(name, tuple(group)) for group in remedy.groups(state.network, layers)]
         return replace(state, waiting=(*groups, *state.waiting))
 
-    def _attempt(
-        self,
-        network: Quantized,
-        remedy: Remedy,
-        layers: tuple[str, ...],
-        current: Judgement,
-        best: float | None,
-    ) -> tuple[Step, Quantized | None, Judgement | None] | None:
+    def _asked(
+        self, state: State, remedy: str, layers: tuple[str, ...], current: Judgement
+    ) -> Asked:
+        return Asked(state.network, remedy, layers, current, state.best, self.ends_at)
+
+    def _likely(self, state: State, current: Judgement) -> list[Asked]:
+        """What is tried after the first attempt that waits if nothing is accepted: the others that
+        wait, and the first one's parts."""
+        first, *rest = state.waiting
+        found: list[Attempt] = []
+        for one in rest:
+            opened: Sequence[Attempt] = (one,)
+            if one.layers is None:
+                bare = replace(state, waiting=())
+                opened = self._opened(bare, self.remedies[one.remedy]).waiting
+            found += opened
+        found += self._halves(state, first)
+        return [self._asked(state, one.remedy, one.layers or (), current) for one in found]
+
+    def attempt(self, asked: Asked) -> Tried | None:
         """What a remedy gives on some layers; None where time ran out before all of it was judged:
         a part of the proposals would decide otherwise than all of them."""
+        remedy, layers = self.remedies[asked.remedy], asked.layers
+        current, best = asked.current, asked.best
         begun, count = time.monotonic(), 0
         found: tuple[Proposal, Judgement, Verdict] | None = None
-        for proposal in _proposals(remedy, self.study, network, layers):
+        for proposal in _proposals(remedy, self.study, asked.network, layers):
             count += 1
             after = self.judge(proposal.result)
             verdict = self.judge.verdict(current, after, best)
@@ -158,7 +212,7 @@ class Trying:
             _LOG.info("%s: %.2f dB%s: %s", what, after.sqnr_db, metric, verdict.reason)
             if found is None or (verdict.better, verdict.rank) > (found[2].better, found[2].rank):
                 found = proposal, after, verdict
-            if time.monotonic() > self.ends_at:
+            if time.monotonic() > asked.ends_at:
                 return None
         seconds = time.monotonic() - begun
         before = current.figures

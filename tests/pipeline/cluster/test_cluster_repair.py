@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import qdebug
 from qdebug.model.weights import serialized
-from qdebug.pipeline.cluster.dispatch import Pool
+from qdebug.pipeline.cluster.dispatch import Cluster, Pool
+from qdebug.pipeline.repair.spread import Wanted
 from qdebug.remedies.result import RepairResult
 
 DATA = Path(__file__).parents[3] / "calib_data"
@@ -26,8 +28,11 @@ def found(result: RepairResult) -> Any:
     return steps, start, repaired, result.plan, history, result.pinning.search.pins, network
 
 
-def test_the_same_remedies_and_pins(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_remedies_and_pins(
+    cluster: Cluster, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One remedy rewrites the network: what is pinned is no file of the user's."""
+    cluster.client.wait_for_workers(2)  # another test may have ended one
     given: list[Any] = []
     give = Pool.give
 
@@ -35,12 +40,14 @@ def test_the_same_remedies_and_pins(address: str, monkeypatch: pytest.MonkeyPatc
         given.append(part)
         return give(self, part)
 
+    with np.load(DATA / "digits_holdout.npz") as arrays:
+        few = {"input": arrays["input"][:64]}
     how: dict[str, Any] = {
         "calib_data": DATA / "digits_calib.npz",
-        "inputs": DATA / "digits_holdout.npz",
-        "samples": 24,
+        "inputs": few,
+        "samples": 48,
         "only": ("channel-scales", "bias-correction"),
-        "target": "output.sqnr_db>=45",
+        "target": "output.sqnr_db>=38",
         "cache": False,
     }
     one = qdebug.repair(DATA / "digits_cnn.onnx", **how)
@@ -48,4 +55,6 @@ def test_the_same_remedies_and_pins(address: str, monkeypatch: pytest.MonkeyPatc
     other = qdebug.repair(DATA / "digits_cnn.onnx", **how, cluster=address)
     assert found(one) == found(other)
     assert any(step.accepted and step.remedy == "channel-scales" for step in one.steps)
-    assert given
+    attempts = [part for part in given if isinstance(part, Wanted)]
+    assert len(attempts) > len(one.steps) > 1  # some were begun in vain
+    assert {part.network is None for part in attempts} == {True, False}
