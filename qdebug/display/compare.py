@@ -226,7 +226,8 @@ def _remedies(result: CompareResult) -> list[Block]:
     """What was tried on the leading layers: of each the best."""
     found = [(x, x.remedies[0]) for x in result.layers if x.remedies]
     if not found:
-        return []
+        none = Line("No remedy applies to the leading layers.")
+        return [none, Line()] if result.remedy_samples else []
     metric = result.metric.name if result.metric else ""
     columns: list[tuple[Column, Callable[[tuple[LayerResult, TriedRemedy]], str]]] = [
         (Column("#", "number"), lambda x: str(x[0].rank)),

@@ -424,7 +424,8 @@ def _bind(plan: PrecisionPlan, model: Model) -> BoundPlan:
 
 
 def _unused(settings: CandidateSettings) -> tuple[str, ...]:
-    if settings.calib_data is None:
+    fitted = isinstance(settings, CompareSettings) and settings.try_remedies
+    if settings.calib_data is None or fitted:
         return ()
     return (
         f"{option('calib_data', settings.calib_data)} was not read: nothing had to be calibrated.",

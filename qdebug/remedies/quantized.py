@@ -114,7 +114,7 @@ class Quantized:
 def quantized(model: Model, bound: BoundPlan) -> Quantized:
     """The start of a repair: `model` as `bound` quantizes it. Layers are named one by one, so that
     a rewrite which adds or joins nodes changes no precision; ranges that the plan was given for
-    weights stay."""
+    weights stay. The plan is for this network, not for the user's file, with its branches."""
     layers = {layer.name: bound.precisions[layer.name] for layer in bound.layers}
-    plan: PrecisionPlan = replace(bound.plan, layers=layers, model_sha256="")
+    plan: PrecisionPlan = replace(bound.plan, layers=layers, model_sha256="", control_flow={})
     return Quantized(model, replace(bound, plan=plan))

@@ -99,7 +99,7 @@ def test_a_model_that_is_in_fp16_itself(desk: Any, make: Any) -> None:
         assert any("itself has 2 nodes in FP16" in note for note in result["notes"])
     search = ("bisect", *flags[1:4], "--target", "output.cosine>=1.1", "--precision", "fp16")
     why = desk.run(*search, "--json", "-").json["explanation"]
-    assert "still run in fp16" in why and "FP32 then" not in why
+    assert "still in fp16" in why and "FP32 then" not in why
 
 
 def test_calibrators_are_judged_with_the_kernels_asked_for(desk: Any) -> None:

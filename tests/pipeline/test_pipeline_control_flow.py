@@ -151,6 +151,22 @@ def test_every_command_follows_the_branch(tmp_path: Path) -> None:
     assert any("'rate_if' (then_branch)" in note for note in repaired.notes)
 
 
+def test_the_plan_of_a_repair_is_for_the_model_that_it_writes(tmp_path: Path) -> None:
+    whole, plan = tmp_path / "whole.onnx", tmp_path / "plan.yaml"
+    repaired = qdebug.repair(
+        voice_net(),
+        calib_data=voice_samples(12, seed=3),
+        only=["ranges"],
+        save_plan=plan,
+        save_fp32=whole,
+    )
+    exported = tmp_path / "qdq.onnx"
+    qdebug.export(plan, model=whole, to="onnx", output=exported)
+    samples = voice_samples(3)
+    mine, its = (outputs(x, samples) for x in (onnx.load(exported), repaired.model_proto()))
+    np.testing.assert_array_equal(mine, its)
+
+
 def test_a_loop_as_often_as_its_samples_say(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
 

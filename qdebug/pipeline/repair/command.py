@@ -224,8 +224,8 @@ def _why_dropped(setup: Setup, was_worse: bool) -> str:
     """Why what was kept is not the result; `was_worse`: on the samples that chose it, too."""
     if setup.given is not None and was_worse:
         return (
-            "In symmetric INT8, as TensorRT takes it, the network is worse than the given model, "
-            "and the remedies do not make up for that: the given model is the result."
+            "In static, symmetric INT8, as TensorRT takes it, the network is worse than the given "
+            "model, and the remedies do not make up for that: it is the result."
         )
     return (
         "What the choosing samples preferred is worse than the start on the others: it was "
