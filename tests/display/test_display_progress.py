@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from qdebug.display.progress import ProgressBars
+import qdebug
+from qdebug.display.progress import LABELS, ProgressBars
 from qdebug.types import Progress
+
+
+def stages() -> set[str]:
+    """Those that the sources report."""
+    found = set()
+    for path in Path(qdebug.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                place = {"Progress": 0, "Walk": 3}.get(call.func.id)
+                given = call.args[place : place + 1] if place is not None else []
+                given += [k.value for k in call.keywords if k.arg == "stage"]
+                found |= {x.value for x in given if isinstance(x, ast.Constant)}
+    return {str(stage) for stage in found if stage}
+
+
+def test_every_stage_is_said_in_words() -> None:
+    assert {"repair", "factors", "least squares"} <= stages() <= LABELS.keys()
 
 
 def shown(terminal: bool, enabled: bool) -> str:
