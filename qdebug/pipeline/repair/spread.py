@@ -7,7 +7,6 @@ what is kept, and in which order, is as in one process.
 
 from __future__ import annotations
 
-import math
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -160,18 +159,20 @@ class AttemptsElsewhere:
         self._cluster, self._pool, self._start = cluster, pool, start
         self._network, self._networks = start, 0
         self._file: SharedFile | None = None
-        self._ahead: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._begun: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._ended: set[int] = set()
+        self._likely: list[Asked] = []
+        self._awaited = -1
+        pool.done = self._end
 
     def __call__(self, asked: Asked, likely: Sequence[Asked]) -> Tried | None:
         """See steps.Elsewhere."""
         self._on(asked.network)
-        number = self._begun(asked)
-        for one in likely:
-            if len(self._ahead) >= self._cluster.workers:
-                break
-            self._begun(one)
-        found = self._pool.take(number)
-        self._ahead.pop(_key(asked))
+        self._likely = list(likely)
+        self._awaited = self._begin(asked)
+        self._begin_likely()
+        found = self._pool.take(self._awaited)
+        self._begun.pop(_key(asked))
         if found is None:
             return None
         result = None if found.arrays is None else network_of(found.arrays, self._start)
@@ -181,20 +182,34 @@ class AttemptsElsewhere:
         """From now on all attempts are on `network`; what was tried ahead on another is void."""
         if network is self._network:
             return
-        self._pool.drop(list(self._ahead.values()))
-        self._ahead.clear()
+        self._pool.drop(list(self._begun.values()))
+        self._begun.clear()
         self._networks += 1
         path = self._cluster.folder / f"network-{self._networks}"
         path.write_bytes(pickle.dumps(arrays_of(network)))
         self._network, self._file = network, shared_file(path)
 
-    def _begun(self, asked: Asked) -> int:
+    def _end(self, number: int) -> None:
+        self._ended.add(number)
+        if number != self._awaited:  # which may turn out to be accepted: then all others are void
+            self._begin_likely()
+
+    def _begin_likely(self) -> None:
+        """Let idle workers begin. Nothing waits in line: what is asked for next must not wait for
+        what is void by then."""
+        while self._likely:
+            running = set(self._begun.values()) - self._ended
+            if len(running) >= self._cluster.workers:
+                return
+            self._begin(self._likely.pop(0))
+
+    def _begin(self, asked: Asked) -> int:
         key = _key(asked)
-        if key not in self._ahead:
-            left = asked.ends_at - time.monotonic() if math.isfinite(asked.ends_at) else math.inf
-            wanted = Wanted(self._file, asked.remedy, asked.layers, asked.current, asked.best, left)
-            self._ahead[key] = self._pool.give(wanted)
-        return self._ahead[key]
+        if key not in self._begun:
+            left = asked.ends_at - time.monotonic()
+            what = asked.remedy, asked.layers, asked.current, asked.best
+            self._begun[key] = self._pool.give(Wanted(self._file, *what, left))
+        return self._begun[key]
 
 
 def _key(asked: Asked) -> tuple[str, tuple[str, ...]]:
