@@ -134,12 +134,6 @@ def renamed(tensor: TensorProto, name: str) -> TensorProto:
     return copied
 
 
-def bytes_of(tensor: TensorProto) -> int:
-    """The size of a constant's data, roughly where it holds them itself."""
-    place = place_of(tensor)
-    return place.length if place else int(tensor.ByteSize())
-
-
 def external_bytes(proto: onnx.ModelProto) -> int:
     """What the constants of a model take that it does not hold itself."""
     places = (place_of(tensor) for tensor in proto.graph.initializer)

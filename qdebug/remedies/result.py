@@ -220,14 +220,6 @@ class RepairResult(Result):
         """
         return serialized(self.model_proto())
 
-    def fp32_bytes(self) -> bytes:
-        """The FP32 network that the plan and the calibration table are for, as ONNX in one piece.
-
-        Raises:
-            ValueError: it is over 2 GB.
-        """
-        return serialized(self.fp32_proto())
-
     def plan_yaml(self) -> str:
         """The plan as YAML, schema qdebug.plan/1, with what was done as comments."""
         return str(display("repair").plan_text(self))

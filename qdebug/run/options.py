@@ -35,7 +35,7 @@ def session_options() -> Any:
         try:
             options.register_custom_ops_library(str(path))
         except Exception as error:  # ONNX Runtime's own kinds
-            reason = str(error).strip().rpartition(" : ")[2]
+            reason = str(error).strip().rpartition(" : ")[2].rpartition(f"{path}: ")[2]
             raise UsageError(
                 f"{option('custom_op_library')}: {path} cannot be loaded: {reason}",
                 "Give a shared library that exports RegisterCustomOps, built for this machine and "

@@ -155,7 +155,7 @@ def _samples(
         batch_size=settings.batch_size,
         executions=(_EXECUTIONS, 2 * _EXECUTIONS),
     )
-    choosing, proving = halves(held_out, "inputs")
+    choosing, proving = halves(held_out, "inputs" if settings.inputs else "calib_data")
     if metric is None and not any(map(reference.graph.is_float, reference.graph.outputs)):
         raise UsageError(
             f"{settings.model} has no floating-point output whose error could judge a repair",
