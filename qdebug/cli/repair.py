@@ -6,7 +6,9 @@ from qdebug import api
 from qdebug.cli.common import emit, progress_bars, resumable
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.repair import RepairSettings
+from qdebug.display.blocks import Block, Line
 from qdebug.display.repair import view
+from qdebug.wording import option
 
 
 def run(settings: RepairSettings, shown: ShownWithProgress) -> int:
@@ -20,5 +22,10 @@ def run(settings: RepairSettings, shown: ShownWithProgress) -> int:
         settings.trt_cache,
         settings.html,
     ]
-    emit(shown.json_to, result, lambda: view(result), written, force=settings.force)
+
+    def blocks() -> list[Block]:
+        lost = f"No model was written ({option('output', 'model.int8.onnx')} keeps it)."
+        return [*view(result), *([] if any(written) else [Line(lost, "muted")])]
+
+    emit(shown.json_to, result, blocks, written, force=settings.force)
     return 1 if result.passed is False else 0
