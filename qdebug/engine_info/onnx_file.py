@@ -88,7 +88,7 @@ def _inside(node: onnx.NodeProto) -> str:
             parts.append(f"{attribute.name} has {counted(count.total(), 'node')}{shown}")
     return (
         f"{node.op_type} '{node.name}' holds nodes that are not listed: {'; '.join(parts)}. "
-        "Commands that read samples look into what these take."
+        "Commands that read samples follow the branches and iterations that these take."
     )
 
 

@@ -1,8 +1,8 @@
 """Open a model, and find out what its If, Loop and Scan do on all samples of a run.
 
-Where every sample takes the same branch, or as many iterations, these stand in the place of the
-operator (see `model.inline`), so that everything applies to what is inside. Every command decides
-this on all samples that it uses: nothing is found out on some and assumed of others.
+Where every sample takes the same branch, or the same number of iterations, these stand in the place
+of the operator (see `model.inline`), so that everything applies to what is inside. Every command
+decides this on all samples that it uses: nothing is found out on some and assumed of others.
 """
 
 from __future__ import annotations
@@ -248,17 +248,17 @@ def _taken_notes(taken: Taken, operators: Mapping[str, str], samples: int) -> It
         for name, what in taken.items()
         if isinstance(what, int)
     ]
-    they = f"All {samples} samples take" if samples > 1 else "The only sample takes"
+    who = f"all {samples} samples take" if samples > 1 else "the only sample takes"
     if branches:
         ifs = "1 If" if len(branches) == 1 else f"each of {len(branches)} Ifs"
         yield (
-            f"{they} the same branch of {ifs}, which stands in its place: {_listed(branches)}. "
+            f"In the place of {ifs} stands the branch that {who}: {_listed(branches)}. "
             "What is found, and what is exported, is for such inputs only."
         )
     if counts:
         yield (
-            f"{they} as many iterations, which are unrolled: {_listed(counts)}. The names of what "
-            "is inside end in _iter0, _iter1, …"
+            f"Unrolled into the iterations that {who}: {_listed(counts)}. The names of what is "
+            "inside end in _iter0, _iter1, …"
         )
 
 
