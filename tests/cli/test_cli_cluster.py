@@ -23,15 +23,15 @@ _DONE = "qdebug: interrupted; nothing half-written was left behind\n"
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """The folder for temporary files of `running`."""
+    """The folder for temporary files of a command."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
 
 
-@pytest.fixture
-def running(desk: Any, temporary: Path) -> subprocess.Popen[str]:
-    """A command whose worker works, in a process group of its own, as a shell makes them."""
+def started(desk: Any, temporary: Path, until_there: str) -> subprocess.Popen[str]:
+    """A command in a process group of its own, as a shell makes them, whose folder holds a file of
+    that name: "job-*" where its worker works, "workers" before it does."""
     desk.data("long.npz", x=np.random.default_rng(0).normal(size=(20_000, 3, 8, 8)).astype("f4"))
     process = subprocess.Popen(
         COMMAND,
@@ -41,7 +41,7 @@ def running(desk: Any, temporary: Path) -> subprocess.Popen[str]:
         start_new_session=True,
         env=os.environ | {"TMPDIR": str(temporary)},
     )
-    assert until(lambda: any(temporary.glob("qdebug-cluster-*/job-*")))
+    assert until(lambda: any(temporary.glob(f"qdebug-cluster-*/{until_there}")))
     assert process.poll() is None
     return process
 
@@ -69,10 +69,18 @@ def until(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("how", "code", "there"),
+    [
+        (signal.SIGINT, 130, "job-*"),
+        (signal.SIGHUP, 129, "job-*"),
+        (signal.SIGTERM, 143, "workers"),
+    ],
+)
 def test_a_signal_to_the_group_gives_one_line_and_leaves_nothing(
-    running: subprocess.Popen[str], temporary: Path, how: signal.Signals, code: int
+    desk: Any, temporary: Path, how: signal.Signals, code: int, there: str
 ) -> None:
+    running = started(desk, temporary, there)
     os.killpg(running.pid, how)
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (code, "", _DONE)
@@ -81,8 +89,9 @@ def test_a_signal_to_the_group_gives_one_line_and_leaves_nothing(
 
 
 def test_workers_of_a_killed_command_end_and_the_next_one_removes_its_files(
-    running: subprocess.Popen[str], temporary: Path, desk: Any
+    desk: Any, temporary: Path
 ) -> None:
+    running = started(desk, temporary, "job-*")
     running.kill()
     running.communicate(timeout=60)
     assert ends_alone(running.pid)

@@ -104,7 +104,23 @@ class Cluster:
     @property
     def workers(self) -> int:
         """How many there are now, at least 1: others may join."""
-        return max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))
+        return max(1, len(self.addresses()))
+
+    def addresses(self) -> list[str]:
+        """Those of the workers that there are now.
+
+        Raises:
+            ClusterError: the scheduler is gone.
+        """
+        ended = self.client.status == "closed"  # dask gave up to connect once more
+        known = {} if ended else self.client.scheduler_info(n_workers=-1)
+        if "workers" not in known:
+            raise ClusterError(
+                "the scheduler does not answer any more",
+                "See whether it still runs, then start the command again.",
+                code="QD-CLUSTER-LOST",
+            )
+        return list(known["workers"])
 
     def model(self, spec: str, opset: int, model: Model) -> SharedModel:
         """A model of the user's, as workers open it; from now on its graph is known.
@@ -246,7 +262,7 @@ class Cluster:
             ClusterStartError: no worker has been there for the time of a unit, and none waits.
         """
         now = time.monotonic()
-        if self.client.scheduler_info(n_workers=-1)["workers"]:
+        if self.addresses():
             self._seen = now
         elif now - self._seen > self.limit_s and not (self.queue and self.queue.waits()):
             fail_without_worker("the cluster", f"none for {self.limit_s:g} s")
@@ -326,7 +342,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         client = self._cluster.client
         others = None
         if avoided:
-            known = client.scheduler_info(n_workers=-1)["workers"]
+            known = self._cluster.addresses()
             others = [address for address in known if address != avoided] or None
         unit = self._units[one.index]
         # A key of its own: of one that was given before dask would take the answer that it had.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdebug.errors import StoreError, UsageError
-from qdebug.outputfiles import own_folder
+from qdebug.outputfiles import own_folder, uninterrupted
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.dispatch import Cluster, fail_without_worker
 from qdebug.pipeline.cluster.queues import JobQueue, closed, required_dask, started
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LOCAL = "local:"
-_QUIET = {"distributed": {"logging": {"distributed": "critical"}}}
+_QUIET = {"distributed": {"logging": {"distributed": "critical", "distributed.client": "critical"}}}
 
 
 def open_cluster(
@@ -145,7 +146,13 @@ def _processes(stack: ExitStack, count: int, folder: Path, gpus: Sequence[str]) 
     from distributed import Scheduler, SpecCluster
 
     scheduler = {"cls": Scheduler, "options": {**_HERE, "port": 0}}
-    with dask.config.set({**_FAST, "temporary-directory": str(folder)}), _deaf_children():
+    # After it was closed: of semaphores that Python has not collected it warns at the end.
+    stack.callback(gc.collect)
+    with (
+        dask.config.set({**_FAST, "temporary-directory": str(folder)}),
+        _deaf_children(),
+        uninterrupted(),
+    ):
         cluster = SpecCluster(
             workers=worker_specs(count, folder, gpus),
             scheduler=scheduler,
@@ -157,12 +164,12 @@ def _processes(stack: ExitStack, count: int, folder: Path, gpus: Sequence[str]) 
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Ctrl-C, and a terminal that closes, do not reach the processes whose threads begin within,
-    which are in the terminal's group too: this one ends them. Here, both come afterwards."""
-    numbers = (signal.SIGINT, signal.SIGHUP)
+    """Signals that end a command do not reach the processes whose threads begin within, which are
+    in the terminal's group too: this one ends them."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
-        resource_tracker.ensure_running()  # one of them; it lets Ctrl-C through again
+        resource_tracker.ensure_running()  # a process too; it lets two of them through
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         yield
     finally:

@@ -85,7 +85,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
     kernels = Fp16Kernels(settings.fp16_kernels)
-    cluster = opened_cluster(stack, settings, models.known)
+    cluster = opened_cluster(stack, settings, models.known, progress)
     context = simulation_context(parallel, progress, batch_size, kernels, cluster)
     total = len(variants) * len(fit)
     saved = None

@@ -35,7 +35,7 @@ from qdebug.pipeline.sweep.measured import FoundEngine, OutputEvaluator, built_o
 from qdebug.plan.pair import ModelPair
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.registry import spec_of
-from qdebug.types import Fp16Kernels, Progress
+from qdebug.types import Fp16Kernels, Progress, ProgressCallback
 from qdebug.wording import option
 
 
@@ -270,11 +270,15 @@ def check_cluster(settings: SweepSettings) -> None:
 
 
 def opened_cluster(
-    stack: ExitStack, settings: SweepSettings, models: Mapping[int, Model]
+    stack: ExitStack,
+    settings: SweepSettings,
+    models: Mapping[int, Model],
+    progress: ProgressCallback,
 ) -> Cluster | None:
     """The workers that are asked for, which know the models, by opset. Raises as `open_cluster`."""
     where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, gpus=True)
+    limit_s = settings.unit_timeout
+    cluster = open_cluster(stack, *where, limit_s=limit_s, gpus=True, progress=progress)
     if cluster is not None:
         for opset, model in models.items():
             cluster.model(settings.model, opset, model)

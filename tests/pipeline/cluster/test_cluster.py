@@ -114,6 +114,10 @@ def test_workers_that_all_go_are_not_waited_for_for_ever(tmp_path: Path) -> None
         with pytest.raises(ClusterError) as found:
             list(results)
         assert found.value.code == "QD-CLUSTER-NO-WORKER"
+        cluster.client.close()  # as dask does when the scheduler stays away
+        with pytest.raises(ClusterError) as lost:
+            list(cluster.map(Where(), range(3)))
+        assert lost.value.code == "QD-CLUSTER-LOST"
 
 
 @dataclass(frozen=True)
