@@ -65,7 +65,7 @@ def _search(
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 3])
 def test_planted_culprits(
     tmp_path: Path,
     healthy: dict[str, tuple[PrecisionPlan, dict[str, str], float]],
@@ -75,7 +75,7 @@ def test_planted_culprits(
     plan, alone, sqnr = healthy[network]
     rng = np.random.default_rng(count)
     evaluations = []
-    for _ in range(3):
+    for _ in range(2):
         layers = sorted(rng.choice(sorted(alone), size=count, replace=False).tolist())
         tensors = [alone[name] for name in layers]
         result = _search(tmp_path, network, plan, tensors, sqnr - 1)
