@@ -270,8 +270,11 @@ class Cluster:
             self.queue.renew()
 
     def start_anew(self, address: str) -> None:
-        """Have a worker that hangs ended and started once more, which takes a while; one that
-        nobody can start stays away."""
+        """Have a worker that hangs ended and started once more, which takes a while.
+
+        Whatever dask raises where that fails is no error: the unit was given to another worker, and
+        this one stays away, or is asked about again when the next unit does not end there.
+        """
 
         def restart() -> None:
             with suppress(Exception):
