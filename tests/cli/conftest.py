@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,19 @@ class Desk:
             **options,
         )
         return Done(ended.returncode, ended.stdout, ended.stderr)
+
+    @contextmanager
+    def started(self, *args: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+        """As a program that ends with the block, also where a test fails."""
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-m", "qdebug", *map(str, args)]
+        with subprocess.Popen(
+            command, cwd=self.folder, stdout=pipe, stderr=pipe, text=True, **options
+        ) as running:
+            try:
+                yield running
+            finally:
+                running.kill()
 
     def compare(self, *flags: object) -> Done:
         """On the small network."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -296,20 +293,18 @@ def test_a_killed_search_goes_on(desk: Any, how: signal.Signals) -> None:
     flags = [*SMALL, "--metric", "slow.py:metric", "--target", "metric>=0.0",
              "--strategy", "prefix", "--journal", "j.jsonl"]  # fmt: skip
     flags[flags.index("metric>=0.0")] = "metric<=-1"  # never met: everything is tried
-    command = [sys.executable, "-m", "qdebug", "bisect", *flags]
-    running = subprocess.Popen(command, cwd=desk.folder, stderr=subprocess.PIPE, env=os.environ)
+    journal = desk.folder / "j.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if (desk.folder / "j.jsonl").exists():
-            lines = (desk.folder / "j.jsonl").read_bytes().count(b"\n")
-            if lines >= 2:
+    with desk.started("bisect", *flags) as running:
+        while time.monotonic() < deadline:
+            if journal.exists() and journal.read_bytes().count(b"\n") >= 2:
                 break
-        time.sleep(0.02)
-    running.send_signal(how)
-    _, said = running.communicate(timeout=60)
+            time.sleep(0.02)
+        running.send_signal(how)
+        _, said = running.communicate(timeout=60)
     assert running.returncode == (130 if how == signal.SIGINT else -9)
     if how == signal.SIGINT:
-        assert b"interrupted" in said and b"rerun the command to resume" in said
+        assert "interrupted" in said and "rerun the command to resume" in said
     done = desk.run("bisect", *flags, "--json", "-")
     assert done.code == 1
     replayed = [h["replayed"] for h in done.json["history"]]

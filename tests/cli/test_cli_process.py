@@ -66,21 +66,17 @@ def test_ctrl_c(desk: Any, existing: bool, how: signal.Signals, code: int) -> No
         desk.write("run.h5", "precious")
         desk.write("plan.yaml", "precious")
     before = desk.files()
-    command = [*QDEBUG, "compare", "net.onnx", "--inputs", "long.npz", "-o", "run.h5", "--force"]
+    command = ["compare", "net.onnx", "--inputs", "long.npz", "-o", "run.h5", "--force"]
     command += ["--save-plan", "plan.yaml", "--json", "out.json", "--batch-size", "1"]
     command += ["--calib-data", "calib.npz"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True) as running:
-        try:
-            deadline = time.monotonic() + 60
-            while not list(Path().glob(".run.h5.*.partial")):
-                assert running.poll() is None and time.monotonic() < deadline
-                time.sleep(0.01)
-            time.sleep(0.5)
-            running.send_signal(how)
-            out, err = running.communicate(timeout=60)
-        finally:
-            running.kill()
+    deadline = time.monotonic() + 60
+    with desk.started(*command) as running:
+        while not list(Path().glob(".run.h5.*.partial")):
+            assert running.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.5)
+        running.send_signal(how)
+        out, err = running.communicate(timeout=60)
     assert running.returncode == code, err
     assert out == "" and "Traceback" not in err
     assert err.strip() == "qdebug: interrupted; nothing half-written was left behind"

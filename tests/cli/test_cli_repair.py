@@ -213,17 +213,15 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
     cache = tmp_path / "cache"
     environment = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
     command = [sys.executable, "-m", "qdebug", "repair", *flags, "--json", "-"]
-    running = subprocess.Popen(
-        command, cwd=desk.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list(cache.glob("repairs/*.npz")):
-        time.sleep(0.02)
-    running.send_signal(how)
-    _, said = running.communicate(timeout=60)
+    with desk.started(*command[3:], env=environment) as running:
+        while time.monotonic() < deadline and not list(cache.glob("repairs/*.npz")):
+            time.sleep(0.02)
+        running.send_signal(how)
+        _, said = running.communicate(timeout=60)
     assert running.returncode == (130 if how == signal.SIGINT else -9)
     if how == signal.SIGINT:
-        assert b"rerun the command to resume" in said
+        assert "rerun the command to resume" in said
 
     def again(**changed: str) -> Any:
         done = subprocess.run(

@@ -7,8 +7,6 @@ import importlib.util
 import io
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -182,17 +180,14 @@ def test_engines_are_kept_where_asked(desk: Any) -> None:
 @simulated
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c(desk: Any, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "qdebug", *map(str, CNN), "--optimization-level", "0,1,2,3,4,5",
-         "--precision", "int8,fp16,int8+fp16", "--weights", "per-channel,per-tensor"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=desk.folder,
-    )  # fmt: skip
     kept = Path(os.environ["QDEBUG_CACHE_DIR"]) / "sweep"
     until = time.monotonic() + 60
-    while not list(kept.glob("*.json")) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    axes = ["--optimization-level", "0,1,2,3,4,5", "--precision", "int8,fp16,int8+fp16"]
+    with desk.started(*CNN, *axes, "--weights", "per-channel,per-tensor") as process:
+        while not list(kept.glob("*.json")) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
 
