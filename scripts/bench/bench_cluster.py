@@ -7,9 +7,9 @@ command, and of the longest worker) say what the distribution costs where other 
 machine too. `gain` is over one worker, `cost` what a worker needs more of the processor than one
 process, in percent: it means something in the rows of one worker alone.
 
-The plan is given, so compare does not calibrate; sweep has eight plans, by four methods, and
-executes with ONNX Runtime; bisect has 48 evaluations; repair has few samples, one round, and pins
-nothing, which is bisect's work.
+The plan is given, so compare does not calibrate, and it measures no effects; sweep has eight plans,
+by four methods, and executes with ONNX Runtime; bisect has 48 evaluations; repair has few samples,
+one round, and pins nothing, which is bisect's work.
 
     python scripts/bench/bench_cluster.py [--workers 1 2 4] [--net W2] [--samples 256]
         [--commands compare calibrate bisect sweep repair]
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -60,7 +60,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
-        print(json.dumps(_row(arguments)))
+        for figures in _row(arguments):
+            print(json.dumps(figures), flush=True)
         return
     cores = len(os.sched_getaffinity(0))
     print(f"{arguments.net}, {arguments.samples} samples, {cores} cores")
@@ -70,22 +71,27 @@ def main() -> None:
         first: dict[str, float] = {}
         for count in (n for n in arguments.workers if n <= cores):
             command = [sys.executable, __file__, *sys.argv[1:], "--row", str(count)]
-            done = subprocess.run(
-                [*command, "--folder", folder], check=True, capture_output=True, text=True
-            )
-            row = json.loads(done.stdout.splitlines()[-1])
-            for name in arguments.commands:
-                figures = row[name]
-                first.setdefault(name, figures[SPREAD])
-                gain = first[name] / figures[SPREAD]
-                cost = (figures[CPU_CLIENT] + figures[CPU_WORKER]) / figures[CPU_PLAIN] - 1
-                shown = "".join(f"{figures[key]:12.1f}" for key in SHOWN)
-                start = f"{name:10}{count:7}{row['start']:8.1f}"
-                print(f"{start}{shown}{gain:6.2f} x{100 * cost:+6.0f}%", flush=True)
+            with subprocess.Popen(
+                [*command, "--folder", folder], stdout=subprocess.PIPE, text=True
+            ) as child:
+                assert child.stdout
+                for line in child.stdout:
+                    _show(json.loads(line), count, first)
+            if child.returncode:
+                sys.exit(child.returncode)
 
 
-def _row(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seconds by command and way, on so many cores."""
+def _show(row: dict[str, Any], count: int, first: dict[str, float]) -> None:
+    name = row["command"]
+    gain = first.setdefault(name, row[SPREAD]) / row[SPREAD]
+    cost = (row[CPU_CLIENT] + row[CPU_WORKER]) / row[CPU_PLAIN] - 1
+    shown = "".join(f"{row[key]:12.1f}" for key in SHOWN)
+    start = f"{name:10}{count:7}{row['start']:8.1f}"
+    print(f"{start}{shown}{gain:6.2f} x{100 * cost:+6.0f}%", flush=True)
+
+
+def _row(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Seconds by way of each command, on so many cores."""
     count = arguments.row
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
     path, data = network(arguments.net, None, arguments.samples, arguments.folder)
@@ -100,9 +106,11 @@ def _row(arguments: argparse.Namespace) -> dict[str, Any]:
             found.client.run(warm)
             opened.append(found)
 
-        row: dict[str, Any] = {"start": seconds_of(start)}
+        started = seconds_of(start)
         runs: dict[str, Callable[..., Any]] = {
-            "compare": lambda **how: qdebug.compare(path, inputs=data, plan=plans[0], **how),
+            "compare": lambda **how: qdebug.compare(
+                path, inputs=data, plan=plans[0], effect="none", **how
+            ),
             "calibrate": lambda **how: qdebug.calibrate(path, calib_data=data, **how),
             "bisect": lambda **how: qdebug.bisect(
                 path, inputs=data, target="output.sqnr_db>=30", max_evaluations=48, **how
@@ -117,8 +125,7 @@ def _row(arguments: argparse.Namespace) -> dict[str, Any]:
         for name in arguments.commands:
             run = runs[name]
             rounds = 1 if name == "repair" else arguments.rounds
-            row[name] = _measured(run, opened[0], rounds)
-    return row
+            yield {"command": name, "start": started, **_measured(run, opened[0], rounds)}
 
 
 def _plan(model: Path, data: Path, method: str, weights: str) -> Path:

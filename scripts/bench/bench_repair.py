@@ -1,7 +1,7 @@
 """What `qdebug repair` gives back of the accuracy that INT8 took, beside what other tools give.
 
 For each network every tool gets the same calibration samples and quantizes what convolutions and
-matrix products read: INT8, symmetric, weights per channel, one scale per activation tensor, nothing
+matrix products read: INT8, symmetric, one scale per activation tensor, weights per channel, nothing
 pinned. ONNX Runtime executes each Q/DQ model literally, without optimizations, on samples that no
 tool has seen; `repair` alone gets other held-out samples, to choose by. Seconds are of the CPU.
 
@@ -62,7 +62,7 @@ class Net:
         choose: labelled samples that `repair` and `calibrate` may choose by.
         judge: labelled samples for the figures.
         metric: as `--metric` takes it.
-        weights: scales of weights; other tools are run per channel only.
+        weights: scales of weights.
     """
 
     name: str
@@ -279,11 +279,9 @@ def by_rival(tool: str, python: Path, limit: int, samples: int) -> Maker:
         resource.setrlimit(resource.RLIMIT_CPU, (limit + 20, limit + 25))  # imports take a while
 
     def make(net: Net, out: Path) -> Mapping[str, Any]:
-        if net.weights != "per-channel":
-            raise ValueError("run with weights per channel only")
         program = [python, "-W", "ignore", rivals.__file__, tool, net.model, net.calib, out]
         done = subprocess.run(
-            [*map(str, program), "--samples", str(samples)],
+            [*map(str, program), "--samples", str(samples), "--weights", net.weights],
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
             preexec_fn=alone,
             capture_output=True,
@@ -583,8 +581,6 @@ def run(arguments: argparse.Namespace) -> None:
             continue
         found[net.name] = {}
         for name in chosen:
-            if net.weights != "per-channel" and name in rivals.TOOLS:
-                continue
             if arguments.kept and not kept_as(net, name, arguments.results).exists():
                 continue
             again = name in arguments.again

@@ -1,10 +1,10 @@
 """Other tools that quantize an ONNX model, each told what TensorRT takes: INT8, symmetric, weights
-per channel, one scale per activation tensor, only what convolutions and matrix products read.
+per channel or tensor, one scale per activation tensor, only what products read.
 
 `bench_repair.py` runs this file once for each model and tool, with the interpreter of an
 environment that has the tool. It prints one line of JSON.
 
-    python scripts/bench/rivals.py TOOL MODEL CALIB.npz OUT.onnx --samples 64
+    python scripts/bench/rivals.py TOOL MODEL CALIB.npz OUT.onnx --samples 64 --weights per-channel
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ ADAROUND_ITERATIONS = 500
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool with its settings: `quantize(model, feeds, out)` writes a Q/DQ model to `out`."""
+    """A tool with its settings: `quantize(model, feeds, out, by_channel)` writes a Q/DQ model to
+    `out`, whose weights have a scale per channel, or one."""
 
     package: str
-    quantize: Callable[[Path, Feeds, Path], None]
+    quantize: Callable[[Path, Feeds, Path, bool], None]
 
 
 # --- ONNX Runtime ---------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def prepared(model: Path) -> Path:
     return out
 
 
-def by_onnx_runtime(method: str, model: Path, feeds: Feeds, out: Path) -> None:
+def by_onnx_runtime(method: str, model: Path, feeds: Feeds, out: Path, by_channel: bool) -> None:
     """quantize_static; its calibrators minmax, entropy and percentile (99.999)."""
     from onnxruntime.quantization import CalibrationMethod, QuantType, quantize_static
 
@@ -81,7 +82,7 @@ def by_onnx_runtime(method: str, model: Path, feeds: Feeds, out: Path) -> None:
         str(prepared(model)),
         str(out),
         Reader(feeds),  # type: ignore[arg-type]
-        per_channel=True,
+        per_channel=by_channel,
         activation_type=QuantType.QInt8,
         weight_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod[method],
@@ -101,6 +102,7 @@ def by_nncf(
     model: Path,
     feeds: Feeds,
     out: Path,
+    by_channel: bool,
     *,
     correct: bool = True,
     fast: bool = True,
@@ -115,7 +117,7 @@ def by_nncf(
         AdvancedSmoothQuantParameters,
     )
 
-    _sign_activations(per_tensor)
+    _set_hardware(per_tensor, by_channel)
     proto = onnx.load(model)
     others = {node.op_type for node in proto.graph.node} - {*PRODUCTS}
     off = AdvancedSmoothQuantParameters(convolution=-1, matmul=-1)
@@ -136,9 +138,10 @@ def by_nncf(
     onnx.save(quantized, out)
 
 
-def _sign_activations(per_tensor: bool) -> None:
-    """Symmetric and signed, also what is never negative: its description of a CPU has those
-    unsigned, which TensorRT does not take, and no setting says otherwise."""
+def _set_hardware(per_tensor: bool, by_channel: bool) -> None:
+    """Activations symmetric and signed, also those that are never negative: its description of a
+    CPU has them unsigned, which TensorRT does not take, and no setting says otherwise. Without
+    `by_channel`, weights with one scale."""
     from dataclasses import replace
 
     from nncf.common.hardware import config
@@ -154,8 +157,15 @@ def _sign_activations(per_tensor: bool) -> None:
             signedness_to_force=True,
         )
 
+    def whole(space: Any) -> Any:
+        return space if by_channel else replace(space, granularity=(Granularity.PER_TENSOR,))
+
     config.CPU_SETUP = tuple(
-        replace(op, activations=tuple(signed(space) for space in op.activations))
+        replace(
+            op,
+            activations=tuple(signed(space) for space in op.activations),
+            weights=tuple(whole(space) for space in op.weights),
+        )
         for op in config.CPU_SETUP
     )
 
@@ -164,7 +174,13 @@ def _sign_activations(per_tensor: bool) -> None:
 
 
 def by_aimet(
-    model: Path, feeds: Feeds, out: Path, *, scheme: str = "min_max", step: str = ""
+    model: Path,
+    feeds: Feeds,
+    out: Path,
+    by_channel: bool,
+    *,
+    scheme: str = "min_max",
+    step: str = "",
 ) -> None:
     """QuantizationSimModel; `step` is one of its further steps: cle, adaround, seq_mse."""
     from aimet_onnx.adaround.adaround_weight import Adaround
@@ -180,7 +196,7 @@ def by_aimet(
         param_type="int8",
         activation_type="int8",
         quant_scheme=scheme,
-        config_file="default",
+        config_file="default" if by_channel else "default_config.json",
         providers=["CPUExecutionProvider"],
     )
     _only_products(simulated)
@@ -216,10 +232,12 @@ def _only_products(simulated: Any) -> None:
 # --- Model Optimizer ------------------------------------------------------------------------
 
 
-def by_modelopt(method: str, model: Path, feeds: Feeds, out: Path) -> None:
+def by_modelopt(method: str, model: Path, feeds: Feeds, out: Path, by_channel: bool) -> None:
     """modelopt.onnx.quantization; its calibrators max and entropy."""
     from modelopt.onnx.quantization import quantize
 
+    if not by_channel:
+        raise NotImplementedError("weights per channel only")
     given = Path(tempfile.mkdtemp()) / "given.onnx"  # it writes beside the file it is given
     proto = onnx.load(model)
     onnx.save(proto, given)
@@ -292,13 +310,15 @@ def main() -> None:
     parser.add_argument("calib", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--samples", type=int, default=64)
+    weights = ("per-channel", "per-tensor")
+    parser.add_argument("--weights", choices=weights, default=weights[0])
     arguments = parser.parse_args()
     tool = TOOLS[arguments.tool]
     model = modern(arguments.model)
     feeds = feeds_of(model, arguments.calib, arguments.samples)
     _imported(tool.package)
     before = time.process_time()
-    tool.quantize(model, feeds, arguments.out)
+    tool.quantize(model, feeds, arguments.out, arguments.weights == weights[0])
     seconds = time.process_time() - before
     version = importlib.metadata.version(tool.package)
     print(json.dumps({"package": tool.package, "version": version, "seconds": round(seconds, 2)}))
