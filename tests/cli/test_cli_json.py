@@ -68,6 +68,7 @@ def test_keys_and_types(desk: Any) -> None:
             "effect": dict,
             "summary": dict,
             "remedy_samples": int,
+            "remedy_metric": type(None),
             "correspondence": type(None),
             "notes": list,
             "timings_s": dict,
