@@ -22,6 +22,9 @@ settings.load_profile("same")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Tests run side by side: each with threads of its own for matrices, they would wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that are tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

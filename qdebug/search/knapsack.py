@@ -58,6 +58,9 @@ def _lowered(prices: Floats, noise: Floats, allowed: float, kept: Sequence[int])
     if 0 in kept:
         return None
     price, weight = prices.tolist(), noise.tolist()
+    ending_at: list[list[int]] = [[] for _ in price]  # only the last layer of a set completes it
+    for k in kept:
+        ending_at[k.bit_length() - 1].append(k)
     price_up_to, noise_up_to = [0.0, *accumulate(price)], [0.0, *accumulate(weight)]
     best, best_saved, enough = None, 0.0, -1.0
     waiting = [(0, allowed, 0.0, 0)]
@@ -71,7 +74,7 @@ def _lowered(prices: Floats, noise: Floats, allowed: float, kept: Sequence[int])
                 enough = best_saved + _GAP * (price_up_to[-1] - best_saved)
                 break
             more = lowered | 1 << at
-            if weight[at] <= room and not any(k & more == k for k in kept):
+            if weight[at] <= room and not any(k & more == k for k in ending_at[at]):
                 waiting.append((at + 1, room, saved, lowered))
                 room, saved, lowered = room - weight[at], saved + price[at], more
             at += 1

@@ -6,11 +6,14 @@ outputs: noise(S) = base + Σ x_i over the layers i that S does not raise.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 from qdebug.search.problem import ROUGH_STD, Measurement
 
@@ -34,6 +37,18 @@ _FIRST_STEP = 10.0
 """A noise that is next to nothing passed, and says little of how much may."""
 _TINY = 1e-9
 """Relative to the noise of nothing raised: below it, noise is as good as none."""
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _in_one_thread() -> AbstractContextManager[object]:
+    """Within, matrices are not split among threads: these are small, and where other programs use
+    the machine the threads wait for each other many times as long as they compute."""
+    limited: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
+    return limited
 
 
 class NoiseModel:
@@ -88,7 +103,8 @@ class NoiseModel:
         self._left_out.append(~raised)
         self._noise.append(max(noise, self._floor))
         del self._left_out[:-_KEPT], self._noise[:-_KEPT]
-        self._fit()
+        with _in_one_thread():
+            self._fit()
 
     def predict(self, raised: Mask) -> Floats:
         """The noise of sets of shape (…, layers), of shape (…)."""
@@ -98,9 +114,10 @@ class NoiseModel:
         """The standard deviation of the logarithm of that noise, what is not additive included,
         for sets of shape (sets, layers)."""
         slope = ~raised * self.contributions / self.predict(raised)[:, None]
-        seen, inner = self._slope @ self._covariance, self._inner()
-        known = np.sum(np.linalg.solve(np.linalg.cholesky(inner), seen @ slope.T) ** 2, axis=0)
-        prior = np.sum((slope @ self._covariance) * slope, axis=1)
+        with _in_one_thread():
+            seen, inner = self._slope @ self._covariance, self._inner()
+            known = np.sum(np.linalg.solve(np.linalg.cholesky(inner), seen @ slope.T) ** 2, axis=0)
+            prior = np.sum((slope @ self._covariance) * slope, axis=1)
         variance = np.maximum(prior - known, 0.0)
         return np.asarray(np.sqrt(variance + self._std**2))
 
@@ -128,7 +145,6 @@ class NoiseModel:
         spread = self._slope @ self._covariance @ self._slope.T
 
         def evidence(std: float) -> float:
-            # By Cholesky: it stays in one thread, where eigenvalues wait for all of a busy machine.
             lower = np.linalg.cholesky(spread + std**2 * np.eye(len(spread)))
             explained = np.linalg.solve(lower, residual)
             height = float(explained @ explained) / 2 + float(np.sum(np.log(np.diag(lower))))
