@@ -19,6 +19,9 @@ def entry() -> None:
     except KeyboardInterrupt:  # while modules are imported, or when all is done
         sys.stderr.write("qdebug: interrupted\n")
         sys.stderr.flush()
+        from qdebug.outputfiles import put_away
+
+        put_away()
         os._exit(interrupted_code())
 
 

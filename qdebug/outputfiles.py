@@ -3,6 +3,7 @@ at all, and never through a link that somebody planted."""
 
 from __future__ import annotations
 
+import atexit
 import errno
 import fcntl
 import os
@@ -412,6 +413,21 @@ def _lock(fd: int) -> bool:
     except OSError as error:
         return error.errno not in _BUSY  # some network file systems have no locks
     return True
+
+
+_ENDINGS: list[Callable[[], None]] = []
+
+
+def at_end(action: Callable[[], None]) -> None:
+    """Have something put away when the program ends, also where it is interrupted."""
+    _ENDINGS.append(action)
+    atexit.register(action)
+
+
+def put_away() -> None:
+    """Do what `at_end` was given, for a program that ends without Python's own ending."""
+    for action in _ENDINGS:
+        action()
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from qdebug.cli.parser import parse_and_run
-from qdebug.cli.process import interrupted_code, terminated
+from qdebug.cli.process import interrupted, interrupted_code
 from qdebug.config.commands import Command
 from qdebug.config.option import flags_of
 from qdebug.errors import BackendError, QdebugError, UsageError
+from qdebug.outputfiles import put_away
 from qdebug.wording import Spelling, printable, spelled_by
 
 
@@ -46,10 +47,11 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names that the locale cannot show
     code = main()
-    if terminated() or code == interrupted_code():
-        # At once: whatever had to be put away was, on the way here. Ending in order would wait for
-        # threads of the user's scripts, and tear down runtimes that were interrupted half-loaded,
-        # which aborts.
+    if interrupted() or code == interrupted_code():
+        put_away()
+        # At once: whatever else had to be put away was, on the way here. Ending in order would wait
+        # for threads of the user's scripts, and tear down runtimes that were interrupted
+        # half-loaded, which aborts.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()

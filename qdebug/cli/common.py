@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from qdebug.cli.process import heed_signals
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.blocks import Block
 from qdebug.display.progress import ProgressBars
@@ -19,6 +20,7 @@ from qdebug.display.terminal import print_view, print_written
 from qdebug.errors import StoreError
 from qdebug.outputfiles import write_text
 from qdebug.results import Result
+from qdebug.types import Progress
 from qdebug.wording import option, printable
 
 
@@ -36,7 +38,15 @@ def output_console() -> Console:
 
 def progress_bars(shown: ShownWithProgress) -> ProgressBars:
     """Progress bars on the error stream, unless they are switched off."""
-    return ProgressBars(Console(file=sys.stderr, highlight=False), enabled=shown.progress)
+    return _Heeding(Console(file=sys.stderr, highlight=False), enabled=shown.progress)
+
+
+class _Heeding(ProgressBars):
+    """Every step is an opportunity to notice that the command was interrupted."""
+
+    def __call__(self, step: Progress) -> None:
+        heed_signals()
+        super().__call__(step)
 
 
 def set_verbosity(level: int) -> None:

@@ -15,8 +15,8 @@ _AGAIN_S = 0.05
 def catch_signals() -> None:
     """From here on SIGTERM, and SIGHUP of a terminal that closes, are a KeyboardInterrupt, so that
     what is half-written is removed; and no KeyboardInterrupt gets lost."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # not where a parent had it ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # not where a parent had it ignored
             signal.signal(number, _interrupt)
     sys.unraisablehook = _unraisable
 
@@ -35,9 +35,20 @@ def _unraisable(error: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(error)
 
 
-def terminated() -> bool:
-    """Whether SIGTERM or SIGHUP came."""
+def interrupted() -> bool:
+    """Whether one of the signals came."""
     return bool(_received)
+
+
+def heed_signals() -> None:
+    """Notice a signal that came, also where foreign code dropped what was raised then, as the
+    import of an extension may.
+
+    Raises:
+        KeyboardInterrupt: one came.
+    """
+    if _received:
+        raise KeyboardInterrupt
 
 
 def interrupted_code() -> int:

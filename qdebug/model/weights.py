@@ -10,7 +10,6 @@ the file system: `onnx.load_external_data_for_model(proto, "/")` makes a model s
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import tempfile
@@ -31,6 +30,7 @@ from qdebug.errors import StoreError
 from qdebug.outputfiles import (
     Content,
     PartialFile,
+    at_end,
     temporary_folder,
     write_all,
     write_bytes,
@@ -371,7 +371,7 @@ class _Scratch:
             if self._file is None:
                 self._file = PartialFile(folder / "qdebug-weights")
                 os.fchmod(self._file.fd, 0o600)
-                atexit.register(self._file.discard)
+                at_end(self._file.discard)
             offset = _aligned(self._end)
             written = 0
             while written < len(data):

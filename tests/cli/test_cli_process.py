@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 QDEBUG = [sys.executable, "-m", "qdebug"]
@@ -119,6 +120,42 @@ def test_an_interruption_in_a_finalizer_where_python_drops_it(desk: Any) -> None
     done = desk.spawn("compare", "net.onnx", "--inputs", "mine.py:load")
     assert done.code == 130
     assert done.err == "qdebug: interrupted; nothing half-written was left behind\n"
+
+
+def test_an_interruption_that_foreign_code_drops(desk: Any) -> None:
+    lines = ["import os, signal, time", "import numpy as np", "def load():", "    try:"]
+    lines += ["        os.kill(os.getpid(), signal.SIGINT)", "        time.sleep(1)"]
+    lines += ["    except KeyboardInterrupt:", "        pass", "    data = np.load('data.npz')"]
+    lines += ["    yield from ({'x': data['x'][i : i + 1]} for i in range(2))"]
+    desk.write("mine.py", "\n".join(lines))
+    done = desk.spawn("compare", "net.onnx", "--inputs", "mine.py:load")
+    assert done.code == 130
+    assert done.err.endswith("qdebug: interrupted; nothing half-written was left behind\n")
+
+
+def test_an_interruption_leaves_no_temporary_weights(desk: Any, tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(600, 600)).astype(np.float32)
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "g",
+        [value("x", onnx.TensorProto.FLOAT, ["N", 600])],
+        [value("y", onnx.TensorProto.FLOAT, ["N", 600])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), "wide.onnx")
+    desk.data("wide.npz", x=weight[:4], labels=np.zeros(4, np.int64))
+    place = tmp_path / "temporary"
+    place.mkdir()
+    lines = ["import os, signal", "from pathlib import Path", "def stop(outputs, labels):"]
+    lines += [f"    Path('seen').write_text(str(os.listdir({str(place)!r})))"]
+    lines += ["    os.kill(os.getpid(), signal.SIGTERM)", "    return 1.0"]
+    desk.write("metric.py", "\n".join(lines))
+    command = ("compare", "wide.onnx", "--inputs", "wide.npz", "--metric", "metric.py:stop")
+    done = desk.spawn(*command, env=os.environ | {"TMPDIR": str(place)})
+    assert done.code == 143, done.err
+    assert "qdebug-weights" in Path("seen").read_text() and not list(place.iterdir())
 
 
 def test_interrupted_with_a_thread_of_the_users_that_runs_on(desk: Any) -> None:

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-import tempfile
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdebug.errors import StoreError, UsageError
-from qdebug.outputfiles import own_folder, uninterrupted
+from qdebug.outputfiles import own_folder, temporary_folder, uninterrupted
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.dispatch import Cluster, fail_without_worker
 from qdebug.pipeline.cluster.queues import JobQueue, closed, required_dask, started
@@ -104,7 +104,7 @@ def _wait(client: Client, queue: JobQueue | None, progress: ProgressCallback) ->
 
 def _folder(stack: ExitStack) -> Path:
     """A folder of this command, for what workers are sent."""
-    where = tempfile.gettempdir()
+    where = temporary_folder()
     try:
         return stack.enter_context(own_folder("qdebug-cluster-", where))
     except OSError as error:
@@ -169,11 +169,17 @@ def _deaf_children() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
+        sys.warnoptions.append(_UNSAID)
         resource_tracker.ensure_running()  # a process too; it lets two of them through
+        sys.warnoptions.remove(_UNSAID)
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_UNSAID = "ignore:resource_tracker:UserWarning"
+"""The process that puts away what a killed command left says so on its terminal."""
 
 
 def worker_specs(count: int, folder: Path, gpus: Sequence[str]) -> dict[int, dict[str, Any]]:
@@ -182,14 +188,16 @@ def worker_specs(count: int, folder: Path, gpus: Sequence[str]) -> dict[int, dic
     from distributed import Nanny
 
     specs = {}
+    place = folder / "workers"  # theirs, too, goes with the command's
+    place.mkdir(exist_ok=True)
     for number in range(count):
-        env = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical"}
+        env = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical", "TMPDIR": str(place)}
         if gpus:
             env["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
         options = {
             "nthreads": 1,
             "memory_limit": 0,
-            "local_directory": str(folder / "workers"),
+            "local_directory": str(place),
             "env": env,
             "silence_logs": logging.CRITICAL,
             **_HERE,
