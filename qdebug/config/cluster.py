@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,19 +11,55 @@ from annotated_types import Gt, Le
 
 from qdebug.config.option import CLUSTER, Option
 
-_FORM = re.compile(r"local:[1-9]\d{0,3}|[a-z]+://\S+")
+_LOCAL = re.compile(r"local:[1-9]\d{0,3}")
+_ADDRESS = re.compile(r"(?:tcp|tls)://(?P<host>\[[\da-fA-F:.%]+\]|[^\s:/@\[\]]+)(?P<port>:.*)?")
+_LAST_PORT = 65535
 
 
 def parse_cluster(value: object) -> str:
     """Where work is spread.
 
     Raises:
-        ValueError: neither processes of this machine nor an address.
+        ValueError: neither processes of this machine nor an address with a port.
     """
     text = str(value).strip()
-    if not _FORM.fullmatch(text):
-        raise ValueError("write for example local:4 or tcp://host:8786")
+    wrong = _wrong_with(text)
+    if wrong:
+        raise ValueError(f"{wrong}; write for example local:4 or tcp://host:8786")
     return text
+
+
+def _wrong_with(text: str) -> str:
+    """What is wrong with the value of `cluster`; empty where nothing is."""
+    kind, colon, _ = text.partition(":")
+    if kind == "local" and colon:
+        return "" if _LOCAL.fullmatch(text) else "N of local:N must be from 1 to 9999"
+    if not text.startswith(("tcp://", "tls://")):
+        return "must be local:N, tcp://host:port or tls://host:port"
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        return "what follows :// must be host:port"
+    port = found["port"]
+    if port is None:
+        return "the port is missing"
+    if not re.fullmatch(r":[0-9]{1,5}", port) or not 0 < int(port[1:]) <= _LAST_PORT:
+        return f"the port must be a number from 1 to {_LAST_PORT}"
+    return ""
+
+
+def parse_seconds(value: object) -> float:
+    """A time in seconds.
+
+    Raises:
+        ValueError: not a number.
+    """
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = math.nan
+    if math.isnan(found):
+        raise ValueError("must be a number of seconds")
+    return found
 
 
 def local_processes(cluster: str | None) -> int:
@@ -64,5 +101,6 @@ class ClusterSettings:
             "Seconds after which a part of the work is given to another worker.",
             CLUSTER,
             metavar="SECONDS",
+            parse=parse_seconds,
         ),
     ] = 600.0

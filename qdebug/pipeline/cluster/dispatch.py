@@ -265,7 +265,7 @@ class Cluster:
         if self.addresses():
             self._seen = now
         elif now - self._seen > self.limit_s and not (self.queue and self.queue.waits()):
-            fail_without_worker("the cluster", f"none for {self.limit_s:g} s")
+            fail_without_worker(f"the cluster has had no worker for {self.limit_s:g} s")
         if self.queue:
             self.queue.renew()
 
@@ -449,14 +449,14 @@ def workers_note(workers: int) -> str:
     return f"{workers} {'worker' if workers == 1 else 'workers'}"
 
 
-def fail_without_worker(where: str, why: str) -> NoReturn:
+def fail_without_worker(what: str) -> NoReturn:
     """Nobody is there who works.
 
     Raises:
         ClusterStartError: always.
     """
     raise ClusterStartError(
-        f"no worker of {where} answers: {why}",
+        what,
         "Start a scheduler (`dask scheduler`) and workers (`dask worker ADDRESS`), or use "
         f"{option('cluster', 'local:4')}.",
         code="QD-CLUSTER-NO-WORKER",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -18,7 +19,7 @@ from qdebug.errors import StoreError, UsageError
 from qdebug.outputfiles import own_folder, temporary_folder, uninterrupted
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.dispatch import Cluster, fail_without_worker
-from qdebug.pipeline.cluster.queues import JobQueue, closed, required_dask, started
+from qdebug.pipeline.cluster.queues import JobQueue, closed, required_dask, said, started
 from qdebug.types import Progress, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
@@ -56,7 +57,7 @@ def open_cluster(
         return None
     if address is not None and config is not None:
         raise UsageError(
-            f"{option('cluster')} and {option('cluster_config')} are given",
+            f"{option('cluster')} and {option('cluster_config')} cannot be combined",
             "Give one of them.",
             code="QD-USAGE-CLUSTER",
         )
@@ -71,17 +72,70 @@ def open_cluster(
         where = _processes(stack, count, folder, visible_gpus() if gpus else ())
     elif config is not None:
         where, queue = started(stack, config, folder)
+    else:
+        _check_scheduler(str(address))
     try:
         client = Client(where, timeout=_CONNECT_S, set_as_default=False)
+    except Exception as error:  # whatever dask raises where it does not connect
+        fail_without_worker(f"no scheduler answers at {address or config}: {said(error)}")
+    try:
         stack.callback(closed, client)
         _wait(client, queue, progress)
         client.run(worker.begin, on_error="ignore")
     except (OSError, TimeoutError) as error:
-        fail_without_worker(str(address or config), str(error))
+        fail_without_worker(f"no worker of {address or config} answers: {said(error)}")
     return Cluster(client, folder, limit_s, queue)
 
 
+def _check_scheduler(address: str) -> None:
+    """See who answers before dask's client asks: it waits for an answer without a limit, and prints
+    a traceback when it is thrown away half-made.
+
+    Raises:
+        ClusterStartError: no scheduler of dask does.
+    """
+    import dask
+    from distributed.comm.core import CommClosedError, connect
+    from distributed.security import Security
+    from distributed.utils import LoopRunner
+
+    if dask.config.get("distributed.client.security-loader", None):
+        return  # the certificates are the client's to load
+    limit = _CONNECT_S
+    arguments = Security().get_connection_args("client")
+    if address.startswith("tls:") and arguments.get("ssl_context") is None:
+        fail_without_worker(
+            f"{address} needs certificates, and dask's configuration names none "
+            "(distributed.comm.tls)"
+        )
+
+    async def kind() -> str:
+        comm = await connect(address, timeout=limit, **arguments)
+        try:
+            await comm.write({"op": "identity", "reply": True})
+            return str((await comm.read())["type"])
+        finally:
+            comm.abort()
+
+    async def limited() -> str:
+        return await asyncio.wait_for(kind(), limit + _ANSWER_S)
+
+    other = f"what answers at {address} is not a dask scheduler"
+    try:
+        found = LoopRunner(asynchronous=False).run_sync(limited)
+    except (CommClosedError, TimeoutError):
+        fail_without_worker(other)
+    except OSError:
+        fail_without_worker(f"no scheduler answers at {address} within {limit:g} s")
+    except Exception:  # it read the bytes of another protocol
+        fail_without_worker(other)
+    if found != "Scheduler":
+        fail_without_worker(f"{other}, but a {found.lower()}")
+
+
 _CONNECT_S, _WORKERS_S = 20.0, 60.0
+_ANSWER_S = 1.0
+"""Later than the end of connecting, which is told apart by it."""
 _LOOK_EVERY_S, _SAID_AFTER_S = 0.2, 10.0
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from qdebug.errors import ClusterStartError, UsageError, given_by, required
 from qdebug.outputfiles import own_folder
@@ -51,7 +51,17 @@ class ClusterFile(BaseModel):
 
     kind: Literal["slurm", "pbs", "lsf", "ssh"]
     workers: int = Field(1, ge=1)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({}, validate_default=True)
+
+    @field_validator("options")
+    @classmethod
+    def _has_hosts(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        hosts = options.get("hosts")
+        if info.data.get("kind") == "ssh" and not (
+            isinstance(hosts, list) and len(hosts) >= _FEWEST_HOSTS
+        ):
+            raise ValueError("'hosts' must list the machine of the scheduler, then one per worker")
+        return options
 
 
 def required_dask(module: str) -> Any:
@@ -160,6 +170,12 @@ def _refused(config: str, name: str, what: str, hint: str) -> ClusterStartError:
     )
 
 
+def said(error: BaseException) -> str:
+    """The first sentence of an error that is not qdebug's own: dask adds what it was given."""
+    lines = str(error).replace("\\n", "\n").strip().splitlines() or [type(error).__name__]
+    return lines[0].partition(". ")[0].strip().rstrip(".:").removesuffix(", for example")
+
+
 def closed(what: Any) -> None:
     """Close what dask opened. What does not end as it should is no error: all is done, workers end
     without a scheduler, and dask raises here whatever comes to it, its own assertions too."""
@@ -223,7 +239,7 @@ def _submitted(stack: ExitStack, config: str, file: ClusterFile) -> JobQueue:
         options["job_cls"] = _reporting(make.job_cls, refusals)
         cluster = make(**options)
     except Exception as error:  # whatever dask's class objects to
-        raise _refused(config, name, f"{type(error).__name__}: {error}", _QUEUE_HINT) from error
+        raise _refused(config, name, said(error), _QUEUE_HINT) from error
     stack.callback(closed, cluster)
     cluster.scale(file.workers)
     return JobQueue(cluster, name, config, file.kind, file.workers, Path(logs), refusals)
@@ -258,6 +274,7 @@ def _reporting(job_class: Any, refusals: list[str]) -> Any:
                 refusals.append("; ".join(said.splitlines()))
                 self.status = Status.running  # as of one whose worker never comes
 
+    Reporting.__name__ = Reporting.__qualname__ = job_class.__name__  # in messages
     return Reporting
 
 
@@ -282,10 +299,8 @@ def _by_ssh(stack: ExitStack, config: str, file: ClusterFile) -> Any:
     options = dict(file.options)
     given = options.pop("connect_options", None) or {}
     patient = {"connect_timeout": _CONNECT_S, "login_timeout": _CONNECT_S}
-    hosts = options.get("hosts")
+    hosts = options["hosts"]
     try:
-        if not isinstance(hosts, list) or len(hosts) < _FEWEST_HOSTS:
-            raise ValueError("'hosts' are the machine of the scheduler, and then one per worker")
         listed = given if isinstance(given, list) else [given] * len(hosts)
         options["connect_options"] = [{**patient, **each} for each in listed]
         scheduler = dict(options.get("scheduler_options") or {})
@@ -297,7 +312,6 @@ def _by_ssh(stack: ExitStack, config: str, file: ClusterFile) -> Any:
             cluster = SSHCluster(**options)
     except Exception as error:  # whatever asyncssh, the host, or dask's class objects to
         cause = error.__cause__ or error
-        what = f"{type(cause).__name__}: {cause}"
-        raise _refused(config, "SSHCluster", what, _SSH_HINT) from error
+        raise _refused(config, "SSHCluster", said(cause), _SSH_HINT) from error
     stack.callback(closed, cluster)
     return cluster

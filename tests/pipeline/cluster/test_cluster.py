@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +19,8 @@ import pytest
 from distributed import Scheduler, SpecCluster
 
 from qdebug.config.cluster import parse_cluster
+from qdebug.config.compare import CompareSettings
+from qdebug.config.resolve import validated
 from qdebug.errors import ClusterError, QdebugError, SampleError
 from qdebug.pipeline.cluster import files, machines, unit
 from qdebug.pipeline.cluster.dispatch import Cluster
@@ -227,16 +231,79 @@ def test_shards_hold_every_execution_once(executions: int, count: int) -> None:
 def test_where_to_spread_is_checked() -> None:
     assert parse_cluster("local:4") == "local:4"
     assert parse_cluster("tcp://host:8786") == "tcp://host:8786"
-    for wrong in ("4", "local", "local:0", "local:x", "host:8786", ""):
-        with pytest.raises(ValueError, match="local:4"):
-            parse_cluster(wrong)
+    assert parse_cluster("tls://[::1]:65535") == "tls://[::1]:65535"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        *((text, "must be local:N") for text in ("4", "local", "host:8786", "http://x:1")),
+        *((text, "must be local:N") for text in ("inproc://x", "ucx://x:1")),
+        *((text, "from 1 to 9999") for text in ("local:0", "local:x", "local:-1", "local:")),
+        *((f"tcp://h:{port}", "1 to 65535") for port in ("abc", "99999", "0", "", "1/x", "\u0661")),
+        ("tcp://localhost", "port is missing"),
+        ("tls://", "host:port"),
+        ("tcp://a b:1", "host:port"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(wrong: str, why: str) -> None:
+    with pytest.raises(QdebugError, match=why) as found:
+        validated(CompareSettings, {"cluster": wrong})
+    assert (found.value.code, found.value.exit_code) == ("QD-USAGE-VALUE", 2)
+    assert "local:4" in found.value.hint
+
+
+@pytest.mark.parametrize("wrong", ["nan", "abc"])
+def test_a_time_is_a_number_of_seconds(wrong: str) -> None:
+    with pytest.raises(QdebugError, match="must be a number of seconds") as found:
+        validated(CompareSettings, {"unit_timeout": wrong})
+    assert found.value.code == "QD-USAGE-VALUE"
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.0 400 Bad request\r\n\r\n", b"\0" * 64])
+def test_who_answers_and_is_no_scheduler_is_told_from_nobody(
+    answer: bytes | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machines, "_CONNECT_S", 0.5)
+    monkeypatch.setattr(machines, "_ANSWER_S", 0.2)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+
+        def serve() -> None:
+            other, _ = listening.accept()
+            with other:
+                other.recv(1)
+                if answer is None:
+                    time.sleep(1)
+                else:
+                    other.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        error = refused(address, None)
+        thread.join()
+    assert (error.code, error.exit_code) == ("QD-CLUSTER-NO-WORKER", 2)
+    assert error.message == f"what answers at {address} is not a dask scheduler"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_tls_needs_certificates() -> None:
+    error = refused("tls://127.0.0.1:1", None)
+    assert (error.code, error.exit_code) == ("QD-CLUSTER-NO-WORKER", 2)
+    assert "certificates" in error.message
 
 
 def opened(address: str | None, config: Path | None) -> str:
     """The code of the error."""
+    return refused(address, config).code
+
+
+def refused(address: str | None, config: Path | None) -> QdebugError:
     with pytest.raises(QdebugError) as found, ExitStack() as stack:
         open_cluster(stack, address, str(config) if config else None, limit_s=5.0)
-    return found.value.code
+    return found.value
 
 
 def test_what_cannot_be_opened_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,8 +120,18 @@ def test_jobs_that_end_at_once_are_told_with_their_log(
 
 def test_options_that_dask_does_not_take_are_refused(slurm: Path) -> None:
     assert refused(config("{queue: gpu")).code == "QD-CLUSTER-START"  # cores and memory are missing
-    assert "coers" in refused(config(f"{OPTIONS}, coers: 3")).message
+    message = refused(config(f"{OPTIONS}, coers: 3")).message
+    assert "coers" in message
+    assert not [part for part in ("Reporting", "job_kwargs", "\\n", "\n") if part in message]
     assert not (slurm / "asked").exists()
+
+
+@pytest.mark.parametrize("rest", ["", "options: {}\n", "options: {hosts: [127.0.0.1]}\n"])
+def test_ssh_without_a_list_of_hosts_is_an_error_of_the_file(tmp_path: Path, rest: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"kind: ssh\n{rest}", encoding="utf-8")
+    error = refused(str(path))
+    assert error.code == "QD-USAGE-CONFIG-FILE" and "'hosts'" in error.message
 
 
 def test_what_ssh_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +144,6 @@ def test_what_ssh_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pytest.importorskip("asyncssh")
         error = refused(str(path))
         assert error.code == "QD-CLUSTER-START" and "127.0.0.1" in error.message
-    path.write_text("kind: ssh\noptions: {hosts: [127.0.0.1]}\n", encoding="utf-8")
-    assert "'hosts'" in refused(str(path)).message
     monkeypatch.setitem(sys.modules, "asyncssh", None)
     error = refused(str(path))
     assert error.code == "QD-CLUSTER-NOT-INSTALLED" and "qdebug[cluster]" in error.hint
