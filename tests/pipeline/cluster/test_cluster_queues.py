@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -100,12 +100,17 @@ def test_jobs_that_wait_are_said_and_waited_for(slurm: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is handler  # which dask-jobqueue replaces
 
 
-def test_a_queue_that_refuses_all_jobs_is_quoted(slurm: Path, capfd: Any) -> None:
+def test_a_queue_that_refuses_all_jobs_is_quoted(slurm: Path) -> None:
+    """By the program, since dask tells the terminal of it, too."""
     (slurm / "refuses").touch()
-    error = refused(config(OPTIONS))
-    assert error.code == "QD-CLUSTER-START"
-    assert "invalid partition specified: gpu" in error.message
-    assert "Traceback" not in "".join(capfd.readouterr())
+    data = Path(__file__).parents[3] / "calib_data"
+    command = [sys.executable, "-m", "qdebug", "compare", data / "digits_cnn.onnx"]
+    command += ["--inputs", data / "digits_calib.npz", "--cluster-config", config(OPTIONS)]
+    done = subprocess.run([*command, "--no-progress"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("qdebug: error: ") and done.stderr.count("\n") == 2
+    assert "QD-CLUSTER-START" in done.stderr
+    assert "invalid partition specified: gpu" in done.stderr
 
 
 def test_jobs_that_end_at_once_are_told_with_their_log(
