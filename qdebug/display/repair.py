@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qdebug.display.bisect import checked_line
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Style, notes, table_of
-from qdebug.display.words import decibel, first_names, number, share
+from qdebug.display.words import decibel, first_names, in_decibels, number, share
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.remedies.result import Figures, Reason, RepairResult, Step
 from qdebug.wording import counted, printable
@@ -94,7 +94,7 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
 def _figures(result: RepairResult, figures: Figures) -> str:
     if figures.failure:
         return f"cannot be run: {printable(figures.failure)}"
-    text = f"SQNR {decibel(figures.sqnr_db)} dB"
+    text = f"SQNR {in_decibels(figures.sqnr_db)}"
     if figures.metric is not None:
         text = f"{result.metric} {number(figures.metric, 6)}, {text}"
     return text

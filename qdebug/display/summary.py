@@ -99,11 +99,24 @@ def _restored(summary: Summary) -> str:
     before, after = summary.sqnr_db, summary.restored_sqnr_db
     if after is None or math.isnan(after):
         return f"{kept}, {they} leave{'s' if they == 'it' else ''} NaN or Inf there"
-    changes = [f"SQNR from {decibel(before)} to {in_decibels(after)}"]
-    if math.isnan(before):
-        changes = [f"finite outputs (SQNR {in_decibels(after)})"]
+    moved, same = [], []
     task = summary.metric
     if task is not None and task.restored is not None and not task.kept:
-        change = f"{printable(task.name)} from {task.planned:.4f} to {task.restored:.4f}"
-        changes.insert(0, f"{change} ({task.reference:.4f} in FP32)")
-    return f"{kept}, {they} bring{'s' if they == 'it' else ''} {' and '.join(changes)}"
+        name, fp32 = printable(task.name), f"({task.reference:.4f} in FP32)"
+        planned, restored = f"{task.planned:.4f}", f"{task.restored:.4f}"
+        if planned == restored:
+            same.append(f"{name} stays at {planned} {fp32}")
+        else:
+            moved.append(f"{name} from {planned} to {restored} {fp32}")
+    if math.isnan(before):
+        moved.append(f"finite outputs (SQNR {in_decibels(after)})")
+    elif decibel(before) == decibel(after):
+        same.append(f"SQNR stays at {in_decibels(after)}")
+    else:
+        start = decibel(before) if math.isfinite(after) else in_decibels(before)
+        moved.append(f"SQNR from {start} to {in_decibels(after)}")
+    bring = f"{kept}, {they} bring{'s' if they == 'it' else ''}"
+    stays = " and ".join(same)
+    if not moved:
+        return f"{bring} nothing: {stays}"
+    return f"{bring} {' and '.join(moved)}" + (f", while {stays}" if same else "")

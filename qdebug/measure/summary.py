@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,7 +43,8 @@ class Summary:
         of_layers: how many do not run in FP32.
         output_share: the part of the outputs' noise that goes with all of them in FP32; negative
             where it grows; null where the outputs hold NaN or Inf before or after.
-        cause: the main cause of most of them; "" where there is no such.
+        cause: the main cause of the layers that make most of their error; "" where there is no
+            such.
         sqnr_db: of the outputs as planned, from their mean noise Σerr²/Σref²; NaN where they hold
             NaN or Inf.
         restored_sqnr_db: the same with all of the layers in FP32; null where nothing was restored.
@@ -79,9 +80,14 @@ def joint_share(before: float, after: float) -> float | None:
     return 1 - after / before
 
 
-def common_cause(labels: Sequence[str]) -> str:
-    """The main cause of most layers; "" stands for one without a cause."""
-    if not labels:
-        return ""
-    label, count = Counter(labels).most_common(1)[0]
-    return label if 2 * count > len(labels) else ""
+def common_cause(causes: Sequence[tuple[str, float]]) -> str:
+    """The cause of more than half of the error; "" where there is no such.
+
+    Args:
+        causes: of each layer its main cause, "" for none, and the part of the error that it makes.
+    """
+    parts: dict[str, float] = defaultdict(float)
+    for label, part in causes:
+        parts[label] += max(0.0, part)
+    total = sum(parts.values())
+    return next((label for label in parts if 2 * parts[label] > total), "")

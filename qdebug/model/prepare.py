@@ -117,7 +117,7 @@ def _finished(
     _lift_constants(proto.graph)
     proto = lightened(proto)
     stands_for: Mapping[str, tuple[str, ...]] = {}
-    quantized = any(_is_quantized(n) for n in proto.graph.node)
+    quantized = any(is_quantized(n.op_type) for n in proto.graph.node)
     if not quantized:
         proto, stands_for = fold(proto)
     _name_nodes(proto)
@@ -150,8 +150,9 @@ def _lift_constants(graph: onnx.GraphProto) -> None:
     graph.node.extend(node for node in nodes if node.name not in gone)
 
 
-def _is_quantized(node: onnx.NodeProto) -> bool:
-    return node.op_type in _QUANTIZE_OPS or str(node.op_type).startswith("QLinear")
+def is_quantized(operator: str) -> bool:
+    """Whether it makes codes, reads them or computes on them."""
+    return operator in _QUANTIZE_OPS or operator.startswith("QLinear")
 
 
 def _check_inputs(file: ModelFile, proto: onnx.ModelProto) -> None:

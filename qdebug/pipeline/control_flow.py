@@ -33,6 +33,10 @@ from qdebug.wording import counted
 MOST_NODES = 4000
 """A Loop or Scan of more nodes in all of its iterations is not unrolled."""
 _SHOWN = 5
+_SPLIT = (
+    " Split the samples by the branch or the number of iterations that they take, and give each "
+    "kind by itself."
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def _opened(model: Model, source: DataSource) -> Samples:
 def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Model:
     taken: dict[str, str | int] = {}
     left: dict[str, str] = {}
-    inside = 0
+    inside, disagree = 0, False
     operators: dict[str, str] = {}
     while True:
         graph = Graph(replaced(model, taken)[0])
@@ -103,11 +107,15 @@ def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Mod
             why = _why_left(node, seen[node.name])
             if why:
                 left[node.name] = why
+                disagree |= len(seen[node.name]) > 1
                 inside += sum(map(size_of, bodies(node)))
             else:
                 (taken[node.name],) = seen[node.name]
     count = sum(s.count for s in samples)
-    notes = (*_taken_notes(taken, operators, count), *_left_notes(left, operators, inside))
+    notes = (
+        *_taken_notes(taken, operators, count),
+        *_left_notes(left, operators, inside, disagree),
+    )
     return replace(with_taken(model, taken), notes=notes) if taken else replace(model, notes=notes)
 
 
@@ -263,13 +271,13 @@ def _taken_notes(taken: Taken, operators: Mapping[str, str], samples: int) -> It
 
 
 def _left_notes(
-    left: Mapping[str, str], operators: Mapping[str, str], inside: int
+    left: Mapping[str, str], operators: Mapping[str, str], inside: int, disagree: bool
 ) -> Iterator[str]:
     if left:
         shown = [f"{operators[name]} '{name}' ({why})" for name, why in left.items()]
         yield (
             f"Left as it is, with {counted(inside, 'node')} inside that are neither observed nor "
-            f"quantized: {_listed(shown)}."
+            f"quantized: {_listed(shown)}." + (_SPLIT if disagree else "")
         )
 
 

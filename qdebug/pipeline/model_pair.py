@@ -18,7 +18,7 @@ from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory
 from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
-from qdebug.model.prepare import QDQ_OPSET, Model
+from qdebug.model.prepare import QDQ_OPSET, Model, is_quantized
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import SampleSubset, first, is_whole, whole
 from qdebug.pipeline.absorbed import guess_absorbed
@@ -41,6 +41,7 @@ from qdebug.plan.planfile import read_plan
 from qdebug.plan.quantize import MASK
 from qdebug.plan.rangesfile import read_ranges
 from qdebug.plan.repaired import remedies_in
+from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
 from qdebug.run.registry import spec_of
@@ -118,6 +119,40 @@ def check_not_quantized(model: Model, why: str) -> None:
         )
 
 
+def open_reference(path: str, model: Model, sources: Sequence[DataSource]) -> Model:
+    """The FP32 model at `path`, which the quantized `model` was made from.
+
+    Weights that are stored as INT8, inputs that are decoded and outputs that are encoded do not
+    make it a quantized one: it still computes in floating point.
+
+    Raises:
+        UsageError: it rounds activations itself, or is `model`.
+        QdebugError: it cannot be read, or does not fit the samples.
+    """
+    with given_by("reference"):
+        reference = open_model(path, QDQ_OPSET, sources)
+    graph = reference.graph
+    constants = ConstantValues(graph)
+    rounds = (
+        node
+        for node in graph.nodes
+        if is_quantized(node.op_type)
+        and node.op_type != "DequantizeLinear"
+        and not constants.is_constant(node.inputs[0])
+        and any(t in graph.consumers for t in node.outputs)
+    )
+    why = next((f"{node.op_type} '{node.name}'" for node in rounds), "")
+    if reference.file.digest == model.file.digest:
+        why = "it is the model itself"
+    if why:
+        raise UsageError(
+            f"{option('reference')}: the reference {path} is quantized itself ({why})",
+            f"Give the FP32 model that {model.file.path} was made from.",
+            code="QD-USAGE-REFERENCE",
+        )
+    return reference
+
+
 def build_pair(
     settings: CompareSettings,
     context: Context,
@@ -185,8 +220,7 @@ def _built(
             guessed = guess_absorbed(context, model, samples)
             pair = quantized_pair(model, guessed=guessed)
             return Built(for_backend(_noted(pair, notes), settings.backend))
-        with given_by("reference"):
-            reference = open_model(settings.reference, QDQ_OPSET, sources_of(settings)).graph
+        reference = open_reference(settings.reference, model, sources_of(settings)).graph
         pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
         notes += _repaired_note(model)
         return Built(for_backend(_noted(pair, notes), settings.backend))

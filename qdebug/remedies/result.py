@@ -244,8 +244,11 @@ class RepairResult(Result):
     def headline(self) -> str:
         """The model, and what the repair gave."""
         proof = self.proof
-        before, after = (f"{f.sqnr_db:.1f}" for f in (proof.start, proof.repaired))
-        text = f"{self.model.name}: SQNR {before} → {after} dB"
+        before, after = (f.sqnr_db for f in (proof.start, proof.repaired))
+        change = (
+            f"{before:.1f} dB → exact" if math.isinf(after) else f"{before:.1f} → {after:.1f} dB"
+        )
+        text = f"{self.model.name}: SQNR {change}"
         if proof.repaired.metric is not None and proof.start.metric is not None:
             text += f", {self.metric} {proof.start.metric:.4g} → {proof.repaired.metric:.4g}"
         return text + (f", {counted(self.pinned, 'layer')} pinned" if self.pinned else "")

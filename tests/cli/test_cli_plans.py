@@ -105,6 +105,9 @@ def test_a_quantized_model_against_its_fp32_model_equals_the_plans_own_run(
     found = result["correspondence"]
     assert not found["unmatched"] and all(m["proven"] for m in found["matches"])
     skip = ("model", "layers", "correspondence", "effect")  # no effects in one by another tool
+    # Only a plan knows what it was calibrated on, and so the cause.
+    causes = [one["summary"].pop("cause") for one in (result, exported)]
+    assert causes == ["clipping", "unrepresentative-calibration"]
     assert numbers(result, but=skip) == numbers(exported, but=skip)
     mine = {x["name"]: x for x in result["layers"]}
     for layer in exported["layers"]:

@@ -218,6 +218,46 @@ def test_what_does_not_correspond_is_shown(desk: Any, quantized: dict[str, str])
     assert "No counterpart" in done.out and "matched" in done.out
 
 
+@pytest.mark.parametrize("way", ["qdq", "qoperator", "dynamic"])
+def test_a_reference_is_not_quantized_itself(
+    desk: Any, quantized: dict[str, str], way: str
+) -> None:
+    run = ("compare", quantized["per channel"], "--inputs", HOLDOUT, "--samples", "4")
+    says = ["QD-USAGE-REFERENCE", "--reference", quantized[way]]
+    desk.refused(*run, "--reference", quantized[way], says=says)
+
+
+def test_a_reference_may_have_coded_weights_and_outputs(
+    desk: Any, quantized: dict[str, str]
+) -> None:
+    """It computes in floating point."""
+    model = onnx.load(CNN)
+    graph = model.graph
+    weight = next(t for t in graph.initializer if len(t.dims) == 4)
+    values = onnx.numpy_helper.to_array(weight)
+    step = np.float32(np.abs(values).max() / 127)
+    codes = np.rint(values / step).astype(np.int8)
+    constants = {"codes": codes, "step": step, "zero": np.int8(0)}
+    graph.initializer.remove(weight)
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()
+    )
+    coded = helper.make_node("DequantizeLinear", [*constants], [weight.name])
+    graph.node.insert(0, coded)
+    wires = [graph.output[0].name, "step", "zero"]
+    graph.node.append(helper.make_node("QuantizeLinear", wires, ["rounded"]))
+    graph.output.append(helper.make_tensor_value_info("rounded", onnx.TensorProto.INT8, None))
+    desk.save(model, "reference.onnx")
+    run = ("--inputs", HOLDOUT, "--samples", "4", "--no-progress", "--json", "-")
+    done = desk.run("compare", quantized["symmetric"], "--reference", "reference.onnx", *run)
+    plain = desk.run("compare", quantized["symmetric"], "--reference", CNN, *run)
+    assert done.code == plain.code == 0, done.err
+    figures = [found.json["outputs"][0]["sqnr_db"] for found in (done, plain)]
+    assert figures[0] == pytest.approx(figures[1], abs=1)
+    itself = ("compare", "reference.onnx", "--reference", "reference.onnx", *run)
+    desk.refused(*itself, says=["QD-USAGE-REFERENCE"])
+
+
 def test_what_tensorrt_does_not_take(desk: Any, quantized: dict[str, str]) -> None:
     pytest.importorskip("tensorrt_rtx")
     run = ("--inputs", HOLDOUT, "--samples", "2", "--backend", "tensorrt-rtx")

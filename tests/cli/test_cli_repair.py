@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,17 @@ def test_a_repair_of_a_quantized_model_starts_from_its_ranges(desk: Any) -> None
         assert done.json[key]["sqnr_db"] == pytest.approx(whole.json[key]["sqnr_db"], abs=0.1)
     alone = desk.run("repair", *given)
     assert alone.code == 2 and "QD-USAGE-REPAIR-REFERENCE" in alone.err
+    itself = desk.run("repair", *given, "--reference", "given.onnx")
+    assert itself.code == 2 and "QD-USAGE-REFERENCE]" in itself.err
+
+
+def test_no_error_has_no_unit(repaired: tuple[Any, Path]) -> None:
+    result, _ = repaired
+    figures = replace(result.proof.repaired, sqnr_db=math.inf)
+    exact = replace(result, proof=replace(result.proof, repaired=figures))
+    text = exact._repr_html_()
+    assert "exact" in text and "exact dB" not in text
+    assert "dB → exact" in exact.headline()
 
 
 def test_a_quantized_model_was_not_made_from_another_network(desk: Any) -> None:

@@ -92,6 +92,8 @@ def test_samples_that_disagree_are_told_of(tmp_path: Path) -> None:
     # Calibration samples count as well.
     with refused("QD-USAGE-NOTHING-TO-QUANTIZE", "'rate_if'", "3 of 5"):
         qdebug.compare(model, inputs=voice_samples(3), calib_data=voice_samples(2, rate=8000))
+    with refused("QD-USAGE-NOTHING-TO-QUANTIZE", "'rate_if'", "7 of 8", "Split the samples"):
+        qdebug.repair(model, calib_data=mixed, inputs=voice_samples(4), batch_size=1)
     # As far as the samples agree, it is followed.
     short = [*voice_samples(3), *voice_samples(1, length=8)]
     result = qdebug.compare(model, inputs=short, batch_size=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,8 +146,31 @@ def test_shares_and_causes_that_are_none() -> None:
     assert joint_share(1.0, 2.0) == -1.0
     assert joint_share(math.inf, 0.5) is None and joint_share(1.0, math.inf) is None
     assert joint_share(0.0, 0.0) is None
-    assert common_cause(["a", "b", "a"]) == "a"
-    assert common_cause(["a", "b"]) == "" and common_cause([]) == ""
+    assert common_cause([("a", 0.2), ("b", 0.3), ("a", 0.2)]) == "a"
+    assert common_cause([("a", 0.53), ("b", 0.1), ("b", 0.1)]) == "a"
+    assert common_cause([("a", 0.5), ("b", 0.5)]) == "" and common_cause([]) == ""
+    assert common_cause([("", 0.6), ("a", 0.3)]) == ""
+    assert common_cause([("a", -0.1), ("b", 0.0)]) == ""
+
+
+def test_a_figure_that_does_not_move_is_no_gain() -> None:
+    result = compared(weights="per-tensor", metric="top1")
+    found = summary_of(result)
+    assert found.metric is not None and f"SQNR from {found.sqnr_db:.1f} to" in sentence(result)
+
+    def said(after: float, restored: float) -> str:
+        metric = replace(found.metric, planned=0.984, restored=restored, reference=0.986)
+        other = replace(found, sqnr_db=20.0, restored_sqnr_db=after, metric=metric)
+        return sentence(replace(result, summary=other))
+
+    moved = said(30.0, 0.984)
+    assert "top1 stays at 0.9840 (0.9860 in FP32)" in moved and "from 0.9840" not in moved
+    assert "bring SQNR from 20.0 to 30.0 dB" in moved
+    assert "SQNR stays at 20.0 dB" in said(20.0, 0.985)
+    assert "top1 from 0.9840 to 0.9850" in said(20.0, 0.985)
+    assert "bring nothing" in said(20.0, 0.984)
+    exact = said(math.inf, 0.985)
+    assert "SQNR from 20.0 dB to exact" in exact and "exact dB" not in exact
 
 
 def test_every_cause_of_the_simulation_has_a_clause() -> None:

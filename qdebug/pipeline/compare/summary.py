@@ -87,7 +87,7 @@ def with_summary(
         summary,
         layers=tuple(chosen),
         output_share=joint_share(before, after),
-        cause=common_cause([_main_cause(names[n]) for n in chosen if n in names]),
+        cause=common_cause([_main_cause(names[n], before) for n in chosen if n in names]),
         restored_sqnr_db=_in_db(after),
         metric=_restored_metric(result, value),
     )
@@ -152,9 +152,10 @@ def _estimate(layer: LayerResult, noise: float) -> float:
     return max(alone, layer.effect.output_share or 0.0)
 
 
-def _main_cause(layer: LayerResult) -> str:
+def _main_cause(layer: LayerResult, noise: float) -> tuple[str, float]:
+    """And the layer's part of the error; of broken outputs it is the same for each."""
     labels = (c.label for c in layer.causes if c.label != ACCUMULATION)
-    return next(labels, "")
+    return next(labels, ""), 1.0 if math.isinf(noise) else _estimate(layer, noise)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from qdebug.config.repair import RepairSettings
-from qdebug.errors import UsageError, given_by
+from qdebug.errors import UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.model.prepare import QDQ_OPSET, Model
-from qdebug.pipeline.control_flow import DataSource, open_model
-from qdebug.pipeline.model_pair import explicit
+from qdebug.model.prepare import Model
+from qdebug.pipeline.control_flow import DataSource
+from qdebug.pipeline.model_pair import explicit, open_reference
 from qdebug.plan.given import own_constants
 from qdebug.plan.pair import ModelPair, quantized_pair
 from qdebug.plan.plan import GIVEN, Correction, PrecisionPlan, TensorRange
@@ -63,8 +63,7 @@ def origin_of(
             "itself.",
             code="QD-USAGE-REPAIR-REFERENCE",
         )
-    with given_by("reference"):
-        reference = open_model(settings.reference, QDQ_OPSET, sources)
+    reference = open_reference(settings.reference, given, sources)
     model, notes = explicit(given)
     pair = quantized_pair(model, reference.graph, settings.reference)
     notes += _unmatched_notes(settings, pair)

@@ -110,8 +110,16 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
     start = quantized(reference, planned.bound).with_corrections(origin.corrections)
     if not start.bound.layers_in(Precision.INT8) and not start.bound.layers_in(Precision.FP16):
         raise UsageError(
-            f"{settings.model}: no layer runs in a lower precision: there is nothing to repair",
-            "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
+            ". ".join(
+                (
+                    f"{settings.model}: no layer runs in a lower precision: there is nothing to "
+                    "repair",
+                    *reference.notes,
+                )
+            ),
+            "INT8 takes Conv, ConvTranspose, Gemm and MatMul outside of what is left as it is."
+            if reference.notes
+            else "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
     return Setup(
