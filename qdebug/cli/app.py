@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qdebug.cli.parser import parse_and_run
-from qdebug.cli.process import interrupted, interrupted_code
+from qdebug.cli.process import interrupted_code, terminated
 from qdebug.config.commands import Command
 from qdebug.config.option import flags_of
 from qdebug.errors import BackendError, QdebugError, UsageError
@@ -47,7 +47,7 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names that the locale cannot show
     code = main()
-    if interrupted() or code == interrupted_code():
+    if terminated() or code == interrupted_code():
         put_away()
         # At once: whatever else had to be put away was, on the way here. Ending in order would wait
         # for threads of the user's scripts, and tear down runtimes that were interrupted

@@ -35,9 +35,9 @@ def _unraisable(error: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(error)
 
 
-def interrupted() -> bool:
-    """Whether one of the signals came."""
-    return bool(_received)
+def terminated() -> bool:
+    """Whether SIGTERM or SIGHUP came: `view` has Ctrl-C as its end."""
+    return any(number != signal.SIGINT for number in _received)
 
 
 def heed_signals() -> None:

@@ -29,6 +29,7 @@ REQUIRED = (
     "rich",
     "cyclopts",
     "annotated-types",
+    "threadpoolctl",
 )
 OPTIONAL = (("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),)
 """Requirements beyond the backends of the registry: module, distributions, how to install it."""
