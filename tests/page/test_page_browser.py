@@ -206,8 +206,11 @@ def test_selecting_is_linked(chromium: Any, pages: Callable[[str], Path]) -> Non
         row.first.wait_for()
         name = row.nth(2).text_content()
         row.nth(2).click()
-        assert name in (page.locator("#card").text_content() or "")
-        assert name in (page.locator("#graph .status").text_content() or "")
+        page.wait_for_function(
+            "name => ['#card', '#graph .status'].every("
+            "part => document.querySelector(part).textContent.includes(name))",
+            arg=name,
+        )
         # The search of the graph, which ends at another layer.
         finder = page.get_by_label("Find a node")
         finder.fill("classifier")
