@@ -123,7 +123,7 @@ def test_what_is_asked_for_after_a_rejection_was_likely() -> None:
     judge = Judge({"two": frozenset("ab"), "three": frozenset(LAYERS)})
     remedies = [remedy(name) for name in ("one", "two", "three", "four")]
     known = {one.name: one for one in remedies}
-    here = Trying(Study(), judge, known, lambda _: False, lambda _: False)  # type: ignore[arg-type]
+    here = Trying(Study(), judge, known, lambda _: False, lambda _: False)
     asked: list[Asked] = []
     likely: list[list[Asked]] = []
 

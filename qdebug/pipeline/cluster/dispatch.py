@@ -41,7 +41,7 @@ from qdebug.pipeline.cluster.unit import (
     shards,
 )
 from qdebug.types import Progress, ProgressCallback
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -446,7 +446,7 @@ class _Lazily(Sequence[Any]):
 
 def workers_note(workers: int) -> str:
     """How many work, for whoever shows progress."""
-    return f"{workers} {'worker' if workers == 1 else 'workers'}"
+    return counted(workers, "worker")
 
 
 def fail_without_worker(what: str) -> NoReturn:

@@ -141,7 +141,7 @@ _LOOK_EVERY_S, _SAID_AFTER_S = 0.2, 10.0
 
 def _wait(client: Client, queue: JobQueue | None, progress: ProgressCallback) -> None:
     """Wait for the first worker: of a queue as long as jobs wait in it, else a minute."""
-    began, said = time.monotonic(), False
+    began, told = time.monotonic(), False
     while not client.scheduler_info(n_workers=-1)["workers"]:
         waited = time.monotonic() - began
         if queue is None:
@@ -150,8 +150,8 @@ def _wait(client: Client, queue: JobQueue | None, progress: ProgressCallback) ->
         else:
             note = queue.wait()
             progress(Progress("workers", 0, queue.wanted, note))
-            if waited > _SAID_AFTER_S and not said:
-                said = True
+            if waited > _SAID_AFTER_S and not told:
+                told = True
                 _LOG.warning("no worker yet: %s", note)
         time.sleep(_LOOK_EVERY_S)
 

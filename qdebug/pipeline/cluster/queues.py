@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from qdebug.errors import ClusterStartError, UsageError, given_by, required
 from qdebug.outputfiles import own_folder
-from qdebug.wording import option
+from qdebug.wording import counted, option
 from qdebug.yamlfile import read_yaml
 
 _LOG = logging.getLogger(__name__)
@@ -129,15 +129,15 @@ class JobQueue:
     def _look(self, jobs: list[str]) -> str:
         states = _slurm_states() if self.kind == "slurm" else None
         if states is None:
-            return f"{_jobs(len(jobs))} submitted"
+            return f"{counted(jobs, 'job')} submitted"
         ended = [job for job in jobs if job not in states]
         if len(ended) >= min(_FEW, len(jobs)):
             raise self._error(
-                f"{_jobs(len(ended))} ended before a worker had connected; the log of {ended[-1]} "
-                f"ends with: {self._log(ended[-1])}"
+                f"{counted(ended, 'job')} ended before a worker had connected; the log of "
+                f"{ended[-1]} ends with: {self._log(ended[-1])}"
             )
         found = Counter(states[job] for job in jobs if job in states)
-        return ", ".join(f"{_jobs(count)} {state}" for state, count in found.most_common())
+        return ", ".join(f"{counted(count, 'job')} {state}" for state, count in found.most_common())
 
     def _log(self, job: str) -> str:
         """The last line that a job wrote."""
@@ -158,10 +158,6 @@ _SSH_HINT = (
     "See whether `ssh HOST PYTHON -c 'import distributed, qdebug'` works for each of 'hosts', by a "
     "key and without a question; PYTHON is 'remote_python', or else the path of this one."
 )
-
-
-def _jobs(count: int) -> str:
-    return f"{count} {'job' if count == 1 else 'jobs'}"
 
 
 def _refused(config: str, name: str, what: str, hint: str) -> ClusterStartError:
@@ -190,11 +186,11 @@ def _slurm_states() -> Mapping[str, str] | None:
     does not say it."""
     command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%A|%T|%r"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
     except (OSError, subprocess.SubprocessError):  # busy; the jobs are asked about again
         return None
     found = {}
-    for line in said.stdout.splitlines():
+    for line in asked.stdout.splitlines():
         number, state, reason = line.split("|", 2)
         found[number] = f"{state.lower()} ({reason})" if state == "PENDING" else state.lower()
     return found
@@ -270,8 +266,8 @@ def _reporting(job_class: Any, refusals: list[str]) -> Any:
             try:
                 await super().start()
             except (RuntimeError, OSError, ValueError) as error:
-                said = str(error).partition("stderr:")[2].strip() or str(error)
-                refusals.append("; ".join(said.splitlines()))
+                reason = str(error).partition("stderr:")[2].strip() or str(error)
+                refusals.append("; ".join(reason.splitlines()))
                 self.status = Status.running  # as of one whose worker never comes
 
     Reporting.__name__ = Reporting.__qualname__ = job_class.__name__  # in messages
