@@ -7,7 +7,8 @@ Each takes the options of its command as keywords, under the names of the flags 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdebug.config.bisect import BisectSettings
@@ -23,6 +24,7 @@ from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
 from qdebug.errors import UsageError, about_model
 from qdebug.run.options import custom_operators
+from qdebug.run.segmentation import DEFAULT_BUDGET, Segmentation, in_segments
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
@@ -64,7 +66,7 @@ def compare(
     from qdebug.pipeline.report.attached import compare_with_page
 
     checked = _settings(CompareSettings, model, settings)
-    with about_model(checked.model), custom_operators(checked.custom_op_library):
+    with _running(checked, checked.model):
         if checked.html:
             return compare_with_page(checked, checked.html, progress or ignore_progress)
         return run(checked, progress or ignore_progress)
@@ -88,7 +90,7 @@ def calibrate(
     from qdebug.pipeline.calibrate.command import calibrate as run
 
     checked = _settings(CalibrateSettings, model, settings)
-    with about_model(checked.model), custom_operators(checked.custom_op_library):
+    with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
     if checked.output:
         write_text(checked.output, result.scales_yaml(), option("output"), force=checked.force)
@@ -120,7 +122,7 @@ def ranges(
     plots = None
     if checked.plot:
         plots = PlotFiles(checked.plot, checked.tensors, checked.top, checked.force)
-    with about_model(checked.source), custom_operators(checked.custom_op_library):
+    with _running(checked, checked.source):
         result = run(checked, progress or ignore_progress)
     if plots:
         plots.write(result)
@@ -148,7 +150,7 @@ def bisect(
     from qdebug.pipeline.bisect.command import bisect as run
 
     checked = _settings(BisectSettings, model, settings)
-    with about_model(checked.model), custom_operators(checked.custom_op_library):
+    with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
     if checked.output and result.found:
         write_text(checked.output, result.plan_yaml(), option("output"), force=checked.force)
@@ -178,7 +180,7 @@ def repair(
     from qdebug.pipeline.repair.command import repair as run
 
     checked = _settings(RepairSettings, model, settings)
-    with about_model(checked.model), custom_operators(checked.custom_op_library):
+    with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
     force = checked.force
     if checked.output:
@@ -232,7 +234,7 @@ def sweep(
     from qdebug.pipeline.sweep.command import sweep as run
 
     checked = _settings(SweepSettings, model, settings)
-    with about_model(checked.model), custom_operators(checked.custom_op_library):
+    with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
     if checked.output:
         write_text(checked.output, sweep_to_csv(result), option("output"), force=checked.force)
@@ -362,6 +364,19 @@ def _write_page(settings: Any, html: str | None, model: str | None, result: Resu
         from qdebug.pipeline.report.attached import write_result_page
 
         write_result_page(settings, html, model, result)
+
+
+@contextmanager
+def _running(settings: Any, model: Any) -> Iterator[None]:
+    """What holds while a command runs on `model`.
+
+    Raises:
+        UsageError: as of `custom_operators`.
+    """
+    budget = getattr(settings, "memory_budget", DEFAULT_BUDGET)
+    asked = Segmentation.of(settings.segments, budget)
+    with about_model(model), custom_operators(settings.custom_op_library), in_segments(asked):
+        yield
 
 
 def _settings(kind: type[SettingsT], first: Any, given: Mapping[str, Any]) -> SettingsT:

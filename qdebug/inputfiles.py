@@ -11,6 +11,9 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+"""How a run file begins."""
+
 _WORDS = (
     (stat.S_ISFIFO, "it is a pipe, not a file"),
     (stat.S_ISSOCK, "it is a socket, not a file"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from qdebug.errors import UsageError
@@ -65,9 +65,7 @@ class Method:
     def load(self) -> Callable[..., float]:
         """The function, whose module is imported now."""
         module = self.name.replace("-", "_")
-        function: Callable[..., float] = getattr(
-            import_module(f"qdebug.calibrators.{module}"), f"{module}_amax"
-        )
+        function: Callable[..., float] = resolve_name(f"{__package__}.{module}:{module}_amax")
         return function
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import UnusedCliTokensError
+from cyclopts.exceptions import RepeatArgumentError, UnusedCliTokensError
 
 from qdebug import __version__
 from qdebug.config.commands import COMMANDS, Command
@@ -84,7 +84,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         metavar=None if setting.is_switch or option.count else _metavar(setting),
         group=_GROUPS.get(option.group, "Arguments"),
         negative=(),
-        allow_repeating=True,
+        allow_repeating=setting.is_list or setting.is_switch or option.count,
         count=option.count or None,
         show_default=False,
         allow_leading_hyphen="-" in option.metavar,
@@ -139,6 +139,8 @@ def _usage_error(problem: CycloptsError) -> UsageError:
     message = str(problem).strip()
     if isinstance(problem, UnusedCliTokensError) and problem.unused_tokens:
         message = f"unexpected argument '{problem.unused_tokens[0]}'"
+    if isinstance(problem, RepeatArgumentError):
+        message = f"{problem.token.keyword} takes one value, and was given several times"
     return UsageError(
         message[0].lower() + message[1:],
         f"'{chain} --help' lists what it takes.",

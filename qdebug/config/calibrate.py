@@ -16,6 +16,7 @@ from qdebug.config.candidate import (
     HTML,
     METRIC,
     SAMPLES,
+    SEGMENTS,
     FallbackName,
     Fp16KernelsName,
     WeightsName,
@@ -35,6 +36,7 @@ from qdebug.config.option import (
     Share,
 )
 from qdebug.config.values import values_of
+from qdebug.run.segmentation import AUTO
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class CalibrateSettings(ClusterSettings):
     samples: Annotated[Positive | None, SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
+    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
     holdout: Annotated[
         DataLike | None,

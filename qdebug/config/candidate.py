@@ -19,7 +19,9 @@ from qdebug.config.option import (
     PlanLike,
     Positive,
 )
+from qdebug.config.values import parse_segments
 from qdebug.measure.metrics import metric_usage
+from qdebug.run.segmentation import AUTO
 
 PrecisionName = Literal["int8", "fp16", "fp32"]
 FallbackName = Literal["fp16", "fp32"]
@@ -58,6 +60,13 @@ CUSTOM_OPS = Option(
     WHAT,
     metavar="FILE",
     reads=True,
+)
+SEGMENTS = Option(
+    "Execute models in segments, of which only one has its weights in memory: auto cuts where a "
+    "model's weights take more than the memory budget (2 GB where there is no such setting).",
+    WHAT,
+    metavar="auto|off|N",
+    parse=parse_segments,
 )
 FORCE = Option("Replace existing files.", WRITE)
 HTML = Option(
@@ -115,4 +124,5 @@ class CandidateSettings(EngineSettings):
     metric: Annotated[MetricLike | None, METRIC] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
+    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True

@@ -94,13 +94,14 @@ class ClusterSettings:
         ),
     ] = None
     unit_timeout: Annotated[
-        float,
+        float | None,
         Gt(0),
         Le(1e6),
         Option(
             "Seconds after which a part of the work is given to another worker.",
             CLUSTER,
             metavar="SECONDS",
+            unset="600",
             parse=parse_seconds,
         ),
-    ] = 600.0
+    ] = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES
+from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES, SEGMENTS
 from qdebug.config.option import SHOW, WHAT, DataLike, ModelLike, Option, Positive
 from qdebug.config.values import unique
 from qdebug.measure.orders import ORDERS
+from qdebug.run.segmentation import AUTO
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class RangesSettings:
     samples: Annotated[Positive | None, SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
+    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
     tensors: Annotated[
         tuple[str, ...],

@@ -30,6 +30,7 @@ from qdebug.config.candidate import (
     METHOD,
     METRIC,
     SAMPLES,
+    SEGMENTS,
     WEIGHTS,
     FallbackName,
     Fp16KernelsName,
@@ -52,6 +53,7 @@ from qdebug.config.option import (
 )
 from qdebug.config.values import parse_bytes, values_of
 from qdebug.remedies.names import remedy_usage
+from qdebug.run.segmentation import AUTO
 
 
 def _names(given: object) -> tuple[object, ...]:
@@ -119,6 +121,7 @@ class RepairSettings(ClusterSettings):
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
+    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[bool, CACHE] = True
     metric: Annotated[MetricLike | None, METRIC] = None
     target: Annotated[str | None, TARGET] = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import operator
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -159,14 +161,7 @@ def _as_text(hint: Any) -> Any:
         return hint
     if origin is tuple:
         return GenericAlias(tuple, (_as_text(parts[0]), ...))
-    return _union([_as_text(part) for part in parts])
-
-
-def _union(parts: list[Any]) -> Any:
-    found = parts[0]
-    for part in parts[1:]:
-        found = found | part
-    return found
+    return functools.reduce(operator.or_, map(_as_text, parts))
 
 
 def _as_list(value: object) -> object:

@@ -21,6 +21,7 @@ from qdebug.config.candidate import (
     METRIC,
     MODEL_OR_PLAN,
     SAMPLES,
+    SEGMENTS,
     Fp16KernelsName,
     WeightsName,
 )
@@ -49,6 +50,7 @@ from qdebug.config.option import (
 )
 from qdebug.config.values import values_of
 from qdebug.run.registry import default_builder, only, usage
+from qdebug.run.segmentation import AUTO
 
 MixName = Literal["int8", "fp16", "fp32", "int8+fp16"]
 LevelName = Literal["default", "0", "1", "2", "3", "4", "5"]
@@ -158,6 +160,7 @@ class SweepSettings(ClusterSettings):
     calib_samples: Annotated[Positive | None, CALIB_SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
     custom_op_library: Annotated[tuple[str, ...], CUSTOM_OPS] = ()
+    segments: Annotated[str, SEGMENTS] = AUTO
     cache: Annotated[
         bool,
         Option(

@@ -248,7 +248,7 @@ def _remedies(result: CompareResult) -> list[Block]:
 def _metric_with(tried: tuple[LayerResult, TriedRemedy]) -> str:
     """The end-to-end metric with a remedy."""
     found = tried[1]
-    return number(found.metric, 4) if found.helps and found.metric is not None else "–"
+    return number(found.metric if found.helps else None)
 
 
 def _style(layer: LayerResult) -> Style:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ class RunTarget:
 
     def render(self, run: ExportedRun) -> Mapping[str, bytes]:
         """The files, by the end of their names."""
-        module, function = self.renderer.split(":")
-        rendered: Mapping[str, bytes] = getattr(
-            import_module(f"qdebug.display.{module}"), function
-        )(run)
+        rendered: Mapping[str, bytes] = resolve_name(f"{__package__}.{self.renderer}")(run)
         return rendered
 
 

@@ -115,7 +115,7 @@ def _layers(result: InspectResult, top: int, detailed: bool) -> Iterator[Block]:
     ]
     if result.info.measured:
         ms = Column("ms", "number")
-        columns.append((ms, lambda x: "–" if x.time_ms is None else number(x.time_ms, 3)))
+        columns.append((ms, lambda x: number(x.time_ms, 3)))
     yield table_of(shown, columns, lambda x: "worst" if id(x) in left else _style(x))
     if detailed:
         for layer in shown:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -99,12 +98,7 @@ class ProgressBars:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def __call__(self, step: Progress) -> None:

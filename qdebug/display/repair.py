@@ -27,6 +27,7 @@ def view(result: RepairResult) -> list[Block]:
     blocks: list[Block] = [Line(_title(result), "title"), Facts(tuple(_rows(result)))]
     if result.steps:
         heading = f"Remedies, judged on {counted(result.choosing_samples, 'sample')}"
+        heading += ", all dropped in the end" if result.reverted else ""
         blocks += [Line(), Line(heading, "title"), _steps(result)]
     told = [s for s in result.skipped if "samples" in s.reason]
     if told:
@@ -37,9 +38,8 @@ def view(result: RepairResult) -> list[Block]:
     blocks.append(Line())
     blocks += notes(result.notes)
     if result.pinning is not None:
-        checks = (
-            (c.answer.passed, checked_line(c, "remedies alone")) for c in result.pinning.checks
-        )
+        alone = "nothing pinned" if result.reverted else "remedies alone"
+        checks = ((c.answer.passed, checked_line(c, alone)) for c in result.pinning.checks)
         blocks.append(Checks(tuple(checks)))
     elif result.proof.passed is not None:
         blocks.append(Checks(((result.proof.passed, _proven(result)),)))
@@ -115,9 +115,7 @@ def _steps(result: RepairResult) -> Block:
 
 
 def _metric(step: Step) -> str:
-    if step.after is None or step.after.metric is None:
-        return "–"
-    return number(step.after.metric, 4)
+    return number(step.after.metric if step.after else None)
 
 
 def _gain(step: Step) -> str:

@@ -124,7 +124,7 @@ def _table(result: SweepResult) -> Table:
         columns.append(
             (
                 Column("ms", "number"),
-                lambda row: "–" if row.latency_ms is None else number(row.latency_ms),
+                lambda row: number(row.latency_ms),
             )
         )
     if result.gated:
@@ -175,11 +175,16 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
 
 
 def _misbuilt(engine: EngineFacts, detailed: bool) -> Iterator[str]:
-    shown = engine.mismatches if detailed else engine.mismatches[:_MOST_LISTED]
-    for each in shown:
-        yield f"{each.layer}: requested {each.requested}, built {each.built}"
-    if len(engine.mismatches) > len(shown):
-        yield f"and {len(engine.mismatches) - len(shown)} more (the JSON has all)"
+    """The layers; many that differ alike in a line, but in detail."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for each in engine.mismatches:
+        alike.setdefault((each.requested, each.built), []).append(each.layer)
+    for (requested, built), layers in alike.items():
+        how = f"requested {requested}, built {built}"
+        if detailed or len(layers) <= _MOST_LISTED:
+            yield from (f"{layer}: {how}" for layer in layers)
+        else:
+            yield f"{counted(layers, 'layer')}, first {layers[0]}: {how} (the JSON has all)"
 
 
 def _verdict(result: SweepResult) -> Iterator[Line]:
@@ -202,8 +207,16 @@ def _verdict(result: SweepResult) -> Iterator[Line]:
         what = f"as planned and within every condition: {passed} of {total} combinations."
         yield Line(f"PASSED: {what}", "good") if passed else Line(f"FAILED: {what}", "bad")
     if result.best is not None:
-        rule = "that pass" if result.gated else f"built as planned (no {option('fail_on')} given)"
+        rule = "that pass" if result.gated else f"{_built(result)} (no {option('fail_on')} given)"
         yield Line(f"Best: #{result.best}, the fastest of those {rule}.", "strong")
+
+
+def _built(result: SweepResult) -> str:
+    """What is known of the combinations among which the best one was chosen."""
+    engines = [r.engine for r in result.combinations if r.engine and not r.engine.mismatches]
+    if any(engine.unknown for engine in engines):
+        return "in which no layer is seen in another precision than planned"
+    return "built as planned"
 
 
 def _closest(checks: Sequence[Checked]) -> str:

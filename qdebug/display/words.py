@@ -17,8 +17,10 @@ FP16_KERNELS = {
 """How the simulation computed layers in FP16."""
 
 
-def number(value: float, digits: int = 4) -> str:
-    """A number with `digits` significant digits; words for what is not finite."""
+def number(value: float | None, digits: int = 4) -> str:
+    """A number with `digits` significant digits; words for what is not finite, "–" for None."""
+    if value is None:
+        return "–"
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -28,11 +30,9 @@ def number(value: float, digits: int = 4) -> str:
 
 def decibel(value: float | None) -> str:
     """An SQNR in dB with one decimal; "exact" where there is no error at all."""
-    if value is None:
-        return "–"
-    if math.isinf(value) and value > 0:
+    if value == math.inf:
         return "exact"
-    return number(value) if not math.isfinite(value) else f"{value:.1f}"
+    return number(value) if value is None or not math.isfinite(value) else f"{value:.1f}"
 
 
 def in_decibels(value: float | None) -> str:
@@ -61,9 +61,9 @@ def figure(value: float | None, unit: str, digits: int = 4) -> str:
         return decibel(value)
     if unit == "share":
         return share(value)
-    if value is None:
-        return "–"
-    return f"{value:.5f}" if unit == "ratio" and math.isfinite(value) else number(value, digits)
+    if unit == "ratio" and value is not None and math.isfinite(value):
+        return f"{value:.5f}"
+    return number(value, digits)
 
 
 def first_names(names: Sequence[str], most: int | None) -> str:

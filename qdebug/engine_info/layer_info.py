@@ -97,28 +97,26 @@ def tensor_of(fields: Mapping[str, Any], where: str) -> EngineTensor:
     """
     both = _text(fields, "Format/Datatype", where)
     dtype = _text(fields, "Datatype", where) or _text(fields, "DataType", where) or both
-    dims = fields.get("Dimensions")
-    if dims is not None and not (isinstance(dims, list) and all(isinstance(d, int) for d in dims)):
-        raise UsageError(
-            f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers",
-            code="QD-USAGE-ENGINE-FILE-DAMAGED",
-        )
     return EngineTensor(
         name=_text(fields, "Name", where),
         dtype=canonical_dtype(dtype) or dtype.lower(),
         format=_text(fields, "Format", where) or both,
-        dims=tuple(dims) if dims is not None else None,
-        location=_text(fields, "Location", where),
+        dims=_dims(fields, where),
     )
+
+
+def _dims(fields: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
+    dims = fields.get("Dimensions")
+    if dims is not None and not (isinstance(dims, list) and all(isinstance(d, int) for d in dims)):
+        raise _damaged(f"{where}: 'Dimensions' is {dims!r}, not a list of whole numbers")
+    return None if dims is None else tuple(dims)
 
 
 def _layer(entry: object, where: str) -> EngineLayer:
     if isinstance(entry, str):
         return EngineLayer(entry, onnx_nodes=nodes_in_name(entry), named_only=True)
     if not isinstance(entry, Mapping):
-        raise UsageError(
-            f"{where} is {type(entry).__name__}, not an object", code="QD-USAGE-ENGINE-FILE-DAMAGED"
-        )
+        raise _damaged(f"{where} is {type(entry).__name__}, not an object")
     name = _text(entry, "Name", where)
     told = "Metadata" in entry
     metadata = _text(entry, "Metadata", where)
@@ -147,19 +145,14 @@ def _weights(entry: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
 def _tensors(entry: Mapping[str, Any], key: str, where: str) -> tuple[EngineTensor, ...]:
     found = entry.get(key, [])
     if not isinstance(found, list) or not all(isinstance(x, Mapping) for x in found):
-        raise UsageError(
-            f"{where}: '{key}' is not a list of tensors", code="QD-USAGE-ENGINE-FILE-DAMAGED"
-        )
+        raise _damaged(f"{where}: '{key}' is not a list of tensors")
     return tuple(tensor_of(fields, where) for fields in found)
 
 
 def _io(document: Mapping[str, Any], name: str) -> tuple[EngineTensor, ...]:
     bindings = document.get("Bindings") or document.get("I/O Tensors") or []
     if not isinstance(bindings, list):
-        raise UsageError(
-            f"{name}: the inputs and outputs are {type(bindings).__name__}, not a list",
-            code="QD-USAGE-ENGINE-FILE-DAMAGED",
-        )
+        raise _damaged(f"{name}: the inputs and outputs are {type(bindings).__name__}, not a list")
     tensors = []
     for entry in bindings:
         if isinstance(entry, str):
@@ -167,10 +160,7 @@ def _io(document: Mapping[str, Any], name: str) -> tuple[EngineTensor, ...]:
         elif isinstance(entry, Mapping):
             tensors.append(tensor_of(entry, f"{name}, I/O tensors"))
         else:
-            raise UsageError(
-                f"{name}: an input or output is {type(entry).__name__}, not an object",
-                code="QD-USAGE-ENGINE-FILE-DAMAGED",
-            )
+            raise _damaged(f"{name}: an input or output is {type(entry).__name__}, not an object")
     return tuple(tensors)
 
 
@@ -179,7 +169,9 @@ def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise UsageError(
-            f"{where}: '{key}' is {value!r}, not text", code="QD-USAGE-ENGINE-FILE-DAMAGED"
-        )
+        raise _damaged(f"{where}: '{key}' is {value!r}, not text")
     return value
+
+
+def _damaged(how: str) -> UsageError:
+    return UsageError(how, code="QD-USAGE-ENGINE-FILE-DAMAGED")

@@ -243,12 +243,9 @@ class EngineInfo:
         """The operator of each node of the model, where the file names them."""
         return {node.name: node.op_type for node in self.nodes}
 
-    def maker(self, tensor: str) -> OnnxNode | None:
-        """The node of the model that computes a tensor, where the file names it."""
-        return self._makers.get(tensor)
-
     @cached_property
-    def _makers(self) -> Mapping[str, OnnxNode]:
+    def makers(self) -> Mapping[str, OnnxNode]:
+        """The node of the model that computes each tensor, where the file names it."""
         return {t: node for node in self.nodes for t in node.outputs}
 
     @cached_property
@@ -260,12 +257,9 @@ class EngineInfo:
                 found.setdefault(node, []).append(layer)
         return {node: tuple(layers) for node, layers in found.items()}
 
-    def node(self, name: str) -> OnnxNode | None:
-        """A node of the model, where the file names it."""
-        return self._by_name.get(name)
-
     @cached_property
-    def _by_name(self) -> Mapping[str, OnnxNode]:
+    def by_name(self) -> Mapping[str, OnnxNode]:
+        """The nodes of the model by name, where the file names them."""
         return {node.name: node for node in self.nodes}
 
     def layer_of(self, node: str) -> EngineLayer | None:

@@ -61,7 +61,7 @@ def summed_in_fp32(
     1.6.1 on an H100, where 1536 terms gave the exact result rounded to FP16 once."""
     if node is None or node.op_type != "MatMul" or want is not Precision.FP32:
         return False
-    reads = [info.maker(t) for t in node.inputs]
+    reads = [info.makers.get(t) for t in node.inputs]
     readers = [n for n in info.nodes if set(n.inputs) & set(node.outputs)]
     around = [*reads, *readers] if reads and readers else [None]
     casts = all(n is not None and n.op_type == "Cast" for n in around)
@@ -72,7 +72,7 @@ def summed_in_fp32(
 def _dequantized(node: OnnxNode, info: EngineInfo) -> bool:
     """Whether both operands of a product come from a DequantizeLinear, in an engine that holds
     quantized values: the nodes may be those of the plan rather than of the model that was built."""
-    makers = [info.maker(t) for t in node.inputs[:2]]
+    makers = [info.makers.get(t) for t in node.inputs[:2]]
     if info.nodes and any(m is None or m.op_type != "DequantizeLinear" for m in makers):
         return False
     return any(
@@ -98,9 +98,9 @@ def _computes(name: str, info: EngineInfo) -> bool:
 def _feeder(node: OnnxNode, info: EngineInfo) -> str:
     """The nearest operation, other than a matrix product, whose result `node` multiplies."""
     for tensor in node.inputs:
-        found = info.maker(tensor)
+        found = info.makers.get(tensor)
         while found is not None and not _computes(found.name, info):
-            found = info.maker(found.inputs[0]) if found.inputs else None
+            found = info.makers.get(found.inputs[0]) if found.inputs else None
         if found is not None and found.op_type not in QUANTIZABLE_OPS and found.inputs:
             return found.name
     return ""

@@ -45,7 +45,7 @@ def info_of_graph(graph: Graph) -> EngineInfo:
     """
     if has_qoperators(graph):
         explicit = to_qdq(graph).proto
-        graph = Graph(onnx.shape_inference.infer_shapes(explicit, data_prop=True))
+        graph = Graph.inferred(explicit)
     layers = [
         _layer(graph, layer)
         for layer in find_layers(graph)

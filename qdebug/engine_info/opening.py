@@ -18,12 +18,11 @@ from qdebug.engine_info.profile import (
     read_profile,
 )
 from qdebug.errors import ModelError, UsageError
-from qdebug.inputfiles import read_bytes
+from qdebug.inputfiles import HDF5_MAGIC, read_bytes
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _NO_MODEL = ("QD-MODEL-TRUNCATED", "QD-MODEL-NO-GRAPH", "QD-MODEL-NO-OPSET")
 _TAKES = (
     "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "
@@ -48,24 +47,22 @@ def open_engine_file(
     """
     data = _read(path)
     serialized = read_serialized(data, str(path))
-    if serialized is not None:
-        return serialized
-    if data.startswith(_HDF5_MAGIC):
-        raise UsageError(
-            f"{path} is a run file of qdebug, not an engine", _TAKES, code="QD-USAGE-ENGINE-FILE"
-        )
+    return _described(data, path) if serialized is None else serialized
+
+
+def _described(data: bytes, path: Path) -> EngineInfo:
+    if data.startswith(HDF5_MAGIC):
+        raise _not_taken(f"{path} is a run file of qdebug, not an engine")
     text = _text(data)
     if text is None:
         return info_of_graph(prepare_model(_model(path)).graph)
     if not text.strip():
-        raise UsageError(f"{path} is empty", _TAKES, code="QD-USAGE-ENGINE-FILE")
+        raise _not_taken(f"{path} is empty")
     if text.lstrip()[0] in "{[" and not is_build_log(text):
         return _from_json(text, path)
     if is_build_log(text):
         return read_build_log(text, str(path))
-    raise UsageError(
-        f"{path} is text, but not a build log of TensorRT", _TAKES, code="QD-USAGE-ENGINE-FILE"
-    )
+    raise _not_taken(f"{path} is text, but not a build log of TensorRT")
 
 
 def _model(path: Path) -> ModelFile:
@@ -74,11 +71,8 @@ def _model(path: Path) -> ModelFile:
     except ModelError as error:
         if path.suffix == ".onnx" or error.code not in _NO_MODEL:
             raise
-        raise UsageError(
-            f"{path} is neither an engine nor a model, nor does it describe one",
-            _TAKES,
-            code="QD-USAGE-ENGINE-FILE",
-        ) from error
+        why = f"{path} is neither an engine nor a model, nor does it describe one"
+        raise _not_taken(why) from error
 
 
 def open_profile(path: Path) -> tuple[LayerTime, ...]:
@@ -98,11 +92,7 @@ def _from_json(text: str, path: Path) -> EngineInfo:
         return info_of_profile(read_profile(document, str(path)))  # type: ignore[arg-type]
     if is_layer_info(document):
         return read_layer_info(document, str(path))  # type: ignore[arg-type]
-    raise UsageError(
-        f"{path} is JSON, but neither layer information nor a profile",
-        _TAKES,
-        code="QD-USAGE-ENGINE-FILE",
-    )
+    raise _not_taken(f"{path} is JSON, but neither layer information nor a profile")
 
 
 def _parsed(text: str, path: Path) -> object:
@@ -139,3 +129,7 @@ def _text(data: bytes) -> str | None:
         return None
     text = data.decode("utf-8-sig", errors="replace")
     return None if text.count("\ufffd") > len(text) // 100 else text
+
+
+def _not_taken(why: str) -> UsageError:
+    return UsageError(why, _TAKES, code="QD-USAGE-ENGINE-FILE")

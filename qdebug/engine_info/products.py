@@ -44,9 +44,9 @@ def _feeds(first: str, second: str, info: EngineInfo) -> bool:
     """Whether what a node computes reaches another."""
     pending, seen = [second], set()
     while pending:
-        node = info.node(pending.pop())
+        node = info.by_name.get(pending.pop())
         for tensor in node.inputs if node else ():
-            maker = info.maker(tensor)
+            maker = info.makers.get(tensor)
             if maker is not None and maker.name not in seen:
                 seen.add(maker.name)
                 pending.append(maker.name)
@@ -60,7 +60,7 @@ def _matrix_layers(node: str, info: EngineInfo) -> list[EngineLayer]:
 def _precision(node: str, layer: EngineLayer, info: EngineInfo) -> str:
     if layer.role is Role.MATRIX or layer.compiled is None:
         return layer.precision
-    found = info.node(node)
+    found = info.by_name.get(node)
     return layer.compiled.elementwise_precision(_weight(found, info) if found else None)
 
 
@@ -68,7 +68,7 @@ def _weight(node: OnnxNode, info: EngineInfo) -> Weight | None:
     operands = list(zip(node.inputs, node.input_shapes, strict=False))[:2]
     io = {t.name for t in info.io}
     known = [
-        (t not in io and info.maker(t) is None, dims)
+        (t not in io and info.makers.get(t) is None, dims)
         for t, dims in operands[::-1]
         if dims is not None
     ]

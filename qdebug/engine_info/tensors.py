@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qdebug.results import Hidden, MaybeText
+from qdebug.results import MaybeText
 
 FLOATS = ("fp32", "tf32", "fp16", "bf16")
 """Floating point types, widest first."""
@@ -24,14 +24,12 @@ class EngineTensor:
             "" when the file does not say.
         format: how it lies in memory, in TensorRT's words.
         dims: -1 for a dynamic axis; None when the file does not say.
-        location: "Device", "Host" or "".
     """
 
     name: str
     dtype: MaybeText = ""
     format: MaybeText = ""
     dims: tuple[int, ...] | None = None
-    location: Hidden[str] = ""
 
 
 def canonical_dtype(text: str) -> str:

@@ -16,7 +16,7 @@ _DETAILED = re.compile(
     r"(?P<rest>(?:, .*?)?)(?:, Metadata:(?P<metadata>.*))?$"
 )
 _TENSOR = re.compile(
-    r"\{ Name: (?P<name>.*?)(?:, Location: (?P<location>\w+))?, Dimensions: \[(?P<dims>[^\]]*)\]"
+    r"\{ Name: (?P<name>.*?)(?:, Location: \w+)?, Dimensions: \[(?P<dims>[^\]]*)\]"
     r"(?P<rest>.*?) ?\}(?=, \{ Name: |$)"
 )
 _BRIEF = re.compile(
@@ -86,7 +86,6 @@ def _tensors(text: str | None) -> tuple[EngineTensor, ...]:
                 dtype=canonical_dtype(word) or word.lower(),
                 format=layout[1] if layout else both[1] if both else "",
                 dims=parse_dims(match["dims"]),
-                location=match["location"] or "",
             )
         )
     return tuple(found)

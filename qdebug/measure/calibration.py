@@ -14,7 +14,7 @@ from qdebug.measure.metrics import OUTPUT_METRICS, Metrics
 from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
-from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
+from qdebug.plan.trtcache import default_cache_text
 from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
 from qdebug.types import Array
 
@@ -241,7 +241,7 @@ class CalibrateResult(Result):
     def trt_cache(self) -> str:
         """The best ranges as a calibration cache for TensorRT 10."""
         scales = {name: float(scale_of(entry.amax)) for name, entry in self.chosen.ranges.items()}
-        return cache_text(CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales))
+        return default_cache_text(scales)
 
     def save_scales(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write `scales_yaml`.

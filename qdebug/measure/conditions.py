@@ -92,16 +92,17 @@ def parse_condition(
     return Condition(text, scope, name or "", operator, _bound(bound, where))
 
 
-def parse_value_condition(text: str, names: Sequence[str], setting: str = "fail_on") -> Condition:
-    """Parse `name operator bound`, a condition on one of the values `names`; the scope is "".
+def parse_value_condition(text: str, names: Sequence[str]) -> Condition:
+    """Parse `name operator bound`, a condition of `fail_on` on one of the values `names`; the scope
+    is "".
 
     Raises:
         MetricError: the text is not such a condition, or names an unknown value.
     """
-    where = f"{option(setting)}: '{text}'"
+    where = f"{option('fail_on')}: '{text}'"
     match = _PATTERN.match(text)
     if match is None or match[2]:
-        raise _not_a_condition(where, _examples(setting, f"{names[0]}>=0.8"))
+        raise _not_a_condition(where, _examples("fail_on", f"{names[0]}>=0.8"))
     _check_known(where, "value", match[1], names)
     return Condition(text, "", match[1], match[3], _bound(match[4], where))
 

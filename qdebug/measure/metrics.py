@@ -68,6 +68,11 @@ def sqnr_db(signal_sq: float, error_sq: float) -> float:
     return 10 * (math.log10(signal_sq) - math.log10(error_sq))
 
 
+def sqnr_of(sums: ErrorSums) -> float:
+    """See Metrics.sqnr_db."""
+    return math.nan if sums.mismatched_non_finite else sqnr_db(sums.ref_sq, sums.sq_err)
+
+
 def _metric(
     of: Callable[[ErrorSums], ValueT],
     meaning: str,
@@ -141,7 +146,7 @@ class Metrics:
         better="lower",
     )
     sqnr_db: float = _metric(
-        _unless_broken(lambda sums: sqnr_db(sums.ref_sq, sums.sq_err)),
+        sqnr_of,
         "signal-to-quantization-noise ratio; infinite where nothing differs",
         "10·log₁₀(Σ ref² / Σ (ref − cand)²)",
         unit="dB",
@@ -227,10 +232,11 @@ METRICS: tuple[Metric, ...] = tuple(
 )
 """The metrics that every compared tensor has: the model's outputs, and the layers'."""
 
+METRIC = {metric.name: metric for metric in METRICS}
+"""The same by name."""
 OUTPUT_METRICS = tuple(metric for metric in METRICS if metric.output_column)
 """Those that `sweep` and `calibrate` show of the worst output."""
 
-METRIC_NAMES = tuple(metric.name for metric in METRICS)
 
 LAYER_METRICS = (
     Metric(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from qdebug.measure.causes.attribution import RELEVANT_DB, TOLERANCE_DB
-from qdebug.measure.metrics import metrics_of
+from qdebug.measure.metrics import sqnr_of
 from qdebug.measure.sums import ErrorSums, measure
 from qdebug.results import MaybeText, in_json
 from qdebug.types import Tensors
@@ -69,9 +69,9 @@ class CaptureSums:
         outputs = tuple(
             OutputCheck(
                 name,
-                sqnr(self.difference[name]),
-                sqnr(self.clean[name]),
-                sqnr(self.observed[name]),
+                sqnr_of(self.difference[name]),
+                sqnr_of(self.clean[name]),
+                sqnr_of(self.observed[name]),
             )
             for name in self.clean
             if name in self.observed and name in self.difference
@@ -127,8 +127,3 @@ def add_errors(totals: dict[str, ErrorSums], reference: Tensors, other: Tensors)
             continue
         sums = measure(array, other[name])
         totals[name] = totals[name].merge(sums) if name in totals else sums
-
-
-def sqnr(sums: ErrorSums) -> float:
-    """See Metrics.sqnr_db."""
-    return metrics_of(sums).sqnr_db

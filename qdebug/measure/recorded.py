@@ -10,12 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from qdebug.errors import StoreError
+from qdebug.inmemory import InMemory
+from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.measure.result import CompareResult
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import parse_plan
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import ROLES, Role
 from qdebug.types import Array
+
+_SUFFIXES = (".h5", ".hdf5")
+
+
+def is_run(source: str) -> bool:
+    """Whether it is a run file, or is meant to be one."""
+    return not isinstance(source, InMemory) and (is_run_file(source) or source.endswith(_SUFFIXES))
+
+
+def is_run_file(path: str) -> bool:
+    """Whether `path` holds HDF5, or is the result of a run in memory."""
+    if isinstance(path, InMemory):
+        return isinstance(path.value, CompareResult)
+    try:
+        with open_file(path) as file:
+            return file.read(len(HDF5_MAGIC)) == HDF5_MAGIC
+    except OSError:
+        return False
 
 
 class Run(contextlib.AbstractContextManager["Run"]):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from qdebug.measure.conditions import Checked
 from qdebug.measure.effect import Effect, EffectSummary
 from qdebug.measure.engine import EngineReport
-from qdebug.measure.metrics import METRIC_NAMES, Metrics, sqnr_db
+from qdebug.measure.metrics import METRIC, Metrics, sqnr_db
 from qdebug.measure.parts import ErrorParts
 from qdebug.measure.summary import Summary
 from qdebug.results import Hidden, Inline, ModelRef, Result, display, from_json, in_json
@@ -123,7 +123,7 @@ class LayerResult:
 
     def figure(self, metric: str) -> float | None:
         """The value of one of LAYER_METRICS, by its name."""
-        value: float | None = getattr(self.metrics if metric in METRIC_NAMES else self, metric)
+        value: float | None = getattr(self.metrics if metric in METRIC else self, metric)
         return value
 
     def __str__(self) -> str:

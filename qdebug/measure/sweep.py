@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 from qdebug.engine_info.summary import GATE_NAMES
 from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Checked, Condition, check_condition
-from qdebug.measure.metrics import OUTPUT_METRICS, Metrics
+from qdebug.measure.metrics import METRIC, OUTPUT_METRICS, Metrics
 from qdebug.results import Hidden, Inline, MaybeText, ModelRef, Result, in_json
 
 ENGINE_VALUES: tuple[str, ...] = (
@@ -77,13 +76,13 @@ class OutputErrors:
     @in_json
     def sqnr_db(self) -> float | None:
         """Of the worst output; NaN where one is broken, None where there is none."""
-        return _worst([m.sqnr_db for m in self.outputs.values()])
+        return METRIC["sqnr_db"].worst(self.outputs)
 
     @property
     @in_json
     def cosine(self) -> float | None:
         """As `sqnr_db`."""
-        return _worst([m.cosine for m in self.outputs.values()])
+        return METRIC["cosine"].worst(self.outputs)
 
 
 @dataclass(frozen=True)
@@ -316,12 +315,6 @@ class SweepResult(Result):
             if row.passed and row.latency_ms is not None
         ]
         return min(timed)[1] if timed else None
-
-
-def _worst(values: Sequence[float]) -> float | None:
-    if any(map(math.isnan, values)):
-        return math.nan
-    return min(values, default=None)
 
 
 def idle_axes(rows: Sequence[SweepRow]) -> list[str]:

@@ -48,6 +48,11 @@ class Graph:
 
     proto: onnx.ModelProto
 
+    @classmethod
+    def inferred(cls, proto: onnx.ModelProto, *, data_prop: bool = True) -> Graph:
+        """The graph of `proto` with the types and shapes that follow from its own."""
+        return cls(onnx.shape_inference.infer_shapes(proto, data_prop=data_prop))
+
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in execution order."""
@@ -96,6 +101,11 @@ class Graph:
     def producers(self) -> Mapping[str, Node]:
         """The node that writes each tensor."""
         return {t: n for n in self.nodes for t in n.outputs if t}
+
+    @cached_property
+    def tensors(self) -> frozenset[str]:
+        """Names of the tensors that a node may read: inputs, constants and what nodes write."""
+        return frozenset((*self.producers, *self.initializers, *(s.name for s in self.inputs)))
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:

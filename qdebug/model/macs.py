@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -40,10 +40,18 @@ def work_of(layers: Layers, input_shapes: Mapping[str, Sequence[int]]) -> dict[s
 
 def macs_per_sample(layers: Layers, subset: SampleSubset) -> float:
     """Multiply-accumulates of one sample, by the first execution."""
+    return sum(w.macs for w in _of_first(layers, subset)) / subset.batches[0].count
+
+
+def elements_per_batch(layers: Layers, subset: SampleSubset) -> float:
+    """Values that the layers write in the first execution."""
+    return sum(w.elements for w in _of_first(layers, subset))
+
+
+def _of_first(layers: Layers, subset: SampleSubset) -> Collection[Work]:
     batch = subset.batches[0]
     feeds = subset.samples.feeds(batch.start, batch.count)
-    work = work_of(layers, {name: array.shape for name, array in feeds.items()})
-    return sum(w.macs for w in work.values()) / batch.count
+    return work_of(layers, {name: array.shape for name, array in feeds.items()}).values()
 
 
 def _shapes(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Shapes:
@@ -58,7 +66,7 @@ def _shapes(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Shapes:
             dim.dim_value = size
     for value in proto.graph.output:  # they may name axes that have a size now
         value.type.tensor_type.ClearField("shape")
-    return Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True)).shapes
+    return Graph.inferred(proto).shapes
 
 
 def _work(graph: Graph, layer: Layer, shapes: Shapes) -> Work:

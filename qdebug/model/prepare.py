@@ -11,6 +11,7 @@ from onnx import helper, shape_inference
 
 from qdebug.errors import ModelError
 from qdebug.model.convert import convert_opset, inline_functions, reason_in
+from qdebug.model.endless import check_loops
 from qdebug.model.fold import fold
 from qdebug.model.graph import Graph
 from qdebug.model.inline import Taken, is_taken, replace_taken
@@ -58,13 +59,14 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     could remove the very nodes that the user wants to look at.
 
     Raises:
-        ModelError: an input is not a tensor, or the graph cannot be converted, or its types cannot
-            be inferred.
+        ModelError: an input is not a tensor, a Loop has no end, the graph cannot be converted, or
+            its types cannot be inferred.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(file.proto)
     proto.graph.name = proto.graph.name or "graph"  # the checker wants one
     _check_inputs(file, proto)
+    check_loops(file.path, proto.graph)
     proto = inline_functions(file.path, proto)
     user_names = _name_nodes(proto)
     user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}

@@ -70,8 +70,9 @@ def is_large(values: Array) -> bool:
     return values.nbytes >= LARGE_BYTES and values.dtype.kind in _SIMPLE
 
 
-def tensor_of(values: Array, name: str) -> TensorProto:
-    """A constant: small ones with their data, large ones with the place of them.
+def tensor_of(values: Array, name: str, digest: str = "") -> TensorProto:
+    """A constant: small ones with their data, large ones with the place of them. A `digest` that
+    belongs to these values alone spares that of their bytes.
 
     Raises:
         StoreError: the temporary file cannot be written.
@@ -79,7 +80,7 @@ def tensor_of(values: Array, name: str) -> TensorProto:
     if not is_large(values):
         return numpy_helper.from_array(values, name)
     kind = helper.np_dtype_to_tensor_dtype(values.dtype)
-    return declare(name, kind, values.shape, _SCRATCH.keep(np.ascontiguousarray(values)))
+    return declare(name, kind, values.shape, _SCRATCH.keep(np.ascontiguousarray(values), digest))
 
 
 def declare(name: str, kind: int, shape: tuple[int, ...], place: Place) -> TensorProto:
@@ -140,14 +141,22 @@ def external_bytes(proto: onnx.ModelProto) -> int:
     return sum(place.length for place in places if place)
 
 
+def executed_bytes(proto: onnx.ModelProto) -> int:
+    """What they take while the model is executed, where INT8 codes are dequantized to FP32."""
+    return sum(
+        place.length * (4 if tensor.data_type in (TensorProto.INT8, TensorProto.UINT8) else 1)
+        for tensor in proto.graph.initializer
+        if (place := place_of(tensor))
+    )
+
+
 def lightened(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of `proto` without the data of its large initializers.
 
     Raises:
         StoreError: as of `tensor_of`.
     """
-    light = onnx.ModelProto()
-    _copy_fields(proto, light, "graph")
+    light = without_graph(proto)
     _copy_fields(proto.graph, light.graph, "initializer")
     for tensor in proto.graph.initializer:
         light.graph.initializer.append(_light(tensor))
@@ -217,8 +226,7 @@ def with_data(proto: onnx.ModelProto, names: Collection[str] | None = None) -> o
     """`proto` with the data of the constants `names`, of all for None; itself where it has them."""
     if not any(_is_wanted(tensor, names) for tensor in proto.graph.initializer):
         return proto
-    whole = onnx.ModelProto()
-    _copy_fields(proto, whole, "graph")
+    whole = without_graph(proto)
     _copy_fields(proto.graph, whole.graph, "initializer")
     for tensor in proto.graph.initializer:
         data = _is_wanted(tensor, names)
@@ -226,6 +234,13 @@ def with_data(proto: onnx.ModelProto, names: Collection[str] | None = None) -> o
             numpy_helper.from_array(values_of(tensor), tensor.name) if data else tensor
         )
     return whole
+
+
+def without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of all of a model but its graph."""
+    bare = onnx.ModelProto()
+    _copy_fields(proto, bare, "graph")
+    return bare
 
 
 def _is_wanted(tensor: TensorProto, names: Collection[str] | None) -> bool:
@@ -347,14 +362,14 @@ class _Scratch:
         self._end = 0
         self._kept: dict[str, Place] = {}
 
-    def keep(self, values: Array) -> Place:
+    def keep(self, values: Array, digest: str = "") -> Place:
         """Where these values, contiguous in memory, are kept from now on.
 
         Raises:
             StoreError: the disk refuses.
         """
         data = _as_bytes(values)
-        digest = hashlib.sha256(data).hexdigest()
+        digest = digest or hashlib.sha256(data).hexdigest()
         with self._lock:
             self._belongs_here()
             if digest not in self._kept:

@@ -3,9 +3,12 @@ JSON, as `results.to_json` writes them; nothing else passes between the two."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from qdebug import __version__
 
 Kind = Literal["compare", "calibrate", "bisect", "repair", "sweep", "ranges", "inspect", "model"]
 """The command whose result a run shows; "model" for a network without one."""
@@ -240,3 +243,10 @@ class PageData:
     runs: tuple[RunData, ...]
     served: bool = False
     version: str = ""
+
+    @classmethod
+    def now(cls, runs: tuple[RunData, ...], *, served: bool = False, version: str = "") -> PageData:
+        """The page of these runs that this version makes at this moment."""
+        title = " and ".join(run.label for run in runs)
+        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return cls(f"{title} – qdebug", __version__, created, runs, served, version)

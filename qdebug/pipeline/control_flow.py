@@ -27,7 +27,7 @@ from qdebug.plan.rewrite.edit import make_node
 from qdebug.run.base import Session
 from qdebug.run.sizing import parallelism
 from qdebug.run.stream import map_in_order
-from qdebug.types import Array, Progress, ProgressCallback, Tensors, ignore_progress
+from qdebug.types import Array, Progress, ProgressCallback, Tensors, TensorSpec, ignore_progress
 from qdebug.wording import counted
 
 MOST_NODES = 4000
@@ -46,13 +46,26 @@ class DataSource:
     Attributes:
         setting: what they are given by.
         data: as the user gave them; None for none.
-        limit, batch_size: see `open_samples`.
+        limit, batch_size, limited_by: see `open_samples`.
     """
 
     setting: str
     data: str | None
     limit: int | None = None
     batch_size: int | None = None
+    limited_by: str = "samples"
+
+    def open(self, inputs: Sequence[TensorSpec]) -> Samples:
+        """The samples, which there are, for a model of these inputs; raises as `open_samples`."""
+        assert self.data is not None
+        with given_by(self.setting):
+            return open_samples(
+                self.data,
+                inputs,
+                limit=self.limit,
+                batch_size=self.batch_size,
+                limited_by=self.limited_by,
+            )
 
 
 def open_model(
@@ -71,16 +84,8 @@ def open_model(
     given = [source for source in sources if source.data is not None]
     if not given or not any(map(is_control_flow, model.graph.proto.graph.node)):
         return model
-    samples = [_opened(model, source) for source in given]
+    samples = [source.open(model.graph.inputs) for source in given]
     return _followed(model, samples, simulation_context(parallelism(), progress))
-
-
-def _opened(model: Model, source: DataSource) -> Samples:
-    assert source.data is not None
-    with given_by(source.setting):
-        return open_samples(
-            source.data, model.graph.inputs, limit=source.limit, batch_size=source.batch_size
-        )
 
 
 def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Model:

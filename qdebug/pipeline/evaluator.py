@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 import onnx
@@ -88,8 +89,7 @@ def executed_batches(
     Args:
         feeds: gives the inputs of a batch; None reads them from the samples.
     """
-    for executed, _ in _executed(subset, runs, {}, workers, feeds):
-        yield executed
+    return map(itemgetter(0), _executed(subset, runs, {}, workers, feeds))
 
 
 def evaluate(
@@ -125,6 +125,7 @@ def evaluate(
         for name, total in totals.items():
             total.add(errors[name])
         done += executed.batch.count
+        del executed, errors  # before the next ones exist
         if stage:
             context.progress(Progress(stage, done, subset.count))
     return totals
@@ -282,22 +283,6 @@ class KeptReference:
         runs = {REFERENCE: run_of(session)}
         evaluate(subset, runs, {}, context, sinks=sinks, stage=stage)
         self.task = self.task_on(None)
-
-    @classmethod
-    def known(
-        cls, subset: SampleSubset, outputs: Sequence[str], by_batch: Mapping[Batch, Tensors]
-    ) -> KeptReference:
-        """That of another process, without a metric: what it gave, by batch."""
-        self = cls.__new__(cls)
-        self.subset = subset
-        self.outputs = OutputKeeper(REFERENCE, outputs, by_batch=dict(by_batch))
-        self._metric, self.task = None, None
-        self._feeds, self._room = {}, _FEEDS_BYTES
-        for batch in subset.batches:
-            if self._room >= 0:
-                feeds = subset.samples.feeds(batch.start, batch.count)
-                self._keep_feeds(ExecutedBatch(batch, feeds, {}), {})
-        return self
 
     def _keep_feeds(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
         self._room -= sum(array.nbytes for array in executed.feeds.values())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from qdebug.display.exports import RUN_TARGETS, ExportedRun
 from qdebug.errors import UsageError
-from qdebug.measure.recorded import Run
+from qdebug.measure.recorded import Run, is_run
 from qdebug.outputfiles import check_distinct, check_new, write_all
-from qdebug.pipeline.report.sources import described_in, is_run
+from qdebug.pipeline.report.sources import described_in
 from qdebug.plan.export import ExportResult
 from qdebug.store.reader import RunReader
 from qdebug.wording import option

@@ -24,8 +24,10 @@ from qdebug.model.samples.subset import SampleSubset
 from qdebug.model.weights import model_digest
 from qdebug.operators import operators_digest
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
-from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.context import Context, one_at_a_time, simulation_context
 from qdebug.run.base import Session
+from qdebug.run.segmentation import segmentation
+from qdebug.run.segments import sizes_of
 from qdebug.run.sizing import Parallelism, probe
 from qdebug.run.stream import map_in_order
 from qdebug.store.cache import load_calibration, save_calibration
@@ -79,8 +81,9 @@ def gather_ranges(
             records = load_calibration(_key(graph, subset, wanted))
             if records is not None:
                 return from_records(records, subset.indices)
-    with closing(_session(context, graph, tensors)) as session:
-        subset = _sized(context, session, subset)
+    with ExitStack() as stack:
+        session = stack.enter_context(closing(_session(context, graph, tensors)))
+        subset, held = _sized(context, graph, session, subset)
         cluster = context.cluster
         shares: Iterable[Mapping[str, _Share]]
         if cluster is not None and cluster.knows(graph):
@@ -90,6 +93,10 @@ def gather_ranges(
                 job, subset, context.progress, "calibrate", in_any_parts=True
             )
         else:
+            if held * (context.parallel.workers + 1) > segmentation().budget:
+                session.close()
+                context = one_at_a_time(context)
+                session = stack.enter_context(closing(_session(context, graph, tensors)))
             shares = [_run(context, session, subset, tensors)]
         gathered = _gathered(shares, subset)
     if cached:
@@ -163,13 +170,19 @@ def _session(context: Context, graph: Graph, tensors: Sequence[str] | None) -> S
     return context.backend.open(graph.proto, [t for t in capture if t in graph.producers])
 
 
-def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:
-    """`subset` in batches of a size that suits the machine, where that is free."""
+def _sized(
+    context: Context, graph: Graph, session: Session, subset: SampleSubset
+) -> tuple[SampleSubset, int]:
+    """`subset` in batches of a size that suits the machine, where that is free; and how many bytes
+    one execution gives, as far as that is known."""
     samples = subset.samples
     if samples.batch_is_free and len(subset.batches) == len(list(samples.batches())):
-        samples = probe(session, samples, context.batch_size).samples
-        return SampleSubset(samples, tuple(samples.batches()))
-    return subset
+        sizing = probe(session, samples, context.batch_size)
+        samples = sizing.samples
+        held = sum(sizing.bytes_per_batch.values())
+        return SampleSubset(samples, tuple(samples.batches())), held
+    sizes = sizes_of(graph.proto)
+    return subset, sum(sizes.get(tensor, 0) for tensor in session.dtypes)
 
 
 class _Share(NamedTuple):

@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
-import onnx
-
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import parse_method
 from qdebug.config.candidate import CandidateSettings
 from qdebug.config.compare import CompareSettings
+from qdebug.config.sweep import SweepSettings
 from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory
 from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.model.prepare import QDQ_OPSET, Model, is_quantized
-from qdebug.model.samples import Samples, open_samples
+from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, first, is_whole, whole
 from qdebug.pipeline.absorbed import guess_absorbed
 from qdebug.pipeline.context import Context
@@ -97,12 +96,16 @@ def load_model(
     return open_model(path, required_opset(plan), sources, progress)
 
 
-def sources_of(settings: CandidateSettings) -> tuple[DataSource, ...]:
+def sources_of(settings: CandidateSettings | SweepSettings) -> tuple[DataSource, ...]:
     """The samples that `settings` compare on and calibrate on."""
     return (
         DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
-        DataSource("calib_data", settings.calib_data, settings.calib_samples),
+        _to_calibrate_on("calib_data", settings.calib_data, settings.calib_samples),
     )
+
+
+def _to_calibrate_on(setting: str, data: str | None, limit: int | None) -> DataSource:
+    return DataSource(setting, data, limit, limited_by="calib_samples")
 
 
 def check_not_quantized(model: Model, why: str) -> None:
@@ -279,7 +282,7 @@ def explicit(model: Model) -> tuple[Model, tuple[str, ...]]:
     if not has_qoperators(model.graph):
         return model, ()
     found = to_qdq(model.graph)
-    graph = Graph(onnx.shape_inference.infer_shapes(found.proto, data_prop=True))
+    graph = Graph.inferred(found.proto)
     origins = {n.name: model.origins.get(n.name, (n.name,)) for n in graph.nodes}
     model = replace(model, graph=graph, origins=origins)
     if not found.replaced:
@@ -346,20 +349,13 @@ def plan_ranges(
 def _calibration_samples(
     settings: CandidateSettings, model: Model, compared: SampleSubset
 ) -> SampleSubset:
-    data = settings.calib_data
+    data, limit = settings.calib_data, settings.calib_samples
     if data is None and not is_whole(compared):  # the others are held out
-        return first(compared, settings.calib_samples)
-    if data is None and settings.calib_samples is None:
+        return first(compared, limit)
+    if data is None and limit is None:
         return compared
-    with given_by("calib_data" if data else "inputs"):
-        return whole(
-            open_samples(
-                data or settings.inputs,
-                model.graph.inputs,
-                limit=settings.calib_samples,
-                limited_by="calib_samples",
-            )
-        )
+    given = ("calib_data", data) if data else ("inputs", settings.inputs)
+    return whole(_to_calibrate_on(*given, limit).open(model.graph.inputs))
 
 
 def bind_user_plan(
@@ -425,8 +421,7 @@ def ranges_for(path: str, model: Model) -> dict[str, TensorRange]:
         )
     with _of_file(path):
         check_control_flow(ranges.control_flow, model)
-    known = {*model.graph.producers, *model.graph.initializers}
-    known |= {spec.name for spec in model.graph.inputs}
+    known = model.graph.tensors
     tensors = {name: entry for name, entry in ranges.tensors.items() if name in known}
     if not tensors:
         first = next(iter(ranges.tensors), "")

@@ -18,7 +18,7 @@ from qdebug.errors import PlanError
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan, Granularity
-from qdebug.plan.quantize import QMAX, scale_of
+from qdebug.plan.quantize import QMAX
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -132,14 +132,7 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
 
 
 def _amax(bound: BoundPlan, tensor: str) -> float:
-    amax = bound.plan.tensors[tensor].amax
-    if isinstance(amax, tuple):
-        raise PlanError(
-            f"tensor '{tensor}' is an activation: it takes one amax, not {len(amax)}",
-            "Give one number; only a weight can have one per output channel.",
-            code="QD-PLAN-AMAX-COUNT",
-        )
-    return QMAX * float(scale_of(amax, f"tensor '{tensor}'"))
+    return QMAX * float(bound.activation_scale(tensor))
 
 
 def _written(bound: BoundPlan, layer: Layer) -> list[str]:

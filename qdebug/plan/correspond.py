@@ -17,8 +17,9 @@ import numpy as np
 import onnx
 
 from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.subgraphs import free_name, rename_reads
-from qdebug.plan.quantize import QUANTIZERS
+from qdebug.plan.quantize import QUANTIZERS, quantizer_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.restore import Absorbed, absorbs, bounds_of
@@ -34,7 +35,6 @@ _ALIKE: Sequence[frozenset[str]] = (
 """Operators that may compute the same; the measurement decides."""
 _COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
 _PASSING = frozenset({"Identity", "Cast", "Dropout"})
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _UNRELATED = 0.7
 """Of weights that are further apart, relative to their norm, neither is made from the other."""
 _CLEARLY = 0.5
@@ -274,7 +274,7 @@ class _Walk:
     def _same_sizes(self, node: Node, other: Node) -> bool:
         mine = [self.known.shape(t) for t in node.inputs[:2] if self.known.is_constant(t)]
         its = [self.values.shape(t) for t in other.inputs[:2] if self.values.is_constant(t)]
-        if node.op_type not in _WEIGHTED or not mine or not its:
+        if node.op_type not in QUANTIZABLE_OPS or not mine or not its:
             return True
         return sorted(mine[0]) == sorted(its[0])
 
@@ -291,7 +291,7 @@ class _Walk:
         if other.name == node.name or other.outputs[0] == node.outputs[0]:
             return True
         mine, its = self._weight(self.known, node), self._weight(self.values, other)
-        if node.op_type not in _WEIGHTED or mine is None or its is None:
+        if node.op_type not in QUANTIZABLE_OPS or mine is None or its is None:
             return True
         return _distance(mine, its) < _UNRELATED
 
@@ -315,7 +315,7 @@ class _Walk:
 
     def _by_weight(self, node: Node) -> Node | None:
         """A product of the same weight, wherever it is: behind nodes that were rewritten."""
-        if node.op_type not in _WEIGHTED:
+        if node.op_type not in QUANTIZABLE_OPS:
             return None
         weight = self._weight(self.known, node)
         if weight is None or weight.size < 2:
@@ -323,7 +323,7 @@ class _Walk:
         fitting = [
             n
             for n in self.quantized.nodes
-            if n.op_type in _WEIGHTED
+            if n.op_type in QUANTIZABLE_OPS
             and self._fits(node, n)
             and self._weight(self.values, n) is not None
         ]
@@ -342,7 +342,7 @@ class _Walk:
         """The quantized node after which the values are those of `node`: past a BatchNormalization
         that the FP32 model has folded, or a bias that it adds within. None where `found` adds a
         bias that the FP32 model adds afterwards."""
-        own = node.op_type in _WEIGHTED
+        own = node.op_type in QUANTIZABLE_OPS
         if not own:
             return found
         next_one = self._only_reader(self.reference, self.reference.consumers, node.outputs[0])
@@ -428,10 +428,10 @@ def _root(graph: Graph, tensor: str) -> str:
         if node is None:
             return tensor
         if node.op_type == "DequantizeLinear":
-            maker = graph.producers.get(node.inputs[0])
-            if maker is None or maker.op_type not in QUANTIZERS:
+            quantizer = quantizer_of(graph, node)
+            if quantizer is None:
                 return tensor
-            tensor = maker.inputs[0]
+            tensor = quantizer.inputs[0]
         elif node.op_type in _PASSING and graph.is_float(node.inputs[0]):
             tensor = node.inputs[0]
         else:
@@ -464,7 +464,7 @@ def _renamed(
     `reference`."""
     fixed = {*(spec.name for spec in graph.inputs), *graph.outputs}
     theirs = {t for n in reference.nodes for t in n.outputs}
-    taken = {*graph.producers, *graph.initializers, *fixed, *theirs, *reference.initializers}
+    taken = {*graph.tensors, *graph.outputs, *theirs, *reference.initializers}
     new: dict[str, str] = {}
     for tensor in graph.producers:
         wanted = tensors.get(tensor)
@@ -488,4 +488,4 @@ def _renamed(
         elif original.name in named:
             node.name = free_name(f"{original.name}_quantized_model", node_names)
         proto.graph.node.append(node)
-    return Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    return Graph.inferred(proto)

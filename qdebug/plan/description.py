@@ -6,6 +6,7 @@ A run file keeps one, so that whoever looks at a result needs no model file.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -143,14 +144,7 @@ def _weight(graph: Graph, constants: list[str]) -> tuple[int, ...] | None:
         if graph.initializers[t].data_type in FLOAT_TYPES | CODES.keys()
     ]
     shapes = [shape for shape in found if shape]
-    return max(shapes, key=_size) if shapes else None
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
+    return max(shapes, key=math.prod, default=None)
 
 
 def _shape(graph: Graph, tensor: str) -> tuple[int, ...] | None:

@@ -24,6 +24,7 @@ from qdebug.plan.quantize import (
     QMIN,
     QUANTIZERS,
     FloatArray,
+    along,
     fake_quantize,
     scale_of,
 )
@@ -118,13 +119,13 @@ class _Reader:
         if turned is None:
             return None
         factor = np.ones(1) if its is None else its.factor
-        along = _along(factor, axis, wanted.ndim)
-        if along is None:
+        factors = _along(factor, axis, wanted.ndim)
+        if factors is None:
             return None
-        values = (_shaped(values, wanted, turned).astype(np.float64) * along).astype(np.float32)
+        values = (_shaped(values, wanted, turned).astype(np.float64) * factors).astype(np.float32)
         amax = None
         if steps is not None:
-            steps = _shaped(steps, wanted, turned).astype(np.float64) * np.abs(along)
+            steps = _shaped(steps, wanted, turned).astype(np.float64) * np.abs(factors)
             amax = _amax(steps, values, axis)
         changed = _other_codes(wanted.astype(np.float32), values, amax, axis)
         bias = None if own is None or its is None else _other_bias(own, its)
@@ -213,8 +214,8 @@ def _other_codes(
     """Whether two weights have other codes; without a range, whether they are others."""
     if amax is None:
         return not np.array_equal(wanted, values)
-    scale, along = scale_of(amax), axis if amax.ndim else None
-    mine, its = (fake_quantize(w, scale, along) for w in (wanted, values))
+    scale, own = scale_of(amax), axis if amax.ndim else None
+    mine, its = (fake_quantize(w, scale, own) for w in (wanted, values))
     return not np.array_equal(mine, its)
 
 
@@ -277,6 +278,4 @@ def _along(factor: Float64, axis: int | None, rank: int) -> Float64 | None:
         return np.ones((1,) * rank)
     if axis is None:
         return None
-    shape = [1] * rank
-    shape[axis] = -1
-    return factor.reshape(shape)
+    return along(factor, axis, rank)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import ModelError, PlanError
@@ -65,7 +64,7 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
     half = {n for layer in bound.layers_in(Precision.FP16) for n in layer.nodes}
     items = [int8_layer(bound, layer) for layer in bound.layers_in(Precision.INT8)]
     if items:
-        graph = _typed(insert_qdq(graph, items))
+        graph = Graph.inferred(insert_qdq(graph, items))
     mixed = bound.plan.fallback_precision is Precision.FP16 and bool(items)
     if mixed:
         if graph.opset < HALF_QDQ_OPSET:
@@ -78,11 +77,7 @@ def _apply(bound: BoundPlan, graph: Graph) -> Graph:
         half |= _half_int8_nodes(graph, items)
     if not half:
         return graph
-    return _typed(convert_to_fp16(graph, half, _half_quantizers(graph) if mixed else ()))
-
-
-def _typed(proto: onnx.ModelProto) -> Graph:
-    return Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    return Graph.inferred(convert_to_fp16(graph, half, _half_quantizers(graph) if mixed else ()))
 
 
 def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
@@ -94,6 +89,16 @@ def int8_layer(bound: BoundPlan, layer: Layer) -> Int8Layer:
     activations = {t: _activation_scale(bound, layer, t) for t in layer.quantized_inputs}
     correction = bound.corrections.get(layer.name, Correction())
     return Int8Layer(layer, activations, _weight_quantization(bound, layer), correction.bias)
+
+
+def activation_scales(bound: BoundPlan) -> dict[str, FloatArray]:
+    """The scale, float32 [], of each activation that an INT8 layer reads, by tensor.
+
+    Raises:
+        PlanError: a range is missing or not valid.
+    """
+    int8 = bound.layers_in(Precision.INT8)
+    return {t: _activation_scale(bound, x, t) for x in int8 for t in x.quantized_inputs}
 
 
 def check_ranges(bound: BoundPlan) -> None:
@@ -112,20 +117,13 @@ def check_ranges(bound: BoundPlan) -> None:
 
 
 def _activation_scale(bound: BoundPlan, layer: Layer, tensor: str) -> FloatArray:
-    entry = bound.plan.tensors.get(tensor)
-    if entry is None:
+    if tensor not in bound.plan.tensors:
         raise PlanError(
             f"layer '{layer.name}' is INT8, but its input '{tensor}' has no amax in the plan",
             f"Give calibration samples ({option('calib_data')}), or add the tensor to the plan.",
             code="QD-PLAN-RANGE-MISSING",
         )
-    if isinstance(entry.amax, tuple):
-        raise PlanError(
-            f"tensor '{tensor}' is an activation: it takes one amax, not {len(entry.amax)}",
-            "Give one number; only a weight can have one per output channel.",
-            code="QD-PLAN-AMAX-COUNT",
-        )
-    return _rounded(bound, scale_of(entry.amax, f"tensor '{tensor}'"))
+    return _rounded(bound, bound.activation_scale(tensor))
 
 
 def _weight_quantization(bound: BoundPlan, layer: Layer) -> WeightQuantization | None:
@@ -196,8 +194,4 @@ def _half_quantizers(graph: Graph) -> list[str]:
 
 
 def _clip_limits(bound: BoundPlan) -> dict[str, float]:
-    limits = {}
-    for tensor in bound.needed_ranges():
-        entry = bound.plan.tensors[tensor]
-        limits[tensor] = float(np.max(entry.amax))
-    return limits
+    return {t: float(np.max(bound.plan.tensors[t].amax)) for t in bound.needed_ranges()}

@@ -131,10 +131,11 @@ def quantized_pair(
         aligned = align(reference, candidate)
         candidate, missing = aligned.graph, aligned.absorbed
     if missing:
-        candidate = _typed(restore(candidate, missing))
+        candidate = Graph.inferred(restore(candidate, missing), data_prop=False)
     notes = _restored_note(missing, known=reference is not None)
     if reference is None:
-        reference = _typed(strip_qdq(_typed(raise_to_fp32(candidate.proto))))
+        raised = Graph.inferred(raise_to_fp32(candidate.proto), data_prop=False)
+        reference = Graph.inferred(strip_qdq(raised), data_prop=False)
         notes += (
             "The model is quantized (Q/DQ): it is compared with itself without Q/DQ. That hides "
             "the rounding of weights stored as INT8, which is in no layer's share either; "
@@ -162,10 +163,6 @@ def quantized_pair(
         aligned=aligned,
         guessed=tuple(guessed),
     )
-
-
-def _typed(proto: onnx.ModelProto) -> Graph:
-    return Graph(onnx.shape_inference.infer_shapes(proto))
 
 
 def _restored_note(missing: Sequence[Absorbed], *, known: bool) -> tuple[str, ...]:

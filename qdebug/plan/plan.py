@@ -15,6 +15,7 @@ from qdebug.errors import PlanError
 from qdebug.model.inline import Taken
 from qdebug.model.layers import Layer, Layers
 from qdebug.model.prepare import Model
+from qdebug.plan.quantize import FloatArray, scale_of
 from qdebug.types import Precision
 from qdebug.wording import counted
 
@@ -124,6 +125,21 @@ class BoundPlan:
             and tensor in reader.quantized_inputs
             for reader in readers
         )
+
+    def activation_scale(self, tensor: str) -> FloatArray:
+        """The scale, float32 [], of an activation that the plan has a range for.
+
+        Raises:
+            PlanError: the range is one of a weight's channels, or no range.
+        """
+        amax = self.plan.tensors[tensor].amax
+        if isinstance(amax, tuple):
+            raise PlanError(
+                f"tensor '{tensor}' is an activation: it takes one amax, not {len(amax)}",
+                "Give one number; only a weight can have one per output channel.",
+                code="QD-PLAN-AMAX-COUNT",
+            )
+        return scale_of(amax, f"tensor '{tensor}'")
 
     def missing_ranges(self) -> list[str]:
         """Those of them that the plan has no amax for."""
@@ -238,8 +254,7 @@ def layer_aliases(model: Model, layers: Layers) -> dict[str, Layer]:
 
 
 def _check_tensors(plan: PrecisionPlan, model: Model) -> None:
-    graph = model.graph
-    known = {*graph.producers, *graph.initializers, *(spec.name for spec in graph.inputs)}
+    known = model.graph.tensors
     for name in plan.tensors:
         if name not in known:
             raise PlanError(

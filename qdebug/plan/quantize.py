@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ them a range holds nothing else."""
 
 FloatArray = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # a denormal scale would overflow x / scale
 _LARGEST_AMAX = float(np.finfo(np.float32).max)
@@ -87,7 +89,7 @@ def quantize(x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = 
     channels, `axis` is theirs."""
     ratio = np.empty(x.shape, np.float32)  # one array throughout: weights may be of gigabytes
     with np.errstate(over="ignore"):  # beyond float32 is beyond the range too
-        np.divide(np.asarray(x, np.float32), _along(scale, x.ndim, axis), out=ratio)
+        np.divide(np.asarray(x, np.float32), along(scale, axis, x.ndim), out=ratio)
     np.clip(np.rint(ratio, out=ratio), QMIN, QMAX, out=ratio)
     return ratio.astype(np.int8)
 
@@ -95,7 +97,7 @@ def quantize(x: npt.NDArray[np.floating], scale: FloatArray, axis: int | None = 
 def dequantize(codes: Int8Array, scale: FloatArray, axis: int | None = None) -> FloatArray:
     """The float32 values of INT8 codes, of their shape; `scale` and `axis` as in `quantize`."""
     with np.errstate(over="ignore"):  # Inf, as ONNX Runtime makes of it
-        values: FloatArray = codes.astype(np.float32) * _along(scale, codes.ndim, axis)
+        values: FloatArray = codes.astype(np.float32) * along(scale, axis, codes.ndim)
     return values
 
 
@@ -106,12 +108,14 @@ def fake_quantize(
     return dequantize(quantize(x, scale, axis), scale, axis)
 
 
-def _along(scale: FloatArray, rank: int, axis: int | None) -> FloatArray:
+def along(values: npt.NDArray[Scalar], axis: int | None, rank: int) -> npt.NDArray[Scalar]:
+    """`values`, [channels], in a shape that broadcasts along an axis of an array of `rank` axes;
+    as they are where there is no axis."""
     if axis is None:
-        return scale
+        return values
     shape = [1] * rank
     shape[axis] = -1
-    return scale.reshape(shape)
+    return values.reshape(shape)
 
 
 QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
@@ -181,12 +185,8 @@ class Grid:
     def codes(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
         """The codes of `x`, of its shape; `x` must not hold NaN."""
         with np.errstate(over="ignore"):
-            ratio = np.asarray(x, np.float32) / _along(self.scale, x.ndim, self.axis)
-        zero = self.zero_point
-        if self.axis is not None:
-            shape = [1] * x.ndim
-            shape[self.axis] = -1
-            zero = zero.reshape(shape)
+            ratio = np.asarray(x, np.float32) / along(self.scale, self.axis, x.ndim)
+        zero = along(self.zero_point, self.axis, x.ndim)
         found: npt.NDArray[np.int64] = np.clip(
             np.rint(ratio).astype(np.float64) + zero, self.lowest, self.highest
         ).astype(np.int64)
@@ -219,6 +219,12 @@ def dynamic_grid(values: npt.NDArray[np.floating]) -> Grid:
     scale = np.float32((high - low) / np.float32(255)) or np.float32(1)
     zero = int(np.clip(np.rint(-low / scale), 0, 255))
     return Grid(np.asarray(scale), np.array(zero, np.int64), 0, 255)
+
+
+def quantizer_of(graph: Graph, dequantizer: Node) -> Node | None:
+    """What makes the codes that a DequantizeLinear reads; None for those of a constant."""
+    maker = graph.producers.get(dequantizer.inputs[0])
+    return maker if maker is not None and maker.op_type in QUANTIZERS else None
 
 
 def grid_of(graph: Graph, node: Node) -> Grid | None:

@@ -111,6 +111,11 @@ def cache_text(cache: CalibrationCache) -> str:
     return "\n".join(lines) + "\n"
 
 
+def default_cache_text(scales: Mapping[str, float]) -> str:
+    """The text of a cache of scales by tensor name, as the newest TensorRT that reads one does."""
+    return cache_text(CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales))
+
+
 def _entry(path: Path, number: int, line: str) -> tuple[str, float]:
     # The name may hold ": "; the scale may not.
     name, colon, bits = line.rpartition(":")

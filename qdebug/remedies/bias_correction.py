@@ -57,7 +57,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 REMEDY = Remedy(
     name="bias-correction",
-    summary="takes the mean error of each output channel off its bias",
     causes=frozenset(),
     fewest_samples=_FEWEST,
     layers=_layers,

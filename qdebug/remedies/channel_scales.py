@@ -72,7 +72,6 @@ def equal_reach(amax: Float64) -> Factors:
 REMEDY = Remedy(
     rewrites=True,
     name="channel-scales",
-    summary="gives each channel that a grouped convolution reads a scale of its own",
     causes=frozenset({"coarse-step", "weight-range"}),
     fewest_samples=1,
     layers=_layers,

@@ -52,7 +52,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 REMEDY = Remedy(
     name="equalization",
-    summary="evens out the ranges of channels by the weights on both sides",
     causes=frozenset({"coarse-step", "weight-range"}),
     fewest_samples=4,
     layers=_layers,

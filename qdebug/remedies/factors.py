@@ -12,7 +12,7 @@ from qdebug.calibrators.weights import weight_amax
 from qdebug.model.graph import Graph
 from qdebug.model.samples.subset import SampleSubset, finely, is_whole, whole
 from qdebug.plan.plan import Granularity
-from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
+from qdebug.plan.quantize import FloatArray, along, fake_quantize, scale_of
 from qdebug.plan.rewrite.weights import (
     Factors,
     channel_axis,
@@ -216,13 +216,11 @@ def _read(network: Quantized, site: Site, factors: Factors, amax: Float64) -> Ba
     is that of each channel without them."""
     graph = network.graph
     node = graph.by_name[site.layer.name]
-    shape = [1] * -channel_axis(graph, node)
-    shape[0] = -1
-    each = factors.reshape(shape).astype(np.float32)
+    each = along(factors, 0, -channel_axis(graph, node)).astype(np.float32)
     scale = scale_of(float((factors * amax).max()))
     weight = divided_weight(graph, node, site.weight, factors).astype(np.float32)
-    along = site.axis if _per_channel(network) else None
-    rounded = fake_quantize(weight, scale_of(weight_amax(weight, along)), along)
+    axis = site.axis if _per_channel(network) else None
+    rounded = fake_quantize(weight, scale_of(weight_amax(weight, axis)), axis)
     return site.run([fake_quantize(x * each, scale) for x in site.reference], rounded)
 
 
@@ -230,9 +228,7 @@ def _written(site: Site, factors: Factors) -> Batches:
     """What a layer gives with its weight, of one scale, rounded after a product with `factors`
     along the output channels."""
     assert site.axis is not None
-    shape = [1] * site.weight.ndim
-    shape[site.axis] = -1
-    each = factors.reshape(shape).astype(np.float32)
+    each = along(factors, site.axis, site.weight.ndim).astype(np.float32)
     weight: FloatArray = site.weight * each
     rounded = fake_quantize(weight, scale_of(weight_amax(weight, None))) / each
     return site.run(site.reference, rounded)

@@ -144,7 +144,6 @@ def _root_mean_square(histogram: TensorHistogram) -> float:
 
 REMEDY = Remedy(
     name="fp16-rewrites",
-    summary="fuses functions, and holds what FP16 cannot hold times a power of two",
     causes=frozenset({"fp16-overflow", "fp16-underflow"}),
     fewest_samples=1,
     layers=_layers,

@@ -13,7 +13,6 @@ then taken off the bias.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +20,9 @@ import numpy as np
 from qdebug.plan.quantize import FloatArray
 from qdebug.remedies.bias_correction import correct_bias
 from qdebug.remedies.moments import Moments, SiteMoments, Sums, moments_of, positions_to_fit
-from qdebug.remedies.product import Product, product_of
-from qdebug.remedies.quantized import Quantized
-from qdebug.remedies.remedy import Proposal, Remedy, Study, apart_from_heads
-from qdebug.remedies.walk import Site, Walk
+from qdebug.remedies.product import Product
+from qdebug.remedies.remedy import Remedy, apart_from_heads
+from qdebug.remedies.walk import Site, one_by_one, product_layers
 
 _FEWEST = 8
 _RIDGES = (0.001, 0.01, 0.1, 1.0)
@@ -93,28 +91,11 @@ def held_back_error(site: Site, moments: SiteMoments) -> float:
     return float(moments.held.error(off, moments.fit.shift(off)).sum())
 
 
-def _layers(network: Quantized) -> tuple[str, ...]:
-    weighted = network.weighted()
-    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
-
-
-def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
-    walk = Walk(study, start, frozenset(layers), "least squares")
-    changed = []
-    for site in walk:
-        product = product_of(start.graph, site.layer)
-        if product is not None and refit(site, product):
-            changed.append(site.layer.name)
-    if changed:
-        yield Proposal(walk.network, tuple(changed))
-
-
 REMEDY = Remedy(
     name="least-squares",
-    summary="refits weights to the inputs as they are quantized",
     causes=frozenset(),
     fewest_samples=_FEWEST,
-    layers=_layers,
-    propose=_propose,
+    layers=product_layers,
+    propose=one_by_one(refit, "least squares"),
     groups=apart_from_heads,
 )

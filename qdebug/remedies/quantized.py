@@ -94,14 +94,13 @@ class Quantized:
         are others, are dropped: see `missing_ranges` of `bound`. So are corrections of layers whose
         weight is stale: they start again from FP32.
         """
-        graph = Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+        graph = Graph.inferred(proto)
         origins = {n.name: self.model.origins.get(n.name, (n.name,)) for n in graph.nodes}
         model = replace(self.model, graph=graph, origins=origins)
         layers = find_layers(graph)
-        known = {*graph.producers, *graph.initializers, *(spec.name for spec in graph.inputs)}
         plan = self.bound.plan
         named = {name: p for name, p in plan.layers.items() if name in layers.by_name}
-        ranges = {t: r for t, r in plan.tensors.items() if t in known and t not in stale}
+        ranges = {t: r for t, r in plan.tensors.items() if t in graph.tensors and t not in stale}
         bound = bind_plan(replace(plan, layers=named, tensors=ranges), model, layers)
         kept = {
             name: correction

@@ -17,9 +17,9 @@ import numpy as np
 from qdebug.calibrators.histogram import Float64, TensorHistogram
 from qdebug.calibrators.registry import parse_method
 from qdebug.measure.sums import error_energy, signal_energy
-from qdebug.plan.lower import int8_layer, lower
+from qdebug.plan.lower import activation_scales, lower
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.quantize import FloatArray, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
@@ -69,7 +69,7 @@ class _Outputs:
     """The noise of the outputs by ranges, on some samples: Σerr²/Σref², summed over outputs."""
 
     def __init__(self, study: Study, start: Quantized, stack: ExitStack) -> None:
-        self._study, self._start = study, start
+        self._study = study
         proto, self._inputs = feed_scales(lower(start.bound).graph, start.bound.needed_ranges())
         self._session = study.simulation.open(proto, ())
         stack.callback(self._session.close)
@@ -85,9 +85,7 @@ class _Outputs:
     def noise(self, network: Quantized) -> Float64:
         """With the ranges of a network that has no other difference: [executions]; infinite where
         it is not a number."""
-        scales: dict[str, FloatArray] = {}
-        for layer in network.bound.layers_in(Precision.INT8):
-            scales |= int8_layer(network.bound, layer).activations
+        scales = activation_scales(network.bound)
         own: Feeds = {self._inputs[t]: s for t, s in scales.items() if t in self._inputs}
         self.calls += 1
 
@@ -229,7 +227,6 @@ def _layers(network: Quantized) -> tuple[str, ...]:
 
 REMEDY = Remedy(
     name="ranges",
-    summary="ends each activation's range where the outputs' error is least",
     causes=frozenset({"clipping", "coarse-step", "stale-calibration"}),
     fewest_samples=_FEWEST,
     layers=_layers,

@@ -70,8 +70,7 @@ class Remedy:
     all of them.
 
     Attributes:
-        name: as the user names it.
-        summary: what it does, in a few words.
+        name: as the user names it; remedies/names.py says what it does.
         causes: labels of what it is for (see measure/causes).
         fewest_samples: calibration samples without which it is skipped.
         layers: which layers of a network it can be applied to, in execution order.
@@ -83,7 +82,6 @@ class Remedy:
     """
 
     name: str
-    summary: str
     causes: frozenset[str]
     fewest_samples: int
     layers: Callable[[Quantized], tuple[str, ...]]

@@ -15,7 +15,7 @@ from qdebug.outputfiles import check_new
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.repaired import marked_repaired
-from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
+from qdebug.plan.trtcache import default_cache_text
 from qdebug.remedies.quantized import Quantized
 from qdebug.results import Hidden, Json, MaybeText, ModelRef, Result, display, in_json
 from qdebug.search.outcome import BisectResult
@@ -141,8 +141,8 @@ class RepairResult(Result):
         baseline: the quantized network as it was, on the samples that choose.
         repaired: with the remedies that were kept, on the same samples.
         holds: the target holds with that, on the same samples; null without a target.
-        reverted: what was kept turned out worse than the start on the samples that took no part,
-            and was dropped: the result is the start.
+        reverted: what was kept turned out worse than the start on the samples that took no part, or
+            needs dearer pins, and was dropped: the result is the start.
         steps: all that was tried, in order.
         skipped: remedies that were not tried.
         proof: on samples that took no part.
@@ -226,11 +226,8 @@ class RepairResult(Result):
 
     def trt_cache(self) -> str:
         """The ranges as a calibration cache of TensorRT 10."""
-        scales = {
-            tensor: float(scale_of(self.plan.tensors[tensor].amax, f"tensor '{tensor}'"))
-            for tensor in self.network.bound.needed_ranges()
-        }
-        return cache_text(CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, scales))
+        tensors = self.network.bound.needed_ranges()
+        return default_cache_text({t: float(scale_of(self.plan.tensors[t].amax)) for t in tensors})
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the network with Q/DQ; over 1.5 GB with external data beside it.

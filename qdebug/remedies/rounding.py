@@ -12,20 +12,18 @@ inputs of most energy come last: their errors are made up for by all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.quantize import QMAX, QMIN, FloatArray, fake_quantize
+from qdebug.plan.quantize import QMAX, QMIN, FloatArray, along, fake_quantize
 from qdebug.remedies.bias_correction import correct_bias
 from qdebug.remedies.least_squares import held_back_error, refitted
 from qdebug.remedies.moments import Sums, moments_of
-from qdebug.remedies.product import Product, product_of
-from qdebug.remedies.quantized import Quantized
-from qdebug.remedies.remedy import Proposal, Remedy, Study
-from qdebug.remedies.walk import Site, Walk
+from qdebug.remedies.product import Product
+from qdebug.remedies.remedy import Remedy
+from qdebug.remedies.walk import Site, one_by_one, product_layers
 
 _FEWEST = 8
 _DAMPING = 0.01
@@ -107,10 +105,7 @@ def round_together(site: Site, product: Product) -> bool:
         return False
     refit = site.correction.weight is not None
     values = site.weight if how.values is None else how.values
-    shape = [1] * values.ndim
-    if how.axis is not None:
-        shape[how.axis] = -1
-    steps = product.matrix(np.broadcast_to(how.scale.reshape(shape), values.shape))
+    steps = product.matrix(np.broadcast_to(along(how.scale, how.axis, values.ndim), values.shape))
     # A weight that is codes already, as a quantizer chose them, is rounded from FP32 again.
     codes = np.array_equal(fake_quantize(values, how.scale, how.axis), values)
     wanted = [product.matrix(site.weight if codes else values)]
@@ -134,27 +129,10 @@ def round_together(site: Site, product: Product) -> bool:
     return correct_bias(site) if best else False
 
 
-def _layers(network: Quantized) -> tuple[str, ...]:
-    weighted = network.weighted()
-    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
-
-
-def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
-    walk = Walk(study, start, frozenset(layers), "rounding")
-    changed = []
-    for site in walk:
-        product = product_of(start.graph, site.layer)
-        if product is not None and round_together(site, product):
-            changed.append(site.layer.name)
-    if changed:
-        yield Proposal(walk.network, tuple(changed))
-
-
 REMEDY = Remedy(
     name="rounding",
-    summary="rounds weights to the codes that together give the least error",
     causes=frozenset(),
     fewest_samples=_FEWEST,
-    layers=_layers,
-    propose=_propose,
+    layers=product_layers,
+    propose=one_by_one(round_together, "rounding"),
 )

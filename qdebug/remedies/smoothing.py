@@ -56,7 +56,6 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 
 REMEDY = Remedy(
     name="smoothing",
-    summary="moves the range of outlier channels into the weights, layer by layer",
     causes=frozenset({"coarse-step"}),
     fewest_samples=4,
     layers=_layers,

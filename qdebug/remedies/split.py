@@ -21,7 +21,7 @@ from qdebug.calibrators.weights import weight_amax
 from qdebug.model.graph import Graph
 from qdebug.model.macs import work_of
 from qdebug.plan.plan import Correction, Granularity, TensorRange
-from qdebug.plan.quantize import fake_quantize, scale_of
+from qdebug.plan.quantize import along, fake_quantize, scale_of
 from qdebug.plan.rewrite.split import (
     Parts,
     Split,
@@ -33,7 +33,6 @@ from qdebug.plan.rewrite.split import (
 )
 from qdebug.plan.rewrite.weights import (
     Factors,
-    along,
     channel_axis,
     divided_weight,
     weight_reach,
@@ -269,7 +268,6 @@ def _best(reading: _Reading, noise: Mapping[Key | None, float], price: float) ->
 
 REMEDY = Remedy(
     name="split",
-    summary="splits outlier channels into parts, for more multiply-accumulates",
     causes=frozenset({"coarse-step"}),
     fewest_samples=_FEWEST,
     layers=_layers,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +28,9 @@ from qdebug.plan.quantize import FloatArray, fake_quantize
 from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands
 from qdebug.remedies.padding import Mask, used_positions, without_padding
+from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
-from qdebug.remedies.remedy import Study
+from qdebug.remedies.remedy import Proposal, Study
 from qdebug.run.base import Backend
 from qdebug.types import Array, Progress
 
@@ -47,7 +48,6 @@ class Site:
         source: the activation that its anchor multiplies by the weight.
         weight: its own, float32.
         axis: that of the output channels in the weight; None where there are none.
-        attributes: of the anchor; strings are bytes.
         reference: `source` in FP32.
         inputs: `source` as quantized so far, before this layer's own Q/DQ.
         targets: the anchor's output in FP32, with the bias that is an operand of its own.
@@ -59,13 +59,11 @@ class Site:
     source: str
     weight: FloatArray
     axis: int | None
-    attributes: Mapping[str, Any]
     reference: Batches
     inputs: Batches
     targets: Batches
     network: Quantized
     _anchor: _Operator = field(repr=False)
-    changed: bool = False
     _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
 
     @property
@@ -116,12 +114,10 @@ class Site:
     def correct(self, correction: Correction) -> None:
         """Give the layer a correction in place of the one it has."""
         self.network = self.network.with_corrections({self.layer.name: correction})
-        self.changed = True
 
     def set_range(self, tensor: str, entry: TensorRange) -> None:
         """Give a tensor another range; every layer that reads it from here on gets it."""
         self.network = self.network.with_ranges({tensor: entry})
-        self.changed = True
 
     @property
     def _weight(self) -> str:
@@ -156,11 +152,6 @@ class Walk:
     def _used(self) -> list[Mask] | None:
         return used_positions(self.study.backend, self.network.graph, self.feeds)
 
-    @property
-    def count(self) -> int:
-        """Samples that are walked with."""
-        return sum(len(next(iter(feeds.values()))) for feeds in self.feeds)
-
     def __iter__(self) -> Iterator[Site]:
         graph = self.network.graph
         names = {layer.name for layer in self.network.weighted()}
@@ -192,8 +183,8 @@ class Walk:
         source = next(t for t in node.inputs[:2] if t != layer.weight)
         weight = graph.constant(layer.weight or "")
         assert weight is not None
-        attributes = graph.attributes(node)
-        product = node.op_type in ("MatMul", "Gemm") and not attributes.get("transA", 0)
+        turned = graph.attributes(node).get("transA", 0)
+        product = node.op_type in ("MatMul", "Gemm") and not turned
         by_rows = product and source == node.inputs[0] and weight.ndim == 2
         used = self._used if by_rows else None
         return Site(
@@ -201,7 +192,6 @@ class Walk:
             source=source,
             weight=weight.astype(np.float32),
             axis=self.network.axis(layer),
-            attributes=attributes,
             reference=without_padding(streams.exact[source], used),
             inputs=without_padding(streams.rounded[source], used),
             targets=without_padding(streams.exact[node.outputs[0]], used),
@@ -251,6 +241,31 @@ class Walk:
                 left[tensor] -= 1
                 live -= sizes.get(tensor, 0) if left[tensor] == 0 else 0
         return 3 * most
+
+
+def product_layers(network: Quantized) -> tuple[str, ...]:
+    """Layers in INT8 whose own weight is a factor of products of matrices, in execution order."""
+    weighted = network.weighted()
+    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
+
+
+def one_by_one(
+    change: Callable[[Site, Product], bool], stage: str
+) -> Callable[[Study, Quantized, Sequence[str]], Iterator[Proposal]]:
+    """What proposes one network, in which `change` was applied to layer after layer; it says
+    whether it changed anything. `stage` is that of the progress."""
+
+    def propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
+        walk = Walk(study, start, frozenset(layers), stage)
+        changed = []
+        for site in walk:
+            product = product_of(start.graph, site.layer)
+            if product is not None and change(site, product):
+                changed.append(site.layer.name)
+        if changed:
+            yield Proposal(walk.network, tuple(changed))
+
+    return propose
 
 
 def _readings(graph: Graph) -> Counter[str]:

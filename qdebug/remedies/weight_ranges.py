@@ -8,7 +8,6 @@ part of it are tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,10 +17,9 @@ from qdebug.calibrators.weights import weight_amax
 from qdebug.plan.plan import Granularity, TensorRange
 from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
 from qdebug.remedies.moments import Sums, moments_of
-from qdebug.remedies.product import Product, product_of
-from qdebug.remedies.quantized import Quantized
-from qdebug.remedies.remedy import Proposal, Remedy, Study
-from qdebug.remedies.walk import Site, Walk
+from qdebug.remedies.product import Product
+from qdebug.remedies.remedy import Remedy
+from qdebug.remedies.walk import Site, one_by_one, product_layers
 
 _FEWEST = 4
 _CUTS = (
@@ -83,27 +81,10 @@ def set_ranges(site: Site, product: Product) -> bool:
     return True
 
 
-def _layers(network: Quantized) -> tuple[str, ...]:
-    weighted = network.weighted()
-    return tuple(x.name for x in weighted if product_of(network.graph, x) is not None)
-
-
-def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[Proposal]:
-    walk = Walk(study, start, frozenset(layers), "weight ranges")
-    changed = []
-    for site in walk:
-        product = product_of(start.graph, site.layer)
-        if product is not None and set_ranges(site, product):
-            changed.append(site.layer.name)
-    if changed:
-        yield Proposal(walk.network, tuple(changed))
-
-
 REMEDY = Remedy(
     name="weight-ranges",
-    summary="ends each channel's weight range where the output's error is least",
     causes=frozenset({"weight-range"}),
     fewest_samples=_FEWEST,
-    layers=_layers,
-    propose=_propose,
+    layers=product_layers,
+    propose=one_by_one(set_ranges, "weight ranges"),
 )

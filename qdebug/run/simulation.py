@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
 from qdebug.errors import BackendError, ModelError
-from qdebug.model.weights import external_bytes
+from qdebug.model.weights import executed_bytes, lightened
+from qdebug.outputfiles import own_folder, temporary_folder
 from qdebug.run.capture import encode_marked
 from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
 from qdebug.run.options import session_options
+from qdebug.run.segmentation import segmentation
+from qdebug.run.segments import SegmentedSession, places_for, segments_of, sizes_of
+from qdebug.run.sizing import parallelism
+from qdebug.run.stored_weights import dequantized, mapped_values
 from qdebug.types import Feeds, Fp16Kernels, Skipped, Tensors
 from qdebug.wording import option
 
@@ -50,13 +56,18 @@ class SimulationBackend:
         self._threads = threads
         self._fp16_kernels = fp16_kernels
 
-    def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> SimulationSession:
+    def open(
+        self, proto: onnx.ModelProto, capture: Sequence[str]
+    ) -> SimulationSession | SegmentedSession:
         """See Backend.open."""
         with loading():
             rounded = keep_fp16_rounding(proto, self._fp16_kernels)
+            size = executed_bytes(rounded)
+            if size >= MAPPED_ONLY_BYTES:
+                rounded = dequantized(rounded, capture)
             marked, skipped = encode_marked(rounded, capture)
-            mapped = external_bytes(rounded)
-            return SimulationSession(marked, self._threads, skipped, mapped_bytes=mapped)
+            stored = rounded.graph.initializer
+            return open_simulation(marked, self._threads, skipped, mapped_bytes=size, stored=stored)
 
 
 class OrtSession:
@@ -109,11 +120,12 @@ _DISABLED = [
 there, the fusions make an invalid model, or one that rounds elsewhere than planned."""
 
 
-_MAPPED_ONLY_BYTES = 48 << 20
-"""From this size of the mapped weights on, they are not packed for Gemm and MatMul, and INT8 codes
-not dequantized once and for all: a session opens in a fraction of the time, takes no memory for
-them, and executes about as fast. Nor is memory kept for the next execution, which takes 7% longer
-where all tensors are outputs (measured): kept, it grew to several times what is in use."""
+MAPPED_ONLY_BYTES = 48 << 20
+"""From this size of the mapped weights on, all sessions read the same copy, weights are not packed
+for Gemm and MatMul, and constants not folded: a session opens in a fraction of the time, takes no
+memory for them, and executes about as fast. Nor is memory kept for the next execution, which takes
+7% longer where all tensors are outputs (measured): kept, it grew to several times what is in
+use."""
 _AS_STORED_BYTES = 256 << 20
 """From this size on, weights of Conv are not reordered either, which costs some speed."""
 
@@ -129,9 +141,14 @@ class SimulationSession(OrtSession):
         constants: Mapping[str, Any] | None = None,
         *,
         mapped_bytes: int = 0,
+        stored: Iterable[onnx.TensorProto] = (),
+        written_to: Path | None = None,
+        is_optimized: bool = False,
     ) -> None:
-        """`constants` are the OrtValues that take the place of external data in `model`, of which
-        `mapped_bytes` lie in files: of many, the session keeps no copies."""
+        """`constants` are the OrtValues that take the place of external data in `model`.
+        `mapped_bytes` of its weights lie in files: of many, the session keeps no copies, and shares
+        those constants that are among `stored`. The optimized model is `written_to` a file; one
+        that `is_optimized` is executed as it is."""
         import onnxruntime as ort
 
         options = session_options()
@@ -141,12 +158,21 @@ class SimulationSession(OrtSession):
         if constants:
             options.add_external_initializers(list(constants), list(constants.values()))
         disabled = list(_DISABLED)
-        if mapped_bytes >= _MAPPED_ONLY_BYTES:
+        self._shared: dict[str, Any] = {}
+        if mapped_bytes >= MAPPED_ONLY_BYTES:
+            self._shared = mapped_values(stored)
+            for name, value in self._shared.items():
+                options.add_initializer(name, value)
             options.add_session_config_entry("session.disable_prepacking", "1")
             options.enable_cpu_mem_arena = False
+            options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
             disabled.append("ConstantFolding")
         if mapped_bytes >= _AS_STORED_BYTES:
             disabled.append("NchwcTransformer")
+        if written_to is not None:
+            options.optimized_model_filepath = str(written_to)
+        if is_optimized:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = ort.InferenceSession(
             model,
             options,
@@ -155,6 +181,53 @@ class SimulationSession(OrtSession):
             enable_fallback=0,  # it would print and try the CPU again
         )
         super().__init__(session, skipped)
+
+    def close(self) -> None:
+        """See Session.close."""
+        super().close()
+        self._shared = {}
+
+
+def open_simulation(
+    model: bytes,
+    threads: int,
+    skipped: Sequence[Skipped] = (),
+    constants: Mapping[str, Any] | None = None,
+    *,
+    mapped_bytes: int = 0,
+    stored: Iterable[onnx.TensorProto] = (),
+) -> SimulationSession | SegmentedSession:
+    """A session as of SimulationSession, in segments where `run.segments` asks for them. Segments
+    share no weights: what a session maps itself leaves the memory with it.
+
+    Raises:
+        StoreError: no temporary file can be written.
+    """
+    asked = segmentation()
+    if not asked.cuts(mapped_bytes):
+        return SimulationSession(
+            model, threads, skipped, constants, mapped_bytes=mapped_bytes, stored=stored
+        )
+    with own_folder("qdebug-optimized-", temporary_folder()) as folder:
+        path = folder / "optimized.onnx"
+        whole = SimulationSession(
+            model, threads, skipped, constants, mapped_bytes=mapped_bytes, written_to=path
+        )
+        optimized = lightened(onnx.load(path, load_external_data=False))
+
+    def opened(segment: bytes) -> SimulationSession:
+        with loading():
+            return SimulationSession(segment, threads, mapped_bytes=mapped_bytes, is_optimized=True)
+
+    def types_of(segment: bytes) -> Mapping[str, np.dtype[np.generic]]:
+        with closing(opened(segment)) as session:
+            return session.dtypes
+
+    with closing(whole):
+        sizes = sizes_of(onnx.ModelProto.FromString(model))
+        places = places_for(optimized, sizes, asked, parallelism().workers)
+        segments = segments_of(optimized, list(whole.dtypes), places, types_of)
+        return SegmentedSession(segments, opened, whole)
 
 
 def loading() -> AbstractContextManager[None]:

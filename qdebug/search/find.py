@@ -68,7 +68,8 @@ class SearchResult:
 def find(problem: SearchProblem, oracle: Oracle, strategy: Strategy) -> SearchResult:
     """The cheapest pins with which the target holds, as far as `strategy` finds them.
 
-    What is returned was evaluated and passed; whether it is minimal is read off the evaluations.
+    What is returned was evaluated and passed, and nothing cheaper was that passed; whether it is
+    minimal is read off the evaluations.
     With `PinTo.AUTO`, every item goes to FP16 where the target holds with all of them in FP16; else
     the strategy is asked twice, first for a set in FP32, then for the part of it that FP16 is not
     enough for.
@@ -159,6 +160,10 @@ class _Search:
             self.cheaper_left = None  # of sets in FP32 alone
             if proven:
                 pins = self._descend(pins)
+        seen = self.cheapest_passing()  # the strategy did not ask for all that was evaluated
+        if self._problem.cost(seen) < self._problem.cost(pins):
+            pins, reason = self._descend(seen), ""
+            self.cheaper_left = None
         return Outcome.FOUND, pins, reason
 
     def _why_impossible(self) -> str:

@@ -12,9 +12,9 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from qdebug.errors import StoreError
 from qdebug.inputfiles import check_file
@@ -27,11 +27,12 @@ _NO_ENTRY = (ValueError, TypeError, KeyError, AttributeError, RecursionError, Ov
 """What reading a line that is none raises."""
 
 
-def _next_step() -> str:
-    return f"Give another {option('journal')}, or start this one anew with {option('force')}."
+def _unusable(why: str) -> StoreError:
+    hint = f"Give another {option('journal')}, or start this one anew with {option('force')}."
+    return StoreError(why, hint, code="QD-STORE-JOURNAL")
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """An open journal. A context manager; one process at a time.
 
     Attributes:
@@ -69,15 +70,7 @@ class Journal:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, pins: Pins, measurement: Measurement) -> None:
@@ -134,23 +127,11 @@ class Journal:
                 pins, measurement = _parsed(entry)
                 own = digest == self._digest(entry)
             except _NO_ENTRY as error:
-                raise StoreError(
-                    f"{self.path}:{number}: is not an evaluation.",
-                    _next_step(),
-                    code="QD-STORE-JOURNAL",
-                ) from error
+                raise _unusable(f"{self.path}:{number}: is not an evaluation.") from error
             if not own:
-                raise StoreError(
-                    f"{self.path}:{number}: was edited, or is of another search.",
-                    _next_step(),
-                    code="QD-STORE-JOURNAL",
-                )
+                raise _unusable(f"{self.path}:{number}: was edited, or is of another search.")
             if recorded.setdefault(pins, measurement) is not measurement:
-                raise StoreError(
-                    f"{self.path}:{number}: an evaluation that is there twice.",
-                    _next_step(),
-                    code="QD-STORE-JOURNAL",
-                )
+                raise _unusable(f"{self.path}:{number}: an evaluation that is there twice.")
         os.ftruncate(self._fd, len(whole))
         return recorded
 
@@ -159,22 +140,12 @@ class Journal:
             header = json.loads(line)
             schema, found = header["schema"], dict(header["key"])
         except _NO_ENTRY:
-            raise StoreError(
-                f"{self.path}: is not a journal of a search.", _next_step(), code="QD-STORE-JOURNAL"
-            ) from None
+            raise _unusable(f"{self.path}: is not a journal of a search.") from None
         if schema != SCHEMA:
-            raise StoreError(
-                f"{self.path}: has the schema {schema}, not {SCHEMA}.",
-                _next_step(),
-                code="QD-STORE-JOURNAL",
-            )
+            raise _unusable(f"{self.path}: has the schema {schema}, not {SCHEMA}.")
         other = sorted(n for n in found.keys() | key if found.get(n) != key.get(n))
         if other:
-            raise StoreError(
-                f"{self.path}: belongs to another search ({', '.join(other)} differ).",
-                _next_step(),
-                code="QD-STORE-JOURNAL",
-            )
+            raise _unusable(f"{self.path}: belongs to another search ({', '.join(other)} differ).")
 
     def _digest(self, entry: Mapping[str, Any]) -> str:
         return hashlib.sha256(self._header + _line(entry)).hexdigest()

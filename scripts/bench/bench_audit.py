@@ -266,7 +266,7 @@ def cases(built: Built) -> Iterator[tuple[tuple[object, ...], dict[str, object]]
     """Every product as the tests read it, with what makes its kernel of one kind."""
     for j in built.judged():
         layers = built.info.of_node.get(j.row.name, ())
-        node = built.info.node(j.row.name)
+        node = built.info.by_name.get(j.row.name)
         if not layers or node is None:
             continue
         kernel = next(x for x in layers if x.name == j.row.engine_layer)
@@ -302,7 +302,7 @@ def _related(
     node: OnnxNode, layers: tuple[EngineLayer, ...], info: EngineInfo
 ) -> Iterator[OnnxNode]:
     """The node, what makes its operands, and what lies between the products that layers name."""
-    makers = {m.name for t in node.inputs if (m := info.maker(t)) is not None}
+    makers = {m.name for t in node.inputs if (m := info.makers.get(t)) is not None}
     named = info.products & {n for layer in layers for n in layer.onnx_nodes}
     before = {name: _before(name, info) for name in named}
     after = {n.name for n in info.nodes if _before(n.name, info) & named}
@@ -326,8 +326,10 @@ def _before(name: str, info: EngineInfo) -> set[str]:
     found: set[str] = set()
     pending = [name]
     while pending:
-        node = info.node(pending.pop())
-        made = {m.name for t in (node.inputs if node else ()) if (m := info.maker(t)) is not None}
+        node = info.by_name.get(pending.pop())
+        made = {
+            m.name for t in (node.inputs if node else ()) if (m := info.makers.get(t)) is not None
+        }
         pending += made - found
         found |= made
     return found

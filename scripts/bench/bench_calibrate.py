@@ -129,15 +129,16 @@ def _peer(prepared: Model, model: str, data: str, count: int) -> None:
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(self._feeds, None)
 
-    calibrator = create_calibrator(
-        Path(model),
-        op_types_to_calibrate=["Conv", "Gemm", "MatMul"],
-        augmented_model_path=f"{model}.augmented",
-        calibrate_method=CalibrationMethod.Entropy,
-        extra_options={"num_bins": 2048},
-    )
-    calibrator.collect_data(Reader())
-    calibrator.compute_data()
+    with tempfile.TemporaryDirectory() as folder:
+        calibrator = create_calibrator(
+            Path(model),
+            op_types_to_calibrate=["Conv", "Gemm", "MatMul"],
+            augmented_model_path=str(Path(folder, "augmented.onnx")),
+            calibrate_method=CalibrationMethod.Entropy,
+            extra_options={"num_bins": 2048},
+        )
+        calibrator.collect_data(Reader())
+        calibrator.compute_data()
 
 
 if __name__ == "__main__":

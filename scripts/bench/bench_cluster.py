@@ -1,131 +1,113 @@
-"""What `--cluster local:N` gains: each command on N cores with N workers of one thread each, beside
-one process on the same cores.
+"""What `--cluster local:N` gains: whole commands, from the start of Python to their end.
 
-Each row is a fresh process that may use N cores. The workers are there before the clock starts;
-how long their start takes is a column of its own. The seconds of processors (of one process; of the
-command, and of the longest worker) say what the distribution costs where other programs use the
-machine too. `gain` is over one worker, `cost` what a worker needs more of the processor than one
-process, in percent: it means something in the rows of one worker alone.
+One process on one core, then N workers of one thread each on N cores, which the command shares
+with them. `gain` is the time of one process over that of the workers. The seconds of processors
+are those of the command and of all that it started; `cost` is how many more of them workers need
+than one process: with one worker that is the overhead, start-up included.
 
-The plan is given, so compare does not calibrate, and it measures no effects; sweep has eight plans,
-by four methods, and executes with ONNX Runtime; bisect has 48 evaluations; repair has few samples,
-one round, and pins nothing, which is bisect's work.
+A row is printed as soon as it is measured; nothing is taken from the cache. Cores are different
+ones before they are threads of one. On 4 or more, one process and one worker run side by side.
+compare calibrates on its samples and measures what layers cost: with 256 samples the default
+network takes one process 90 s or so. calibrate has twice as many samples; bisect a quarter, and 48
+evaluations at most; sweep as few, eight plans, by four methods, executed with ONNX Runtime; repair
+an eighth, and it pins nothing, which is bisect's work.
 
-    python scripts/bench/bench_cluster.py [--workers 1 2 4] [--net W2] [--samples 256]
-        [--commands compare calibrate bisect sweep repair]
+    python scripts/bench/bench_cluster.py [--workers 1 2 4] [--net W1] [--samples 256] [--rounds 1]
+        [--commands compare calibrate bisect]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from itertools import product
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import product, zip_longest
 from pathlib import Path
-from typing import Any
 
-from common import network, parser_of, seconds_of
+from common import network, parser_of
 
 import qdebug
-from qdebug.pipeline.cluster.dispatch import Cluster
-from qdebug.pipeline.cluster.machines import open_cluster
-from qdebug.pipeline.cluster.worker import warm
 
-PLAIN, SPREAD = "one process", "workers"
-CPU_PLAIN, CPU_CLIENT, CPU_WORKER = "CPU s: one", "client", "a worker"
-SHOWN = PLAIN, SPREAD, CPU_PLAIN, CPU_CLIENT, CPU_WORKER
-HEAD = (
-    f"{'command':10}{'workers':>7}{'start s':>8}"
-    + "".join(f"{key:>12}" for key in SHOWN)
-    + f"{'gain':>8}{'cost':>7}"
-)
 COMMANDS = "compare", "calibrate", "bisect", "sweep", "repair"
-_FEW = 48
 METHODS = "entropy", "minmax", "mse", "percentile"
+_ENOUGH = 4
+"""Cores, so that one command does not disturb another."""
+HEAD = f"{'command':10}{'way':14}{'cores':>6}{'wall s':>9}{'CPU s':>9}{'gain':>9}{'cost':>7}"
+_MOST_EVALUATIONS = 48
+_OF_CALIBRATE, _OF_SEARCHES, _OF_REPAIR = 2, 1 / 4, 1 / 8
+"""Samples of other commands, for each of compare's."""
 
 
 def main() -> None:
-    """Print a table, or the figures of one row (in a child process)."""
-    parser = parser_of(__doc__, samples=256, rounds=2)
+    """Print a table."""
+    parser = parser_of(__doc__, samples=256, rounds=1)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--net", default="W2", help="see --nets of bench_compare.py")
-    parser.add_argument("--commands", nargs="+", default=list(COMMANDS))
-    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--net", default="W1", help="see --nets of bench_compare.py")
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS[:3]))
     arguments = parser.parse_args()
-    if arguments.row:
-        for figures in _row(arguments):
-            print(json.dumps(figures), flush=True)
-        return
-    cores = len(os.sched_getaffinity(0))
-    print(f"{arguments.net}, {arguments.samples} samples, {cores} cores")
-    print(HEAD)
-    with tempfile.TemporaryDirectory() as folder:
-        network(arguments.net, None, arguments.samples, Path(folder))
-        first: dict[str, float] = {}
-        for count in (n for n in arguments.workers if n <= cores):
-            command = [sys.executable, __file__, *sys.argv[1:], "--row", str(count)]
-            with subprocess.Popen(
-                [*command, "--folder", folder], stdout=subprocess.PIPE, text=True
-            ) as child:
-                assert child.stdout
-                for line in child.stdout:
-                    _show(json.loads(line), count, first)
-            if child.returncode:
-                sys.exit(child.returncode)
+    cores = _cores()
+    print(f"{arguments.net}, {arguments.samples} samples, {len(cores)} cores")
+    print(HEAD, flush=True)
+    ways = [("one process", 1, [])]
+    counts = [n for n in arguments.workers if n <= len(cores)]
+    ways += [(f"local:{n}", n, ["--cluster", f"local:{n}"]) for n in counts]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        most = arguments.samples * _OF_CALIBRATE
+        model, data = network(arguments.net, None, most, folder)
+        commands = _commands(model, data, arguments.samples)
+        for command in arguments.commands:
+            words = commands[command]()
+            runs = [_Run([*words, *more], cores[:count], folder) for _, count, more in ways]
+            if len(cores) >= _ENOUGH and len(ways) > 1 and ways[1][1] == 1:
+                runs[1].cores = cores[1:2]
+                runs[1].begin()
+            for (way, count, _), run in zip(ways, runs, strict=True):
+                seconds, work = min(run.measured() for _ in range(arguments.rounds))
+                if run is runs[0]:
+                    first = seconds, work
+                gain, cost = first[0] / seconds, work / first[1] - 1
+                shown = f"{command:10}{way:14}{count:6}{seconds:9.1f}{work:9.1f}"
+                print(f"{shown}{gain:7.2f} x{100 * cost:+6.0f}%", flush=True)
 
 
-def _show(row: dict[str, Any], count: int, first: dict[str, float]) -> None:
-    name = row["command"]
-    gain = first.setdefault(name, row[SPREAD]) / row[SPREAD]
-    cost = (row[CPU_CLIENT] + row[CPU_WORKER]) / row[CPU_PLAIN] - 1
-    shown = "".join(f"{row[key]:12.1f}" for key in SHOWN)
-    start = f"{name:10}{count:7}{row['start']:8.1f}"
-    print(f"{start}{shown}{gain:6.2f} x{100 * cost:+6.0f}%", flush=True)
+def _commands(model: Path, data: Path, samples: int) -> dict[str, Callable[[], list[str]]]:
+    """The words of each command."""
+    few = max(4, int(samples * _OF_SEARCHES))
+    inputs, calibration = ["--inputs", str(data)], ["--calib-data", str(data)]
+    usual = ["--no-progress"]
+
+    def taking(number: int) -> list[str]:
+        return ["--samples", str(max(16, number)), *usual]
+
+    def of_search() -> list[str]:
+        words = ["bisect", str(model), *inputs, "--target", "output.sqnr_db>=30"]
+        most = ["--max-evaluations", str(_MOST_EVALUATIONS), "--no-cache"]
+        return [*words, *most, *taking(few)]
+
+    def of_sweep() -> list[str]:
+        plans = [_plan(model, data, *way) for way in product(METHODS, _WEIGHTS)]
+        given = [word for plan in plans for word in ("--plan", str(plan))]
+        words = ["sweep", str(model), *inputs, *given, "--backend", "onnxruntime", "--no-cache"]
+        return [*words, *taking(few)]
+
+    compare = ["compare", str(model), *inputs, "--no-cache"]
+    calibrate = ["calibrate", str(model), *calibration, "--no-cache"]
+    repair = ["repair", str(model), *calibration, "--no-pin", "--no-cache"]
+    return {
+        "compare": lambda: [*compare, *taking(samples)],
+        "calibrate": lambda: [*calibrate, *taking(samples * _OF_CALIBRATE)],
+        "bisect": of_search,
+        "sweep": of_sweep,
+        "repair": lambda: [*repair, *taking(int(samples * _OF_REPAIR))],
+    }
 
 
-def _row(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Seconds by way of each command, on so many cores."""
-    count = arguments.row
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
-    path, data = network(arguments.net, None, arguments.samples, arguments.folder)
-    plans = [_plan(path, data, *way) for way in product(METHODS, ("per-channel", "per-tensor"))]
-    opened: list[Cluster] = []
-    with ExitStack() as stack:
-
-        def start() -> None:
-            found = open_cluster(stack, f"local:{count}", None, limit_s=600.0)
-            assert found is not None
-            found.client.wait_for_workers(count)
-            found.client.run(warm)
-            opened.append(found)
-
-        started = seconds_of(start)
-        runs: dict[str, Callable[..., Any]] = {
-            "compare": lambda **how: qdebug.compare(
-                path, inputs=data, plan=plans[0], effect="none", **how
-            ),
-            "calibrate": lambda **how: qdebug.calibrate(path, calib_data=data, **how),
-            "bisect": lambda **how: qdebug.bisect(
-                path, inputs=data, target="output.sqnr_db>=30", max_evaluations=48, **how
-            ),
-            "sweep": lambda **how: qdebug.sweep(
-                path, inputs=data, plan=plans, backend="onnxruntime", **how
-            ),
-            "repair": lambda **how: qdebug.repair(
-                path, calib_data=data, samples=_FEW, pin=False, **how
-            ),
-        }
-        for name in arguments.commands:
-            run = runs[name]
-            rounds = 1 if name == "repair" else arguments.rounds
-            yield {"command": name, "start": started, **_measured(run, opened[0], rounds)}
+_WEIGHTS = "per-channel", "per-tensor"
 
 
 def _plan(model: Path, data: Path, method: str, weights: str) -> Path:
@@ -136,22 +118,54 @@ def _plan(model: Path, data: Path, method: str, weights: str) -> Path:
     return plan
 
 
-def _measured(run: Callable[..., Any], cluster: Cluster, rounds: int) -> dict[str, float]:
-    """Seconds of both ways, and of the processor: these hardly depend on what else runs. The
-    longest of all workers, since the others wait for it."""
-    address = str(cluster.client.scheduler.address)
-    best: dict[str, float] = {}
-    for _ in range(rounds):
-        began = time.process_time()
-        wall = seconds_of(lambda: run(cache=False))
-        found = {PLAIN: wall, CPU_PLAIN: time.process_time() - began}
-        began, before = time.process_time(), cluster.client.run(time.process_time)
-        found[SPREAD] = seconds_of(lambda: run(cache=False, cluster=address))
-        found[CPU_CLIENT] = time.process_time() - began
-        after = cluster.client.run(time.process_time)
-        found[CPU_WORKER] = max(after[worker] - before.get(worker, 0.0) for worker in after)
-        best = {key: min(value, best.get(key, value)) for key, value in found.items()}
-    return best
+def _cores() -> list[int]:
+    """Those that may be used: one thread of each core first, where the system says which they
+    are."""
+    each: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        core = topology.read_text() if topology.exists() else str(cpu)
+        each.setdefault(core, []).append(cpu)
+    return [cpu for threads in zip_longest(*each.values()) for cpu in threads if cpu is not None]
+
+
+class _Run:
+    """A whole command on some cores."""
+
+    def __init__(self, words: list[str], cores: list[int], folder: Path) -> None:
+        self.cores = cores
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        out = ["-o", str(self._folder / "out"), "--force"] if words[0] != "calibrate" else []
+        self._command = [sys.executable, "-m", "qdebug", *words, *out]
+        self._future: Future[tuple[float, float]] | None = None
+
+    def begin(self) -> None:
+        """Run it beside what comes next."""
+        self._future = ThreadPoolExecutor(1).submit(self._measured)
+
+    def measured(self) -> tuple[float, float]:
+        """Seconds: of the clock, and of processors.
+
+        Raises:
+            SystemExit: it failed.
+        """
+        begun, self._future = self._future, None
+        return begun.result() if begun else self._measured()
+
+    def _measured(self) -> tuple[float, float]:
+        log = self._folder / "log.txt"
+        mine = os.sched_getaffinity(0)
+        with log.open("w") as out:
+            os.sched_setaffinity(0, self.cores)  # of this thread, and of what it starts
+            began = time.perf_counter()
+            process = subprocess.Popen(self._command, stdout=out, stderr=subprocess.STDOUT)
+            os.sched_setaffinity(0, mine)
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 1):
+            sys.exit(f"{' '.join(self._command)}\n{log.read_text()}")
+        return seconds, usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
     python scripts/bench/bench_large.py --nets encoder_0.1b encoder_0.7b --samples 16 --cores 0,1
 
 Random weights: what is found means nothing here. Each command is a process of its own, and its peak
-is the kernel's (which counts mapped weights once for each session that reads them, although they
-are one copy in memory that may be dropped at any time); `own` leaves out what is mapped from files.
+is the kernel's; `own` leaves out what is mapped from files, which may be dropped at any time.
 The floor opens the model and its Q/DQ form in one process, all tensors as outputs, and runs the
 samples through both.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -27,8 +27,8 @@ import onnxruntime as ort
 from common import network, parser_of
 from nets import NETS
 
-_BUDGET = 2 << 30
-"""Bytes: the default of --memory-budget."""
+from qdebug.config.values import parse_bytes
+
 _HALF = 0.5e9
 
 
@@ -57,6 +57,7 @@ def main() -> int:
     parser.add_argument("--cores", help="run on these, such as 0,1")
     parser.add_argument("--folder", type=Path, help="keep the models here; default: nowhere")
     parser.add_argument("--commands", nargs="+", metavar="NAME", help="only these rows")
+    parser.add_argument("--budget", default="2G", help="--memory-budget of compare; default: 2G")
     given = parser.parse_args()
     if given.cores:
         os.sched_setaffinity(0, {int(core) for core in given.cores.split(",")})
@@ -66,17 +67,19 @@ def main() -> int:
         folder = given.folder or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
         for net in given.nets:
-            measure(net, folder, given.samples, given.seconds, given.commands)
+            measure(net, folder, given)
     return 0
 
 
-def measure(net: str, folder: Path, count: int, seconds: int, wanted: list[str] | None) -> None:
+def measure(net: str, folder: Path, given: argparse.Namespace) -> None:
     """Print the rows of one network."""
-    path, data = made(net, folder, count)
+    seconds, wanted = given.seconds, given.commands
+    path, data = made(net, folder, given.samples)
     weights = float(sum(file.stat().st_size for file in folder.glob(f"{path.name}*")))
-    allowed = 1.3 * weights + _BUDGET + _HALF
+    allowed = 1.3 * weights + parse_bytes(given.budget) + _HALF
     scales, exported = folder / f"{net}.yaml", folder / f"{net}.int8.onnx"
     on = ["--inputs", str(data), "--calibration", str(scales)]
+    within = ["--memory-budget", given.budget]
     methods = ["--method", "minmax,mse", "-o", str(scales), "--force"]
     until = ["--target", "output.sqnr_db>=30", "--time-limit", str(seconds)]
     commands = {
@@ -84,8 +87,8 @@ def measure(net: str, folder: Path, count: int, seconds: int, wanted: list[str] 
         "calibrate": ["calibrate", str(path), "--calib-data", str(data), *methods],
         "export": ["export", str(scales), "--to", "onnx", "-o", str(exported), "--force"],
         "floor": [],
-        "compare --effect none": ["compare", str(path), *on, "--effect", "none"],
-        "compare": ["compare", str(path), *on],
+        "compare --effect none": ["compare", str(path), *on, *within, "--effect", "none"],
+        "compare": ["compare", str(path), *on, *within],
         f"bisect --time-limit {seconds}": ["bisect", str(path), *on, *until],
         "ranges": ["ranges", str(path), "--calib-data", str(data)],
     }

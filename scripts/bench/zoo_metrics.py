@@ -86,11 +86,11 @@ def faces(outputs: Arrays, reference: Arrays) -> float:
             _suppressed_boxes(x["boxes"][i], x["scores"][i, :, 1], 0.7)
             for x in (outputs, reference)
         )
-        said, true, free = said + len(now), true + len(before), [*before]
+        said, true, free = said + len(now), true + len(before), before
         for box in now:
-            near = [k for k, other in enumerate(free) if overlap(box, other) >= 0.5]
-            hits += bool(near)
-            free = [x for k, x in enumerate(free) if k not in near[:1]]
+            near = np.flatnonzero(overlaps(box, free) >= 0.5)
+            hits += bool(near.size)
+            free = np.delete(free, near[:1], axis=0)
     return 2 * hits / max(1, said + true)
 
 
@@ -109,16 +109,24 @@ def corners(boxes: Array) -> Array:
 
 def overlap(a: Array, b: Array) -> float:
     """Intersection over union of two boxes (left, top, right, bottom)."""
-    both = np.prod(np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0))
-    union = np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - both
-    return float(both / union) if union > 0 else 0.0
+    return float(overlaps(a, b[None])[0])
+
+
+def overlaps(a: Array, others: Array) -> Array:
+    """Intersection over union of a box [4] with others [N, 4]: [N]."""
+    low, high = np.maximum(a[:2], others[:, :2]), np.minimum(a[2:], others[:, 2:])
+    both = np.prod(np.maximum(high - low, 0), axis=1)
+    union = np.prod(a[2:] - a[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=1) - both
+    return np.where(union > 0, both / np.where(union > 0, union, 1), 0.0)
 
 
 def _suppressed(boxes: Array, order: list[int]) -> list[int]:
     kept: list[int] = []
-    for i in order:
-        if all(overlap(boxes[i], boxes[k]) < 0.5 for k in kept):
-            kept.append(i)
+    left = np.array(order, dtype=int)
+    while left.size:
+        first, left = left[0], left[1:]
+        kept.append(int(first))
+        left = left[overlaps(boxes[first], boxes[left]) < 0.5]
     return kept
 
 

@@ -2,12 +2,12 @@
 
     scripts/chaos [--kills 200] [--limits 60] [--pairs 30] [--seed 0]
 
-Kills: SIGKILL, SIGTERM or SIGINT at a random moment. Limits: the largest file, the memory or the
-disk (a small tmpfs, where one can be mounted) is too small. Pairs: a command runs twice at once, to
-the same files. A finding is an output that is neither what was there before nor whole, half of the
-files of an export, a temporary file that is left behind (after SIGKILL: that the next run leaves
-too), a crash, an internal error, or an exit code that says something else than what happened. Exit
-code 1 where there is a finding.
+Kills: SIGKILL, SIGTERM, SIGINT or SIGHUP at a random moment. Limits: the largest file, the memory
+or the disk (a small tmpfs, where one can be mounted) is too small. Pairs: a command runs twice at
+once, to the same files. A finding is an output that is neither what was there before nor whole,
+half of the files of an export, a temporary file that is left behind (after SIGKILL: that the next
+run leaves too), a process that is left behind, a crash, an internal error, or an exit code that
+says something else than what happened. Exit code 1 where there is a finding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from qdebug.store.reader import RunReader
 
 PRECIOUS = b"precious"
 LIMIT_S = 300
-_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_WORKERS_END_S = 20.0
+"""Workers of a command that was killed look for it now and then."""
 _EARLY = ("<frozen ", "runpy", "site.py", "encodings")
 """Where Python itself is when a signal comes before the program."""
 
@@ -82,6 +84,16 @@ JOBS: Mapping[str, Job] = {
             *("-o", "new.onnx", "--json", "new.json"),
         ),
         ("new.onnx", "new.json"),
+    ),
+    "compare on a cluster": Job(
+        (*("compare", "net.onnx", *_DATA, "--cluster", "local:2"), *("-o", "new.h5")), ("new.h5",)
+    ),
+    "bisect on a cluster": Job(
+        (
+            *("bisect", "net.onnx", *_SEARCHED, "--target", "output.sqnr_db>=30"),
+            *("--cluster", "local:2", "-o", "new.yaml"),
+        ),
+        ("new.yaml",),
     ),
     "ranges": Job(
         ("ranges", "net.onnx", "--calib-data", "calib.npz", "--no-progress", "--json", "new.json"),
@@ -145,6 +157,7 @@ class Place:
             text=True,
             errors="replace",
             preexec_fn=limit,
+            start_new_session=True,
         )
 
     def clear(self, job: Job, rng: random.Random, *, precious: bool) -> None:
@@ -214,6 +227,21 @@ def _ended(running: subprocess.Popen[str]) -> tuple[int, str]:
     return running.returncode, said
 
 
+def _survivors(session: int) -> list[str]:
+    """Commands of the processes of a session that are still there after a while."""
+    until = time.monotonic() + _WORKERS_END_S
+    while True:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, ProcessLookupError):
+                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(of) == session and state != "Z":
+                    found.append((folder / "cmdline").read_text().replace("\0", " ")[:100])
+        if not found or time.monotonic() > until:
+            return found
+        time.sleep(0.2)
+
+
 def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tally) -> None:
     """Send a signal at a random moment; then run the command to its end."""
     job, number = JOBS[name], rng.choice(_SIGNALS)
@@ -227,6 +255,7 @@ def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tal
     usual = {0, 1, -number, 128 + number}
     if code not in usual:
         found.append(f"exit code {code} after {number.name}: {said[-200:]}")
+    found += [f"{number.name} leaves {each}" for each in _survivors(running.pid)]
     if number != signal.SIGKILL and code > 0 and (left := place.partials()):
         found.append(f"{number.name} leaves {left[:3]}")
     outcome = "ended before" if code in (0, 1) else "killed" if code < 0 else f"exit {code}"

@@ -17,7 +17,10 @@ BASE = ("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
 
 
 def with_flags(*flags: str) -> tuple[str, ...]:
-    return (*BASE, *flags)
+    """BASE, in which `flags` replace what they give again."""
+    pairs = [BASE[i : i + 2] for i in range(2, len(BASE), 2)]
+    kept = [word for pair in pairs if pair[0] not in flags for word in pair]
+    return (*BASE[:2], *kept, *flags)
 
 
 # ---- the model
@@ -203,6 +206,8 @@ def test_script_that_ends_the_program(desk: Any) -> None:
         (["--metric", "no_such_module:f"], ["QD-METRIC-FUNCTION", "--metric", "'no_such_module'"]),
         (["--metric", "math:no_such"], ["QD-METRIC-FUNCTION", "--metric", "'no_such'"]),
         (["--reference", "net.onnx"], ["QD-USAGE-REFERENCE", "--reference", "net.onnx"]),
+        (["--method", "mse", "--method=minmax"], ["QD-USAGE-COMMAND-LINE", "--method"]),
+        (["--unit-timeout", "60"], ["QD-USAGE-CLUSTER", "--unit-timeout", "--cluster"]),
         (["--precison", "int8"], ["QD-USAGE-COMMAND-LINE", "--precison", "--precision"]),
         (
             ["--json", "no/where.json"],

@@ -162,7 +162,7 @@ def test_a_single_sample(desk: Any) -> None:
     desk.data("one.npz", x=np.load("calib.npz")["x"][:1])
     desk.data("other.npz", x=np.load("calib.npz")["x"][1:2])
     flags = ("--calib-data", "one.npz", "--holdout", "other.npz", "--json", "-")
-    found = desk.run(*CALIBRATE, *flags).json
+    found = desk.run("calibrate", "net.onnx", *flags).json
     assert (found["calibration_samples"], found["held_out_samples"]) == (1, 1)
     assert len(found["methods"]) == 5 and found["coverage"]["growth"]["samples"] == [1]
     flags = ("--calib-data", "one.npz")

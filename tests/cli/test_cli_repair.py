@@ -109,6 +109,21 @@ def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
     assert found["pinning"]["pinned"] == found["pinned"] and len(found["pinned"]) <= 3
 
 
+@pytest.mark.parametrize("least_db", [45, 50, 55])
+def test_pins_are_no_dearer_than_those_of_bisect(desk: Any, least_db: int) -> None:
+    samples = dict(np.load(desk.folder / "data.npz"))
+    for name, start in (("even.npz", 0), ("odd.npz", 1)):  # what chooses, and what proves
+        np.savez(desk.folder / name, **{key: array[start::2] for key, array in samples.items()})
+    target = ("--target", f"output.sqnr_db>={least_db}", "--json", "-")
+    with_remedies = desk.run("repair", *SMALL, *QUICK, *target).json
+    given = ("net.onnx", "--calib-data", "calib.npz", "--inputs", "even.npz")
+    alone = desk.run("bisect", *given, "--holdout", "odd.npz", *target).json
+    assert alone["passed"] and alone["pinned"] and with_remedies["passed"]
+    shares = [(one or {"cost": {"pinned_share": 0}})["cost"]["pinned_share"]
+              for one in (with_remedies["pinning"], alone)]  # fmt: skip
+    assert shares[0] <= shares[1]
+
+
 def test_without_pins_a_target_out_of_reach_is_told(desk: Any) -> None:
     done = desk.run(
         "repair", *SMALL, *QUICK, "--target", "output.sqnr_db>=90", "--no-pin",
@@ -195,7 +210,8 @@ def test_a_repair_of_a_quantized_model_starts_from_its_rounding_and_biases(desk:
     ],
 )
 def test_bad_input_is_refused(desk: Any, flags: list[str], code: str) -> None:
-    done = desk.run("repair", *SMALL, *flags, "-o", "out.onnx")
+    given = SMALL[:-2] if "--inputs" in flags else SMALL
+    done = desk.run("repair", *given, *flags, "-o", "out.onnx")
     assert done.code == 2 and code in done.err
     assert not (desk.folder / "out.onnx").exists()
 
@@ -288,9 +304,8 @@ def test_less_of_a_loss_is_better(desk: Any, target: list[str]) -> None:
 
 def test_a_metric_whose_direction_cannot_be_told_needs_a_word(desk: Any) -> None:
     desk.write("loss.py", LOSS)
-    flags = ["repair", *CNN[:-1], "loss.py:constant"]
-    for more in ([], ["--max-rise", "0.1", "--metric", "top1"]):
-        done = desk.run(*flags, *more)
+    for more in (["loss.py:constant"], ["top1", "--max-rise", "0.1"]):
+        done = desk.run("repair", *CNN[:-1], *more)
         assert done.code == 2 and "QD-USAGE-METRIC-DIRECTION" in done.err
     desk.write("up.py", LOSS.replace("return float(", "return -float("))
     done = desk.run("repair", *CNN[:-1], "up.py:loss", "--max-rise", "0.1")

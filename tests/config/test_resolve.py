@@ -82,10 +82,22 @@ def test_sizes(text: str, size: int, tmp_path: Path) -> None:
     assert from_flags(CompareSettings, {}, str(file)).memory_budget == size
 
 
+@pytest.mark.parametrize("text", ["auto", "off", "3"])  # YAML reads off as a truth value
+def test_segments(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: a\ninputs: b\nsegments: {text}\n")
+    assert from_flags(CompareSettings, {}, str(file)).segments == text
+    assert (
+        from_flags(CompareSettings, {"model": "a", "inputs": "b", "segments": text}).segments
+        == text
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value", "code"),
     [
         (CompareSettings, "precision", "foo", "CHOICE"),
+        *((CompareSettings, "segments", text, "VALUE") for text in ("0", "-1", "some", "1.5")),
         (CompareSettings, "fallback_precision", "int8", "CHOICE"),
         (CompareSettings, "backend", "x", "BACKEND-UNKNOWN"),
         (CompareSettings, "keep_dtype", "x", "CHOICE"),

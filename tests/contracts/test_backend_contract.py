@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from qdebug.errors import QdebugError
 from qdebug.run.base import Backend
 from qdebug.run.registry import BackendSpec
+from qdebug.run.segmentation import Segmentation, in_segments
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.execute.cuda import open_cuda
@@ -22,6 +25,13 @@ UP_TO_8 = BuildSettings(profile={"x": ShapeRange((1, 4), (2, 4), (8, 4))})
 class TestSimulation(BackendContract):
     backend_name = "simulation"
     called = "ONNX Runtime"
+
+
+class TestSimulationInSegments(TestSimulation):
+    @pytest.fixture(autouse=True)
+    def segments(self) -> Iterator[None]:
+        with in_segments(Segmentation(count=3)):
+            yield
 
 
 class TestOnnxRuntime(BackendContract):

@@ -20,7 +20,7 @@ def stages() -> set[str]:
     for path in Path(qdebug.__file__).parent.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                place = {"Progress": 0, "Walk": 3}.get(call.func.id)
+                place = {"Progress": 0, "Walk": 3, "one_by_one": 1}.get(call.func.id)
                 given = call.args[place : place + 1] if place is not None else []
                 given += [k.value for k in call.keywords if k.arg == "stage"]
                 found |= {x.value for x in given if isinstance(x, ast.Constant)}

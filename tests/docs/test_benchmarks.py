@@ -41,7 +41,7 @@ SHOWS = {
     "bench_calibrate": ["qdebug", "onnxruntime", "× floor"],
     "bench_calibrators": ["GB/s", "mean-max"],
     "bench_candidates": ["a layer in 10 in FP16", "× FP32"],
-    "bench_cluster": ["compare         1", "1.00 x"],
+    "bench_cluster": ["compare   local:1 ", "1.00 x"],
     "bench_compare": ["compare --keep all/float16", "× (floor + disk)"],
     "bench_diagnosis": ["15 faults planted", "Healthy networks"],
     "bench_effect": ["| digits_cnn | 14 | 16 |"],

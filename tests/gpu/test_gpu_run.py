@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.errors import BackendError
 from qdebug.measure.causes.attribution import RELEVANT_DB
-from qdebug.measure.observation import add_errors, sqnr
+from qdebug.measure.metrics import sqnr_of
+from qdebug.measure.observation import add_errors
 from qdebug.measure.sums import ErrorSums
 from qdebug.pipeline.engine.observe import preflight
 from qdebug.run.stream import map_in_order
@@ -59,7 +60,7 @@ def test_an_engine_computes_what_the_simulation_does(
         latency = session.latency_ms(feeds)
         times = session.layer_times(feeds)
         copied = session.times
-    found = sqnr(errors["logits"])
+    found = sqnr_of(errors["logits"])
     figures[f"{net} {kind}"] = {
         "engine_vs_simulation_db": round(found, 2),
         "latency_ms": round(latency, 4),

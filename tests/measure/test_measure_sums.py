@@ -18,7 +18,7 @@ from qdebug.measure.compare import (
     compare_batch,
     skipped_tensors,
 )
-from qdebug.measure.metrics import METRIC_NAMES, metrics_of, sqnr_db
+from qdebug.measure.metrics import METRIC, metrics_of, sqnr_db
 from qdebug.measure.sums import ErrorSums, MeasureOptions, error_energy, measure, sample_ratios
 from qdebug.model.samples import Batch
 
@@ -169,7 +169,7 @@ def test_sqnr_db_of_energies() -> None:
     assert sqnr_db(1e300, 1e-300) == pytest.approx(6000)
     assert sqnr_db(0.0, 0.0) == INF
     assert sqnr_db(0.0, 1.0) == -INF
-    assert "sqnr_db" in METRIC_NAMES
+    assert "sqnr_db" in METRIC
 
 
 def _executed(start: int, ref: Any, cand: Any, local: Any) -> ExecutedBatch:

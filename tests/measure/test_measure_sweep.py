@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qdebug.measure.conditions import parse_condition, parse_value_condition
-from qdebug.measure.metrics import METRIC_NAMES, METRICS, OUTPUT_METRICS, Metrics
+from qdebug.measure.metrics import METRIC, METRICS, OUTPUT_METRICS, Metrics
 from qdebug.measure.sweep import (
     ENGINE_VALUES,
     Combination,
@@ -32,7 +32,7 @@ POINT = Combination(
 
 
 def errors(*sqnr_db: float, task: float | None = None) -> OutputErrors:
-    blank: dict[str, Any] = dict.fromkeys(METRIC_NAMES, 0)
+    blank: dict[str, Any] = dict.fromkeys(METRIC, 0)
     return OutputErrors(
         {f"y{k}": Metrics(**{**blank, "sqnr_db": v}) for k, v in enumerate(sqnr_db)}, task, 1.0
     )

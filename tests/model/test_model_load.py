@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
 from qdebug.errors import ModelError, QdebugError
+from qdebug.model import load
 from qdebug.model.graph import opset_of
 from qdebug.model.load import newest_opset, read_model
 from qdebug.model.prepare import prepare_model
@@ -167,6 +168,22 @@ def test_external_data_is_read_and_hashed(net: Any, tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(data)
     changed = read_model(path)
     assert (changed.sha256 == file.sha256) and changed.digest != file.digest
+
+
+def test_every_byte_of_external_data_counts(
+    net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_BLOCK", 50)  # as if it were large
+    path = with_external_data(net, tmp_path)
+    data = path.with_name("w.bin").read_bytes()
+    assert len(data) > 3 * 50
+    found = {read_model(path).digest}
+    for changed in (0, 49, 50, len(data) - 1):
+        other = bytearray(data)
+        other[changed] ^= 1
+        path.with_name("w.bin").write_bytes(other)
+        found.add(read_model(path).digest)
+    assert len(found) == 5
 
 
 def test_external_data_missing(net: Any, tmp_path: Path) -> None:

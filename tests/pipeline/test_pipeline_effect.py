@@ -15,6 +15,7 @@ import qdebug
 from qdebug.errors import BackendError, ModelError
 from qdebug.measure.effect import EffectMode
 from qdebug.pipeline import effect
+from qdebug.pipeline.effect_runs import Energies, Runs
 from qdebug.pipeline.leave_out import Candidates
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import read_plan
@@ -126,14 +127,14 @@ def test_a_metric_that_cannot_judge_few_samples_costs_no_result() -> None:
 
 def test_a_candidate_that_cannot_be_run_has_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the comparison goes on."""
-    measure, name = effect._Runs._noise, compared(effect="none").layers[0].name
+    measure, name = effect.Runs.energies, compared(effect="none").layers[0].name
 
-    def failing(runs: effect._Runs, high: effect.High, workers: int, *, keep: bool) -> np.ndarray:
+    def failing(runs: Runs, high: effect.High, workers: int, *, keep: bool) -> Energies:
         if high == {name}:
             raise BackendError("out of memory")
         return measure(runs, high, workers, keep=keep)
 
-    monkeypatch.setattr(effect._Runs, "_noise", failing)
+    monkeypatch.setattr(effect.Runs, "energies", failing)
     result = compared()
     gains = {x.name: x.effect.gain for x in result.layers if x.effect}
     assert [n for n, gain in gains.items() if gain is None] == [name]

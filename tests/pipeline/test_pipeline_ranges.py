@@ -21,10 +21,13 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import whole
+from qdebug.pipeline import gather
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import Gathered, gather_ranges
+from qdebug.run.segmentation import DEFAULT_BUDGET, Segmentation, in_segments
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
+from qdebug.run.stream import map_in_order
 from qdebug.types import ignore_progress
 
 
@@ -39,7 +42,27 @@ def _gathered(workers: int) -> Gathered:
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_the_number_of_workers_does_not_change_a_digit(workers: int) -> None:
-    one, several = _gathered(1), _gathered(workers)
+    _assert_same(_gathered(1), _gathered(workers))
+
+
+@pytest.mark.parametrize(("budget", "in_flight"), [(1, 1), (DEFAULT_BUDGET, 5)])
+def test_what_is_executed_at_once_fits_the_budget(
+    budget: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = []
+
+    def noted(work: Any, items: Any, count: int) -> Any:
+        workers.append(count)
+        return map_in_order(work, items, count)
+
+    monkeypatch.setattr(gather, "map_in_order", noted)
+    with in_segments(Segmentation(budget)):
+        found = _gathered(5)
+    assert workers == [in_flight]
+    _assert_same(_gathered(1), found)
+
+
+def _assert_same(one: Gathered, several: Gathered) -> None:
     assert list(one.histograms) == list(several.histograms)
     for name, histogram in one.histograms.items():
         expected, found = asdict(histogram), asdict(several.histograms[name])

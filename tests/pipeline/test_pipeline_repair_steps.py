@@ -48,11 +48,11 @@ class Judge:
         left_out = np.zeros(0) if metric is None else metric + np.linspace(-1e-5, 1e-5, 8)
         return Judgement(outputs, metric, noise, left_out)
 
-    def verdict(self, before: Judgement, after: Judgement, best: float | None) -> Any:
+    def verdict(self, before: Judgement, after: Judgement, best: Judgement | None) -> Any:
         return verdict_on(before, after, best)
 
-    def best_of(self, one: float | None, other: float | None) -> float | None:
-        return max((m for m in (one, other) if m is not None), default=None)
+    def best_of(self, one: Judgement | None, other: Judgement) -> Judgement:
+        return other if one is None or (one.metric or 0) < (other.metric or 0) else one
 
 
 def test_a_rewritten_network_that_was_corrected_is_tried_without() -> None:
@@ -103,7 +103,7 @@ def remedy(name: str, layers: Sequence[str] = LAYERS, fewest: int = 1, **more: A
         changed = network.applied | {(name, layer) for layer in chosen}
         yield Proposal(replace(network, applied=changed), tuple(chosen))
 
-    return Remedy(name, "", frozenset(), fewest, lambda _: tuple(layers), propose, **more)
+    return Remedy(name, frozenset(), fewest, lambda _: tuple(layers), propose, **more)
 
 
 def run(judge: Judge, *remedies: Remedy, **how: Any) -> tuple[State, Judgement, str]:
@@ -225,7 +225,7 @@ def test_an_attempt_that_the_time_limit_cuts_is_none() -> None:
 def test_the_best_metric_survives_an_interruption() -> None:
     judge = Judge({"one": frozenset(LAYERS)}, metric=lambda _: 0.9)
     first: State = run(judge, remedy("one"))[0]
-    assert first.best == 0.9
+    assert first.best is not None and first.best.metric == 0.9
 
 
 def test_every_state_is_told() -> None:
@@ -274,4 +274,16 @@ def test_one_sample_of_many_decides_nothing() -> None:
     worse = judgement([0.5] * 4, 0.85, [0.85] * 4)
     assert verdict_on(before, worse, None).reason is Reason.METRIC_FELL
     drifted = judgement([0.5] * 4, 0.90, [0.90] * 4)
-    assert verdict_on(before, drifted, 0.95).reason is Reason.METRIC_FELL
+    best = judgement([1.0] * 4, 0.95, [0.95] * 4)
+    assert verdict_on(before, drifted, best).reason is Reason.METRIC_FELL
+
+
+def test_what_is_within_the_error_of_the_best_metric_has_not_fallen() -> None:
+    """The network before is a little worse than the best, by chance. A change that leaves the
+    metric at that is no fall: the error is that of the difference to the best."""
+    best = judgement([1.0] * 4, 0.955, [0.95, 0.96, 0.95, 0.96])
+    before = judgement([0.9] * 4, 0.951, [0.951] * 4)
+    quieter = judgement([0.8] * 4, 0.951, [0.951] * 4)
+    assert verdict_on(before, quieter, best).reason is Reason.LESS_NOISE
+    surely_best = judgement([1.0] * 4, 0.955, [0.955] * 4)
+    assert verdict_on(before, quieter, surely_best).reason is Reason.METRIC_FELL

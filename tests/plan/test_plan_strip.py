@@ -79,6 +79,21 @@ def test_asymmetric_uint8_per_channel_and_bias(kit: SimpleNamespace) -> None:
     np.testing.assert_array_equal(values, w)
 
 
+def test_an_input_of_codes_stays_one(kit: SimpleNamespace) -> None:
+    """What they stand for is no rounding of this model's."""
+    w = np.array([[0.3]], F32)
+    nodes = [
+        kit.node("DequantizeLinear", ["codes", "s", "z"], ["x"], "dq"),
+        kit.node("QuantizeLinear", ["w", "s", "z"], ["wq"], "q"),
+        kit.node("DequantizeLinear", ["wq", "s", "z"], ["wd"], "dqw"),
+        kit.node("MatMul", ["x", "wd"], ["y"], "m"),
+    ]
+    proto = kit.make(nodes, {"codes": ("c", (1, 1))}, ["y"], {"w": w, "s": ONE, "z": ZERO})
+    stripped = _strip(kit, proto)
+    assert kit.ops(stripped) == ["DequantizeLinear", "MatMul"]
+    assert kit.run(stripped, {"codes": np.full((1, 1), 6, np.int8)})["y"] == F32(3) * w
+
+
 def test_a_float_weight_with_a_pair(kit: SimpleNamespace) -> None:
     w = np.array([[0.123]], F32)
     nodes = [
@@ -186,9 +201,12 @@ def test_integer_arithmetic_is_refused(kit: SimpleNamespace) -> None:
 
 def test_codes_without_a_quantizer_or_as_output_are_refused(kit: SimpleNamespace) -> None:
     constants = {"s": ONE, "z": ZERO}
-    dequantize = kit.node("DequantizeLinear", ["x", "s", "z"], ["y"], "dq")
+    nodes = [
+        kit.node("Neg", ["x"], ["c"], "computed"),
+        kit.node("DequantizeLinear", ["c", "s", "z"], ["y"], "dq"),
+    ]
     with pytest.raises(ModelError, match=r"'dq'(?s:.)*QD-MODEL-NO-FP32-FORM"):
-        _strip(kit, kit.make([dequantize], {"x": ("c", (1,))}, ["y"], constants))
+        _strip(kit, kit.make(nodes, {"x": ("c", (1,))}, ["y"], constants))
     quantize = kit.node("QuantizeLinear", ["x", "s", "z"], ["q"], "q")
     with pytest.raises(ModelError, match=r"'q'(?s:.)*QD-MODEL-NO-FP32-FORM"):
         _strip(kit, kit.make([quantize], {"x": (1,)}, {"q": "c"}, constants))

@@ -12,6 +12,7 @@ from onnx import checker
 from repair_networks import NETWORKS
 
 from qdebug.plan.plan import Correction
+from qdebug.remedies.names import SUMMARIES
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.registry import REMEDIES
 from qdebug.remedies.remedy import Proposal
@@ -118,5 +119,5 @@ def test_corrections_stay_where_the_weight_is_the_same(
 def test_a_remedy_says_what_it_is(name: str) -> None:
     remedy = REMEDIES[name]
     assert remedy.name == name
-    assert remedy.summary
+    assert SUMMARIES[name]
     assert remedy.fewest_samples >= 1

@@ -7,7 +7,7 @@ from qdebug.remedies.registry import REMEDIES
 
 
 def test_the_names_are_those_of_the_registry() -> None:
-    assert list(SUMMARIES.items()) == [(one.name, one.summary) for one in REMEDIES.values()]
+    assert list(SUMMARIES) == list(REMEDIES)
 
 
 def test_rewrites_come_before_all_that_depends_on_their_values() -> None:

@@ -208,3 +208,41 @@ def test_an_infinite_estimate_is_the_first_to_be_suspected() -> None:
     result = search(additive(contributions, 0.5), problem(LAYERS, estimates=estimates))
     assert names_of(result.pins) == {LAYERS[7]}
     assert result.evaluations <= 5
+
+
+class Trap:
+    """A dear pair is needed, or one cheap layer of which nothing tells."""
+
+    DEAR, CHEAP = LAYERS[:2], LAYERS[15]
+
+    def __init__(self) -> None:
+        self.problem = problem(LAYERS, [10.0 if n in self.DEAR else 1.0 for n in LAYERS])
+        self.predicate = Predicate(lambda raised: raised >= {*self.DEAR} or raised == {self.CHEAP})
+
+
+def test_no_answer_is_dearer_than_what_was_seen_to_pass_before() -> None:
+    blind = search(Trap().predicate, Trap().problem)
+    assert names_of(blind.pins) == {*Trap.DEAR} and blind.cost == 20
+    trap = Trap()
+    oracle = Oracle(trap.predicate)
+    assert oracle.ask(pins_of({Trap.CHEAP: FP16})).passed
+    told = find(trap.problem, oracle, load_strategy("auto"))
+    assert names_of(told.pins) == {Trap.CHEAP} and told.minimal
+    assert told.evaluations == blind.evaluations + 1
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_with_sets_tried_before_a_search_ends_no_dearer(seed: int) -> None:
+    rng = random.Random(seed)
+    names = layers(rng.randint(6, 24))
+    noise = {n: rng.lognormvariate(0, 2) for n in names}
+    of = problem(names, [rng.uniform(0.5, 8) for _ in names], [*noise.values()])
+    predicate = additive(noise, rng.uniform(0.02, 0.4) * sum(noise.values()), deviation=0.5)
+    oracle = Oracle(predicate)
+    tried = [pins_of({n: FP16 for n in names if rng.random() < 0.6}) for _ in range(4)]
+    passed = [p for p, m in zip(tried, oracle.ask_all(tried), strict=True) if m.passed]
+    result = find(of, oracle, load_strategy("auto"))
+    if result.outcome is Outcome.FOUND:
+        seen = [e.pins for e in oracle.history if e.measurement.passed]
+        assert result.cost == min(map(of.cost, [*passed, *seen])) and result.minimal

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qdebug.measure.metrics import metrics_of
+from qdebug.measure.metrics import sqnr_of
 from qdebug.measure.sums import ErrorSums
 
 RELEVANT_DB = 60.0
@@ -63,10 +63,10 @@ def attribute(
     share = _kernel_share(quantization, kernel)
     return Attribution(
         tensor,
-        _db(quantization),
-        _db(kernel),
-        _db(total),
-        None if reference is None else _db(reference),
+        sqnr_of(quantization),
+        sqnr_of(kernel),
+        sqnr_of(total),
+        None if reference is None else sqnr_of(reference),
         share,
         _label(share, total, reference),
     )
@@ -81,7 +81,7 @@ def _kernel_share(quantization: ErrorSums, kernel: ErrorSums) -> float:
 
 
 def _label(share: float, total: ErrorSums, reference: ErrorSums | None) -> str:
-    if _db(total) >= RELEVANT_DB:
+    if sqnr_of(total) >= RELEVANT_DB:
         return ""
     if reference is not None and _as_wrong(reference, total):
         return REFERENCE_MISMATCH
@@ -93,10 +93,6 @@ def _as_wrong(reference: ErrorSums, total: ErrorSums) -> bool:
     if total.mismatched_non_finite:
         return reference.mismatched_non_finite > 0
     return bool(reference.mismatched_non_finite) or reference.sq_err >= total.sq_err / 2
-
-
-def _db(sums: ErrorSums) -> float:
-    return metrics_of(sums).sqnr_db
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,10 @@ class Decision:
 
 def decisions_of(graph: Graph) -> list[Decision]:
     """The nodes of `graph` that choose a constant number of indices by float scores."""
-    protos = {proto.name: proto for proto in graph.proto.graph.node}
     found = []
     for node in graph.nodes:
         if node.op_type in ("ArgMax", "ArgMin", "TopK") and not node.domain:
-            attributes = {a.name: a.i for a in protos[node.name].attribute}
+            attributes = graph.attributes(node)
             count = _count(graph, node)
             if count and graph.is_float(node.inputs[0]):
                 found.append(

@@ -42,7 +42,6 @@ class Suppression:
 
 def suppressions_of(graph: Graph) -> Iterator[Suppression]:
     """Those of `graph` whose numbers and thresholds are constants."""
-    protos = {proto.name: proto for proto in graph.proto.graph.node}
     for node in graph.nodes:
         if node.op_type != "NonMaxSuppression" or node.domain:
             continue
@@ -51,10 +50,10 @@ def suppressions_of(graph: Graph) -> Iterator[Suppression]:
             yield Suppression(
                 Decision(node.name, node.op_type, node.inputs[1], 0),
                 node.inputs[0],
-                _alone(graph, protos[node.name], given),
+                _alone(graph, graph.protos[node.name], given),
                 float(given.get(3, np.zeros(1)).reshape(-1)[0]),
                 float(given[4].reshape(-1)[0]) if 4 in given else None,
-                any(a.name == "center_point_box" and a.i for a in protos[node.name].attribute),
+                bool(graph.attributes(node).get("center_point_box", 0)),
             )
 
 

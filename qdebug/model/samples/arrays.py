@@ -203,7 +203,7 @@ def open_npz(path: Path) -> dict[str, SampleArray]:
     file = open_file(path)
     try:
         archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, NotImplementedError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # a name is no text
         file.close()
         raise SampleError(
             f"{path}: not an .npz file, or truncated ({error}).",

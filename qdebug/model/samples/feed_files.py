@@ -7,7 +7,7 @@ import binascii
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inputfiles import open_file, read_bytes
-from qdebug.model.samples.arrays import open_array, open_npz, read_all, read_header
-from qdebug.types import Array, Feeds, TensorSpec
+from qdebug.model.samples.arrays import open_npz, read_all, read_header
+from qdebug.types import Array, Feeds
 
 CHUNK_BYTES = 1 << 20
 _STRUCTURE = re.compile(rb'["\\{}\[\]]')
@@ -144,40 +144,25 @@ def _decode(value: Any, name: str, where: str) -> Array:
     return array
 
 
-class NpyFeeds:
-    """`.npy` files in order, each a feed of a model with a single input."""
+class FeedFiles:
+    """Files or folders in order, each a feed that `load` reads."""
 
-    def __init__(self, files: list[Path], input_name: str) -> None:
-        self._files = files
-        self._input_name = input_name
-
-    def read(self, index: int) -> Feeds | None:
-        """Feed `index`. Raises SampleError for a file that is not a `.npy`."""
-        if index >= len(self._files):
-            return None
-        return {self._input_name: read_all(open_array(self._files[index]))}
-
-    def where(self, index: int) -> str:
-        """The file."""
-        return str(self._files[index])
-
-
-class NpzFeeds:
-    """`.npz` files in order, each a feed: names to arrays."""
-
-    def __init__(self, files: list[Path]) -> None:
-        self._files = files
+    def __init__(self, paths: list[Path], load: Callable[[Path], Feeds]) -> None:
+        self._paths = paths
+        self._load = load
 
     def read(self, index: int) -> Feeds | None:
-        """Feed `index`. Raises SampleError for a file that is not an `.npz`."""
-        if index >= len(self._files):
-            return None
-        arrays = open_npz(self._files[index])
-        return {name: read_all(array) for name, array in arrays.items()}
+        """Feed `index`. Raises SampleError for a file that is not of its kind."""
+        return self._load(self._paths[index]) if index < len(self._paths) else None
 
     def where(self, index: int) -> str:
-        """The file."""
-        return str(self._files[index])
+        """The file or folder."""
+        return str(self._paths[index])
+
+
+def npz_feed(path: Path) -> Feeds:
+    """The arrays of an `.npz`, by name."""
+    return {name: read_all(array) for name, array in open_npz(path).items()}
 
 
 def find_data_sets(path: Path) -> list[Path]:
@@ -188,40 +173,28 @@ def find_data_sets(path: Path) -> list[Path]:
     return sorted(found, key=natural_key)
 
 
-class OnnxTestData:
-    """Data sets in order, each a feed. Expected outputs are ignored."""
+def test_data_feed(path: Path, names: Sequence[str]) -> Feeds:
+    """A data set of ONNX, without its expected outputs: each array by the proto's name where that
+    is among the `names` of the inputs, otherwise by position.
 
-    def __init__(self, data_sets: list[Path], inputs: Sequence[TensorSpec]) -> None:
-        self._data_sets = data_sets
-        self._names = [spec.name for spec in inputs]
+    Raises:
+        SampleError: a file that is not a TensorProto, or more files than inputs.
+    """
+    return dict(_named_tensor(file, names) for file in path.glob("input_*.pb"))
 
-    def read(self, index: int) -> Feeds | None:
-        """Feed `index`: by the proto's name when it is an input's, otherwise by position.
 
-        Raises:
-            SampleError: a file that is not a TensorProto, or more files than inputs.
-        """
-        if index >= len(self._data_sets):
-            return None
-        return dict(self._load(file) for file in self._data_sets[index].glob("input_*.pb"))
-
-    def where(self, index: int) -> str:
-        """The directory."""
-        return str(self._data_sets[index])
-
-    def _load(self, file: Path) -> tuple[str, Array]:
-        name, array = _read_tensor(file)
-        if name in self._names:
-            return name, array
-        position = re.fullmatch(r"input_([0-9]+)", file.stem)
-        if position is None or int(position[1]) >= len(self._names):
-            raise SampleError(
-                f"{file}: tensor '{name}' is not a model input, and the model has "
-                f"{len(self._names)} inputs.",
-                "Remove the file, or name the tensor after an input.",
-                code="QD-SAMPLES-NAMES",
-            )
-        return self._names[int(position[1])], array
+def _named_tensor(file: Path, names: Sequence[str]) -> tuple[str, Array]:
+    name, array = _read_tensor(file)
+    if name in names:
+        return name, array
+    position = re.fullmatch(r"input_([0-9]+)", file.stem)
+    if position is None or int(position[1]) >= len(names):
+        raise SampleError(
+            f"{file}: tensor '{name}' is not a model input, and the model has {len(names)} inputs.",
+            "Remove the file, or name the tensor after an input.",
+            code="QD-SAMPLES-NAMES",
+        )
+    return names[int(position[1])], array
 
 
 def _read_tensor(file: Path) -> tuple[str, Array]:

@@ -23,14 +23,10 @@ def open_hdf5(path: Path) -> dict[str, SampleArray]:
     """The datasets of an HDF5 file by path, none of them read yet.
 
     Raises:
-        SampleError: h5py is missing, the file is not HDF5, or truncated, or has no datasets.
+        SampleError: the file is not HDF5, or truncated, or has no datasets.
     """
-    try:
-        import h5py
-    except ImportError as error:
-        raise SampleError(
-            f"{path}: reading it needs h5py.", "Run `pip install h5py`.", code="QD-SAMPLES-HDF5"
-        ) from error
+    import h5py
+
     try:
         check_file(path)
         file = h5py.File(path, "r")

@@ -79,13 +79,13 @@ class IteratedFeeds:
         """
         current = self._passes.before(index)
         try:
-            while current.position < index and current.take() is not None:
+            while current.position < index and current.take() is not _END:
                 pass
             feed = current.take()
         except Exception as error:
             self._passes.clear()
             _refuse(self._name, error, self._path)
-        return None if feed is None else self._arrays(feed.value, index)
+        return None if feed is _END else self._arrays(feed, index)
 
     def where(self, index: int) -> str:
         """The iterable and the number of the feed."""
@@ -201,11 +201,8 @@ class _Spilled:
     names: tuple[str, ...]
 
 
-class _Feed:
-    """A box, so that a feed that is None is not taken for the end."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+_END = object()
+"""What a pass gives after its last feed, which may be None."""
 
 
 class _Pass:
@@ -215,13 +212,10 @@ class _Pass:
         self.position = 0
         self._iterator = iterator
 
-    def take(self) -> _Feed | None:
-        """The next feed, or None at the end."""
-        try:
-            feed = _Feed(next(self._iterator))
-        except StopIteration:
-            return None
-        self.position += 1
+    def take(self) -> Any:
+        """The next feed, or _END."""
+        feed = next(self._iterator, _END)
+        self.position += feed is not _END
         return feed
 
 

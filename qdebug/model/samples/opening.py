@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from qdebug.errors import SampleError
 from qdebug.inmemory import InMemory
-from qdebug.model.samples.arrays import ArrayInMemory, open_array, open_npy, open_npz
+from qdebug.model.samples.arrays import ArrayInMemory, open_array, open_npy, open_npz, read_all
 from qdebug.model.samples.feed_files import (
-    NpyFeeds,
-    NpzFeeds,
-    OnnxTestData,
+    FeedFiles,
     find_data_sets,
     natural_key,
+    npz_feed,
     open_json,
+    test_data_feed,
 )
 from qdebug.model.samples.feeds import open_feeds
 from qdebug.model.samples.hdf5 import open_hdf5
@@ -171,7 +172,7 @@ def open_directory(path: Path, inputs: Sequence[TensorSpec]) -> Source:
     """
     data_sets = find_data_sets(path)
     if data_sets:
-        return OnnxTestData(data_sets, inputs)
+        return FeedFiles(data_sets, partial(test_data_feed, names=[spec.name for spec in inputs]))
     files = {suffix: _files(path, suffix) for suffix in _SUFFIXES}
     kinds = [suffix for suffix in _SUFFIXES if files[suffix]]
     if kinds[:2] == [".npy", ".npz"]:
@@ -188,7 +189,9 @@ def open_directory(path: Path, inputs: Sequence[TensorSpec]) -> Source:
         )
     if kinds[0] == ".npy":
         return _open_npy_files(files[".npy"], inputs)
-    return NpzFeeds(files[".npz"]) if kinds[0] == ".npz" else open_json(files[".json"])
+    if kinds[0] == ".npz":
+        return FeedFiles(files[".npz"], npz_feed)
+    return open_json(files[".json"])
 
 
 def _files(path: Path, suffix: str) -> list[Path]:
@@ -201,4 +204,6 @@ def _open_npy_files(files: list[Path], inputs: Sequence[TensorSpec]) -> Source:
     if found or len(inputs) > 1:
         # With several inputs the names must fit; `match_names` says which one is missing.
         return {file.stem: open_array(file) for file in files}
-    return open_npy(files[0]) if len(files) == 1 else NpyFeeds(files, inputs[0].name)
+    if len(files) == 1:
+        return open_npy(files[0])
+    return FeedFiles(files, lambda file: {inputs[0].name: read_all(open_array(file))})

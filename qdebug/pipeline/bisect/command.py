@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from qdebug.results import ModelRef
 from qdebug.search.find import SearchResult
 from qdebug.search.outcome import BisectResult
 from qdebug.search.pareto import check_select_point
+from qdebug.search.problem import Pins
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 
 
@@ -44,10 +46,14 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
 
 
 def search_from(
-    settings: BisectSettings, setup: Setup, started: float | None = None
+    settings: BisectSettings,
+    setup: Setup,
+    started: float | None = None,
+    first: Sequence[Pins] = (),
 ) -> BisectResult:
     """As `bisect`, from a setup that is there; the time limit counts from `started`, on the clock
-    of `time.monotonic`, or from now."""
+    of `time.monotonic`, or from now. The sets in `first` are tried before the search begins: where
+    one of them passes, the answer is no dearer."""
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))
@@ -61,6 +67,7 @@ def search_from(
         journal=settings.journal,
         restart=settings.force,
         cached=settings.cache,
+        first=first,
     )
     answer = answered(setup, engines, options)
     answer = with_selected_point(setup, answer, engines, settings.select_point)

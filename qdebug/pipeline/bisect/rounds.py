@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +60,7 @@ class SearchOptions:
         journal: the file that remembers evaluations; None keeps one in the cache folder.
         restart: a journal of another search may be replaced.
         cached: evaluations may be kept in the cache folder.
+        first: sets to try before the search begins; what the search may not pin is left out.
     """
 
     strategy: str
@@ -71,6 +72,7 @@ class SearchOptions:
     journal: str | None = None
     restart: bool = False
     cached: bool = True
+    first: Sequence[Pins] = ()
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             started=options.started,
             on_evaluation=_Watch(setup, options.max_evaluations or 0),
         )
-        _try_again(setup, one, oracle)
+        _try_first(setup, one, oracle, options.first)
         result = find(setup.space.problem, oracle, load_strategy(options.strategy))
         runner = evaluator.runner
         return Searched(
@@ -324,12 +326,15 @@ def _not_kept(setup: Setup, options: SearchOptions) -> list[str]:
     return [f"The evaluations are not kept on disk, because {reason}."]
 
 
-def _try_again(setup: Setup, one: _Round, oracle: Oracle) -> None:
-    """Evaluate what passed before first, the cheapest at the head, so that a search that ends early
-    has something better than everything pinned."""
-    passed = [e.pins for e in one.before if e.measurement.passed]
+def _try_first(setup: Setup, one: _Round, oracle: Oracle, first: Sequence[Pins]) -> None:
+    """Evaluate what passed before first, the cheapest at the head, so that no answer is dearer and
+    a search that ends early has something better than everything pinned."""
+    problem = setup.space.problem
+    allowed = {(i.name, precision) for i in problem.items for precision in i.costs}
+    passed = [problem.always | pins for pins in first if pins - problem.always <= allowed]
+    passed += [e.pins for e in one.before if e.measurement.passed]
     try:
-        for pins in sorted(passed, key=setup.space.problem.cost)[:_MOST_TRIED]:
+        for pins in sorted(passed, key=problem.cost)[:_MOST_TRIED]:
             if oracle.ask(pins).passed:
                 return
     except BudgetSpent:

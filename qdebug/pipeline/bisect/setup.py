@@ -12,6 +12,7 @@ from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import EngineSettings, check_engine_flags, engine_settings_of
 from qdebug.errors import UsageError
 from qdebug.measure.engine import KernelTime
+from qdebug.measure.recorded import is_run_file
 from qdebug.measure.result import LayerResult
 from qdebug.measure.task import labels_of
 from qdebug.model.macs import macs_per_sample, work_of
@@ -28,7 +29,7 @@ from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.engine.build import check_parsed, check_requested, open_runtime
-from qdebug.pipeline.engine.latency import is_run_file, profiled_costs, read_kernels
+from qdebug.pipeline.engine.latency import profiled_costs, read_kernels
 from qdebug.pipeline.model_pair import (
     CalibratedPlan,
     check_not_quantized,

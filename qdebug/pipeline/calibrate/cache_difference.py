@@ -70,8 +70,5 @@ def _methods(method: str) -> list[Calibrator]:
 def _tensors(model: Model) -> set[str]:
     """The names of all tensors of a model, also of those that are folded away: TensorRT writes a
     range for each that it has."""
-    found = {*model.graph.producers, *model.graph.initializers}
-    found |= {spec.name for spec in model.graph.inputs}
-    graph = model.file.proto.graph
-    found |= {t for node in graph.node for t in (*node.input, *node.output)}
-    return found
+    nodes = model.file.proto.graph.node
+    return {*model.graph.tensors, *(t for n in nodes for t in (*n.input, *n.output))}

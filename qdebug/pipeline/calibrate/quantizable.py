@@ -15,9 +15,8 @@ from qdebug.model.prepare import Model
 from qdebug.pipeline.calibrate.trial import Candidate
 from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.model_pair import check_not_quantized
-from qdebug.plan.lower import int8_layer, lower, required_opset
+from qdebug.plan.lower import activation_scales, lower, required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
-from qdebug.plan.quantize import FloatArray
 from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Feeds, Precision, ProgressCallback, ignore_progress
@@ -116,7 +115,4 @@ def _weight_ranges(bound: BoundPlan, *, mse: bool) -> dict[str, TensorRange]:
 
 
 def _scales(bound: BoundPlan, inputs: Mapping[str, str]) -> Feeds:
-    scales: dict[str, FloatArray] = {}
-    for layer in bound.layers_in(Precision.INT8):
-        scales |= int8_layer(bound, layer).activations
-    return {inputs[tensor]: scale for tensor, scale in scales.items()}
+    return {inputs[tensor]: scale for tensor, scale in activation_scales(bound).items()}

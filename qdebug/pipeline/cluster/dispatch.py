@@ -9,7 +9,6 @@ results are yielded in the order of the parts, so that sums do not depend on who
 from __future__ import annotations
 
 import hashlib
-import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from uuid import uuid4
 
 from qdebug.errors import ClusterError, ClusterStartError, QdebugError
 from qdebug.inmemory import InMemory
@@ -40,6 +40,7 @@ from qdebug.pipeline.cluster.unit import (
     Unit,
     shards,
 )
+from qdebug.run.segmentation import segmentation
 from qdebug.types import Progress, ProgressCallback
 from qdebug.wording import counted, option
 
@@ -299,7 +300,6 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         self._running: dict[Future, _Running] = {}
         self._ready: dict[int, Any] = {}
         self._failed: dict[int, QdebugError] = {}
-        self._numbers = itertools.count()
         self._ended: Queue[Future] = Queue()
         self._looked = time.monotonic()
 
@@ -311,7 +311,9 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
     def give(self, part: PartT) -> int:
         """Have a part executed; its number, counted from 0."""
         number, self._given = self._given, self._given + 1
-        self._units[number] = Unit(self._job, part, operators=self._operators)
+        self._units[number] = Unit(
+            self._job, part, operators=self._operators, segments=segmentation()
+        )
         self._submit(_Running(number))
         return number
 
@@ -349,7 +351,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             others = [address for address in known if address != avoided] or None
         unit = self._units[one.index]
         # A key of its own: of one that was given before dask would take the answer that it had.
-        key = f"qdebug-{unit.key}-{next(self._numbers)}"
+        key = f"qdebug-{uuid4().hex}"
         # A worker that joins later may take it too.
         future = client.submit(
             worker.execute, unit, key=key, workers=others, allow_other_workers=bool(others)
@@ -381,7 +383,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
 
     def _settle(self, future: Future, one: _Running) -> None:
         try:
-            sent: worker.Sent = future.result()
+            sent: worker.Sent = future.result(timeout=self._limit)
         except QdebugError as error:
             self._failed[one.index] = error
             return
@@ -389,7 +391,11 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             self._once_more(one, _lost())
             return
         except Exception as error:  # whatever was raised there comes here as it is
-            self._failed[one.index] = _failure(error)
+            if isinstance(error, TimeoutError) and future.status != "error":
+                self._running[future] = one  # its worker went before the result was fetched
+                self._ended.put(future)
+            else:
+                self._failed[one.index] = _failure(error)
             return
         self._cluster._last_result[sent.worker] = time.monotonic()
         if sent.missing is None:

@@ -20,8 +20,9 @@ from qdebug.outputfiles import own_folder, temporary_folder, uninterrupted
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.dispatch import Cluster, fail_without_worker
 from qdebug.pipeline.cluster.queues import JobQueue, closed, required_dask, said, started
+from qdebug.run.stream import available_cores
 from qdebug.types import Progress, ProgressCallback, ignore_progress
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,7 +37,7 @@ def open_cluster(
     address: str | None,
     config: str | None,
     *,
-    limit_s: float,
+    limit_s: float | None,
     gpus: bool = False,
     progress: ProgressCallback = ignore_progress,
 ) -> Cluster | None:
@@ -46,14 +47,20 @@ def open_cluster(
     Args:
         address: "local:N", or the address of a scheduler.
         config: the path of a file as ClusterFile; not with `address`.
-        limit_s: how long a unit of work may take.
+        limit_s: how long a unit of work may take; None for ten minutes.
         gpus: processes of this machine get a GPU each.
 
     Raises:
-        UsageError: both are given, or the file is not valid.
+        UsageError: both are given, or only `limit_s`, or the file is not valid.
         ClusterStartError: dask is not installed, or there is no worker.
     """
     if address is None and config is None:
+        if limit_s is not None:
+            raise UsageError(
+                f"{option('unit_timeout')} limits work on a cluster, and there is none",
+                f"Give {option('cluster')} or {option('cluster_config')} too, or leave it out.",
+                code="QD-USAGE-CLUSTER",
+            )
         return None
     if address is not None and config is not None:
         raise UsageError(
@@ -69,6 +76,9 @@ def open_cluster(
     queue = None
     if address is not None and address.startswith(_LOCAL):
         count = int(address.removeprefix(_LOCAL))
+        if count > (cores := available_cores()):
+            there = counted(cores, "core")
+            _LOG.warning("%s on %s: more processes than cores gain nothing", address, there)
         where = _processes(stack, count, folder, visible_gpus() if gpus else ())
     elif config is not None:
         where, queue = started(stack, config, folder)
@@ -84,7 +94,7 @@ def open_cluster(
         client.run(worker.begin, on_error="ignore")
     except (OSError, TimeoutError) as error:
         fail_without_worker(f"no worker of {address or config} answers: {said(error)}")
-    return Cluster(client, folder, limit_s, queue)
+    return Cluster(client, folder, limit_s or _UNIT_S, queue)
 
 
 def _check_scheduler(address: str) -> None:
@@ -97,12 +107,15 @@ def _check_scheduler(address: str) -> None:
     import dask
     from distributed.comm.core import CommClosedError, connect
     from distributed.security import Security
-    from distributed.utils import LoopRunner
+    from distributed.utils import LoopRunner, import_term
 
-    if dask.config.get("distributed.client.security-loader", None):
-        return  # the certificates are the client's to load
-    limit = _CONNECT_S
-    arguments = Security().get_connection_args("client")
+    limit, security = _CONNECT_S, Security()
+    if loader := dask.config.get("distributed.client.security-loader", None):
+        try:  # as dask's client does
+            security = import_term(loader)({"address": address}) or security
+        except Exception as error:
+            fail_without_worker(f"dask's security-loader {loader} failed: {said(error)}")
+    arguments = security.get_connection_args("client")
     if address.startswith("tls:") and arguments.get("ssl_context") is None:
         fail_without_worker(
             f"{address} needs certificates, and dask's configuration names none "
@@ -133,6 +146,7 @@ def _check_scheduler(address: str) -> None:
         fail_without_worker(f"{other}, but a {found.lower()}")
 
 
+_UNIT_S = 600.0
 _CONNECT_S, _WORKERS_S = 20.0, 60.0
 _ANSWER_S = 1.0
 """Later than the end of connecting, which is told apart by it."""
@@ -187,10 +201,13 @@ def _no_defect_of_dask(record: logging.LogRecord) -> bool:
 _FAST = {
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
 }
 """Without these dask looks 100 times a second at what a worker does, and has it give memory back at
 once, after which the system hands out fresh pages for every large array: measured, a quarter more
-time of the processor."""
+time of the processor. Each process, too, sees 50 times a second whether it still reacts: 1.5 % of a
+core per worker, and as much in the command for each."""
 _HERE = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
 """No page that shows what dask does; the port that it would have is taken by chance."""
 

@@ -1,8 +1,7 @@
-"""The unit of work: one part of a job, by hash, idempotent, whose results can be merged."""
+"""The unit of work: one part of a job, idempotent, whose results can be merged."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from qdebug.model.prepare import Model, prepare_model, with_taken
 from qdebug.model.samples import Batch, Samples, open_samples
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.cluster.files import SharedFile
+from qdebug.run.segmentation import Segmentation
 from qdebug.types import TensorSpec
 
 PartT_contra = TypeVar("PartT_contra", contravariant=True)
@@ -98,19 +98,14 @@ class Unit(Generic[PartT_contra]):
         part: a small frozen dataclass, or a tuple.
         version: of qdebug, which workers must have too.
         operators: libraries of custom operators that its sessions need.
+        segments: in which models are opened; what comes out does not depend on it.
     """
 
     job: SharedFile
     part: PartT_contra
     version: str = __version__
     operators: tuple[SharedFile, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """A digest of everything that decides what comes out."""
-        files = "\n".join(file.digest for file in (self.job, *self.operators))
-        text = f"{self.version}\n{files}\n{self.part!r}"
-        return hashlib.sha256(text.encode()).hexdigest()
+    segments: Segmentation = field(default_factory=Segmentation)
 
 
 @dataclass(frozen=True)

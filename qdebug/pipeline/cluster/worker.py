@@ -18,6 +18,7 @@ from qdebug.pipeline.cluster import files
 from qdebug.pipeline.cluster.files import SharedFile
 from qdebug.pipeline.cluster.unit import Last, NotHere, Place, Unit
 from qdebug.run.options import custom_operators
+from qdebug.run.segmentation import in_segments
 
 _MOST_OPEN = 2
 """Jobs whose sessions a process holds: a search goes back and forth between its samples and those
@@ -51,6 +52,7 @@ class _Jobs:
         job = pickle.loads(Path(place.path(file)).read_bytes())
         with ExitStack() as stack:
             stack.enter_context(custom_operators([place.path(f) for f in unit.operators]))
+            stack.enter_context(in_segments(unit.segments))
             run: Callable[[Any], Any] = job.open(place, stack)
             self._open[file.digest] = (stack.pop_all(), run)
         return run

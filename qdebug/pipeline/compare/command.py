@@ -17,6 +17,7 @@ from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.measure.effect import EffectMode
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.measure.task import TaskMetric
+from qdebug.model.macs import elements_per_batch
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
@@ -294,18 +295,21 @@ def _run(
     evidence = [sink for sink in sinks if isinstance(sink, EvidenceSink)]
     rated = any(sink.rates for sink in evidence)
     how: Any = {"stored": stored, "sinks": sinks}
+    bytes_at_least = 4.0 * elements_per_batch(pair.layers, whole(samples))
+    if 3 * bytes_at_least * _held(context) > settings.memory_budget:  # without opening all of it
+        context = one_at_a_time(context)
     with ExitStack() as stack:
         one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
         sizing = probe(one.reference, samples, settings.batch_size)
         subset = whole(sizing.samples)
-        held = context.parallel.workers + 2  # one more for what decomposes the errors
-        groups = capture_groups(tensors, sizing.bytes_per_batch, held, settings.memory_budget)
+        sizes, budget = sizing.bytes_per_batch, settings.memory_budget
+        groups = capture_groups(tensors, sizes, _held(context), budget)
         how["due"] = due_of(pair, subset, settings.local_samples)
         if len(groups) == 1:
             return one.run(subset, context, **how), list(one.not_float)
     if context.parallel.workers > 1:  # one execution at a time takes less, and all in one pass
         context = one_at_a_time(context)
-        groups = capture_groups(tensors, sizing.bytes_per_batch, 1, settings.memory_budget)
+        groups = capture_groups(tensors, sizes, _held(context), budget)
     total = ErrorTotals()
     not_float: list[str] = []
     for group in groups:
@@ -316,6 +320,12 @@ def _run(
             total = total.joined(one.run(subset, context, **how))
         not_float += one.not_float
     return total, not_float
+
+
+def _held(context: Context) -> int:
+    """Executions whose tensors exist at once; one more where errors are decomposed meanwhile."""
+    workers = context.parallel.workers
+    return 1 if workers == 1 else workers + 2
 
 
 def _result(

@@ -124,6 +124,7 @@ def _own_causes(
                 layer.add(truth, results, local.outputs[name])
             seen += executed.batch.count
             values += sum(array.size for array in truth.values())
+            del executed, truth, results  # before the next ones exist
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
     fit = RangeFit(_fitted(pair, largest, fed), samples.count)

@@ -45,7 +45,7 @@ _INPUTS = "inputs"
 
 _LOCAL_SAMPLES, _LEAST_SAMPLES = 16, 2
 """What local errors are measured on, unless the user says; of a large model fewer."""
-_LOCAL_MACS, _PARTS_MACS = 1e11, 3e10
+_LOCAL_MACS, _PARTS_MACS = 6e10, 3e10
 """Work of the samples that have local errors, and of those whose errors are decomposed, which takes
 three or four executions each: some seconds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
@@ -116,13 +116,16 @@ class CompareJob:
             else:
                 chosen, due, sinks = _batches_of(subset, part.samples), Due(), [rows]
             errors = one.run(chosen, context, due=due, sinks=sinks, stage="")
+            kept = keeper.kept
+            if isinstance(part, RowsOf):  # an execution may hold others
+                kept = [row for row in kept if row.sample in part.samples]
             return ShardFound(
                 errors,
                 one.not_float,
                 flips.counted,
                 noise.kept,
                 ratings.badness,
-                keeper.kept,
+                kept,
                 frozenset(rows.unsplit),
                 [keeper.by_batch if keeper.outputs else {} for keeper in keepers],
             )
@@ -228,13 +231,12 @@ class _Merged:
         if self.sinks.evidence is not None and job.rated:
             worst = self.sinks.evidence.worst_of(self.badness)
             for found in cluster.map(job, [RowsOf((sample,)) for sample in worst]):
-                self._take(found, set(worst))
+                self._take(found)
 
-    def _take(self, found: ShardFound, wanted: Collection[int] | None = None) -> None:
+    def _take(self, found: ShardFound) -> None:
         evidence = self.sinks.evidence
         if evidence is None:
             return
         evidence.unsplit |= found.unsplit
         for row in found.rows:
-            if wanted is None or row.sample in wanted:
-                evidence.take(row, self.badness.get(row.sample, 0.0))
+            evidence.take(row, self.badness.get(row.sample, 0.0))

@@ -29,7 +29,7 @@ from qdebug.pipeline.cluster.recipe import PairRecipe
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, part_of
 from qdebug.pipeline.compare.shards import worker_context
 from qdebug.pipeline.context import Context
-from qdebug.pipeline.effect import recipe_for
+from qdebug.pipeline.effect_runs import recipe_for
 from qdebug.pipeline.evaluator import (
     MetricEvaluator,
     OutputKeeper,

@@ -16,7 +16,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qdebug.measure.observation import add_errors, sqnr
+from qdebug.measure.metrics import sqnr_of
+from qdebug.measure.observation import add_errors
 from qdebug.measure.sums import ErrorSums
 from qdebug.model.graph import Graph
 from qdebug.pipeline.engine.observe import CHECKED_BATCHES, EngineJob, Observed
@@ -89,7 +90,7 @@ def _likeness(batches: Sequence[_Executed]) -> dict[str, float]:
     totals: dict[str, ErrorSums] = {}
     for one in batches:
         add_errors(totals, one.simulated, one.read)
-    return {tensor: sqnr(sums) for tensor, sums in totals.items()}
+    return {tensor: sqnr_of(sums) for tensor, sums in totals.items()}
 
 
 def _witnesses(graph: Graph, tensor: str, likeness: Mapping[str, float]) -> Iterator[str]:
@@ -142,7 +143,7 @@ def _contradicts(
         session.close()
     if witness not in errors["read"]:
         return False
-    read, simulated, this = (sqnr(found[witness]) for found in errors.values())
+    read, simulated, this = (sqnr_of(found[witness]) for found in errors.values())
     if read >= EXPLAINED_DB:
         return False
     return _clearly(simulated, read) and _clearly(simulated, this)

@@ -12,9 +12,8 @@ from qdebug.engine_info.opening import open_engine_file, open_profile
 from qdebug.engine_info.profile import LayerTime, info_of_profile, with_times
 from qdebug.errors import UsageError, given_by
 from qdebug.inmemory import InMemory
-from qdebug.inputfiles import open_file
 from qdebug.measure.engine import KernelTime
-from qdebug.measure.recorded import Run
+from qdebug.measure.recorded import Run, is_run_file
 from qdebug.measure.result import CompareResult
 from qdebug.model.load import ModelFile
 from qdebug.plan.pair import ModelPair
@@ -24,7 +23,6 @@ from qdebug.search.cost import Costs, latency_costs
 from qdebug.types import Precision
 from qdebug.wording import option
 
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HOW = "Run `compare` on the GPU with an engine, and write a run file."
 _KNOWN = {"int8": Precision.INT8, "fp16": Precision.FP16, "fp32": Precision.FP32}
 
@@ -122,17 +120,6 @@ def _parts(owners: set[str], work: Costs, precisions: Mapping[str, Precision]) -
     weights = {name: work.by_layer[name][precisions[name]] for name in sorted(owners)}
     total = sum(weights.values())
     return {name: weight / total if total else 1 / len(weights) for name, weight in weights.items()}
-
-
-def is_run_file(path: str) -> bool:
-    """Whether `path` holds HDF5, or is the result of a run in memory."""
-    if isinstance(path, InMemory):
-        return isinstance(path.value, CompareResult)
-    try:
-        with open_file(path) as file:
-            return file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC
-    except OSError:
-        return False
 
 
 def kernels_of_run(path: str, model: ModelFile) -> tuple[KernelTime, ...]:

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from qdebug.errors import BackendError, ModelError
-from qdebug.measure.observation import CaptureCheck, CaptureSums, Preflight, add_errors, sqnr
+from qdebug.measure.metrics import sqnr_of
+from qdebug.measure.observation import CaptureCheck, CaptureSums, Preflight, add_errors
 from qdebug.measure.sums import ErrorSums
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
@@ -78,8 +79,8 @@ def preflight(job: EngineJob, reference: Graph, candidate: Graph) -> Preflight:
             add_errors(fp32, cpu.run(feeds), plain.run(feeds))
             add_errors(repeated, twice[0].run(feeds), twice[1].run(feeds))
     return Preflight(
-        {name: sqnr(sums) for name, sums in fp32.items()},
-        {name: sqnr(sums) for name, sums in repeated.items()},
+        {name: sqnr_of(sums) for name, sums in fp32.items()},
+        {name: sqnr_of(sums) for name, sums in repeated.items()},
     )
 
 

@@ -12,7 +12,7 @@ from qdebug.calibrators.coverage import excesses, growth, share_above, stretches
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.config.ranges import RangesSettings
 from qdebug.display.plotfiles import is_folder
-from qdebug.errors import QdebugError, StoreError, UsageError, given_by
+from qdebug.errors import QdebugError, StoreError, UsageError
 from qdebug.measure.calibration import Coverage
 from qdebug.measure.orders import ORDERS
 from qdebug.measure.ranges import (
@@ -24,14 +24,13 @@ from qdebug.measure.ranges import (
     RangesSource,
     TensorDynamics,
 )
+from qdebug.measure.recorded import is_run
 from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
-from qdebug.model.samples import open_samples
-from qdebug.model.samples.subset import SampleSubset, whole
+from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.control_flow import DataSource, open_model
-from qdebug.pipeline.engine.latency import is_run_file
 from qdebug.pipeline.gather import Gathered, from_records, gather_ranges
 from qdebug.pipeline.model_pair import check_not_quantized
 from qdebug.plan.lower import required_opset
@@ -43,7 +42,6 @@ from qdebug.store.reader import RunReader
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import option
 
-_RUN_SUFFIXES = (".h5", ".hdf5")
 _Readers = Mapping[str, tuple[str, ...]]
 
 
@@ -54,17 +52,13 @@ def ranges(settings: RangesSettings, progress: ProgressCallback = ignore_progres
         UsageError: an unknown order.
         QdebugError: other bad input, or a runtime that failed.
     """
-    result = _of_run(settings) if _is_run(settings.source) else _of_model(settings, progress)
+    result = _of_run(settings) if is_run(settings.source) else _of_model(settings, progress)
     each = settings.plot is not None and is_folder(settings.plot)
     detailed = settings.tensors or [t.name for t in result.tensors[: settings.top * each]]
     tensors = tuple(
         replace(t, calibrators=t.calibrated()) if t.name in detailed else t for t in result.tensors
     )
     return replace(result, tensors=tensors)
-
-
-def _is_run(source: str) -> bool:
-    return is_run_file(source) or source.endswith(_RUN_SUFFIXES)
 
 
 def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesResult:
@@ -77,25 +71,16 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
             code="QD-USAGE-CALIB-DATA",
         )
     plan = PrecisionPlan(Precision.INT8)
-    sources = (
-        DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
-        DataSource("holdout", settings.holdout, None, settings.batch_size),
-    )
+    batch_size = settings.batch_size
+    calibration = DataSource("calib_data", settings.calib_data, settings.samples, batch_size)
+    holdout = DataSource("holdout", settings.holdout, None, batch_size, limited_by="")
+    sources = (calibration, holdout)
     model = open_model(settings.source, required_opset(plan), sources, progress)
     check_not_quantized(model, "it is calibrated already")
-    inputs, batch_size = model.graph.inputs, settings.batch_size
-    with given_by("calib_data"):
-        subset = whole(
-            open_samples(settings.calib_data, inputs, limit=settings.samples, batch_size=batch_size)
-        )
-    held_out: SampleSubset | None = None
-    if settings.holdout is not None:
-        with given_by("holdout"):
-            held_out = whole(
-                open_samples(settings.holdout, inputs, batch_size=batch_size, limited_by="")
-            )
-    parallel = parallelism()
-    context = simulation_context(parallel, progress, batch_size)
+    inputs = model.graph.inputs
+    subset = whole(calibration.open(inputs))
+    held_out = None if settings.holdout is None else whole(holdout.open(inputs))
+    context = simulation_context(parallelism(), progress, batch_size)
     gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)
     seen: Gathered | None = None
     if held_out is not None:

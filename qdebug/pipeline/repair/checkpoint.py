@@ -17,6 +17,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import find_layers
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.model.weights import attached, detached, model_digest
+from qdebug.pipeline.repair.judge import Judgement
 from qdebug.pipeline.repair.setup import Setup
 from qdebug.pipeline.repair.steps import Attempt, State
 from qdebug.plan.plan import Correction, TensorRange, bind_plan, corrections_digest
@@ -30,7 +31,7 @@ from qdebug.types import Array, Precision
 
 _KIND = "repairs"
 _CONSTANT = "constant:"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _arrays(state: State) -> dict[str, Array]:
         "waiting": [[a.remedy, a.layers, a.depth] for a in state.waiting],
         "steps": to_json(state.steps),
         "skipped": to_json(state.skipped),
-        "best": state.best,
+        "best": None if state.best is None else [state.best.metric, state.best.left_out.tolist()],
     }
     return {"state": _packed(text), **arrays_of(state.network)}
 
@@ -111,9 +112,14 @@ def _state(arrays: dict[str, Array], start: Quantized) -> State:
             for name, layers, depth in text["waiting"]
         ),
         steps=tuple(from_json(Step, step) for step in text["steps"]),
-        best=text["best"],
+        best=None if text["best"] is None else _of_metric(*text["best"]),
         skipped=tuple(from_json(SkippedRemedy, entry) for entry in text["skipped"]),
     )
+
+
+def _of_metric(metric: float | None, left_out: list[float]) -> Judgement:
+    """As much of a judgement as the ones after it are compared with."""
+    return Judgement({}, metric, np.zeros(0), np.array(left_out))
 
 
 def arrays_of(network: Quantized) -> dict[str, Array]:

@@ -10,11 +10,9 @@ from dataclasses import replace
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError
 from qdebug.measure.conditions import Condition
-from qdebug.pipeline.bisect.command import search_from
-from qdebug.pipeline.bisect.setup import Start, rated
-from qdebug.pipeline.model_pair import CalibratedPlan
 from qdebug.pipeline.repair.checkpoint import Checkpoints, checkpoints
 from qdebug.pipeline.repair.judge import Judge, Judgement, holds
+from qdebug.pipeline.repair.pins import fewest_pins
 from qdebug.pipeline.repair.setup import Setup, prepare
 from qdebug.pipeline.repair.spread import attempts_elsewhere
 from qdebug.pipeline.repair.steps import Attempt, State, Trying
@@ -27,8 +25,10 @@ from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
-_LEAST_FOR_PINS = 1.0
-"""Seconds that a search for what to pin gets, however late it is."""
+_FEWER_ALONE = (
+    "The remedies were dropped: without them cheaper pins reach the target, or only the pins that "
+    "were found without them reach it on samples that took no part."
+)
 
 
 def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
@@ -64,9 +64,14 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         # The figures and the verdict are those of what is given back.
         network, found = setup.start, baseline
         chosen = holds(condition, setup.start.layers, baseline)
-    pinning = None
+    pinning, notes = None, setup.notes
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
-        pinning = _pinned(setup, network, ends_at)
+        repaired = network
+        network, pinning = fewest_pins(setup, repaired, ends_at)
+        if network is not repaired:  # then the figures are those of the start, too
+            reverted, found, notes = True, baseline, (*notes, _FEWER_ALONE)
+            chosen = holds(condition, setup.start.layers, baseline)
+            proof, _ = _proof(setup, setup.start)
         network = _with_pins(network, pinning)
         took_part = chosen or any(check.used_in_search for check in pinning.checks)
         proof = replace(proof, used_in_search=took_part)
@@ -92,7 +97,7 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         plan=network.bound.plan,
         network=network,
         given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
-        notes=setup.notes,
+        notes=notes,
     )
 
 
@@ -189,26 +194,6 @@ def _matching_first(sequence: tuple[str, ...], setup: Setup) -> list[str]:
         return remedy.adds_work, not remedy.rewrites, other
 
     return sorted(sequence, key=place)
-
-
-def _pinned(setup: Setup, network: Quantized, ends_at: float) -> BisectResult:
-    """What must be pinned besides, found by bisect's search."""
-    assert setup.target is not None
-    left = None
-    if math.isfinite(ends_at):
-        left = max(_LEAST_FOR_PINS, ends_at - time.monotonic())
-    if setup.context.cluster is not None:
-        setup.context.cluster.made(network.model)
-    start = Start(
-        context=setup.context,
-        target=setup.target,
-        model=network.model,
-        planned=CalibratedPlan(network.bound, None, ()),
-        searched=setup.choosing,
-        held_out=setup.proving,
-    )
-    settings = replace(setup.search, time_limit=left)
-    return search_from(settings, rated(settings, start))
 
 
 def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:

@@ -165,15 +165,15 @@ class Judge:
             left_out = self._left_out(kept)
         return Judgement(totals.metrics(), metric, errors.noise(totals), left_out)
 
-    def verdict(self, before: Judgement, after: Judgement, best: float | None) -> Verdict:
+    def verdict(self, before: Judgement, after: Judgement, best: Judgement | None) -> Verdict:
         """See verdict_on."""
         return verdict_on(before, after, best, self._sign > 0)
 
-    def best_of(self, one: float | None, other: float | None) -> float | None:
-        """The better of two metrics."""
-        if one is None or other is None:
-            return one if other is None else other
-        return one if self._sign * (one - other) >= 0 else other
+    def best_of(self, one: Judgement | None, other: Judgement) -> Judgement:
+        """The one with the better metric; the first where they are alike."""
+        if one is None or one.metric is None or other.metric is None:
+            return other if one is None or one.metric is None else one
+        return one if self._sign * (one.metric - other.metric) >= 0 else other
 
     def _left_out(self, kept: OutputKeeper) -> Float64:
         """The metric without each group of samples; empty where it cannot be computed without
@@ -189,14 +189,14 @@ class Judge:
 
 
 def verdict_on(
-    before: Judgement, after: Judgement, best: float | None, more_is_better: bool = True
+    before: Judgement, after: Judgement, best: Judgement | None, more_is_better: bool = True
 ) -> Verdict:
     """Whether `after` is better than `before`, by more than chance.
 
     With a metric: it is better by more than two standard errors of the difference; or it is not
-    worse than that, next to `before` and next to the `best` so far, and the outputs' noise is
-    lower by more than two of its own. Without one the noise alone decides. (Two, because many
-    changes are judged on the same samples, and one sample more or less is one.)
+    worse than that, next to `before` and next to the one of the `best` metric so far, and the
+    outputs' noise is lower by more than two of its own. Without one the noise alone decides. (Two,
+    because many changes are judged on the same samples, and one sample more or less is one.)
 
     The standard error of the noise is that of its mean over the executions; that of the metric
     is the jackknife's over groups of samples (Efron and Tibshirani 1993, An Introduction to the
@@ -208,16 +208,25 @@ def verdict_on(
     if after.metric is None or before.metric is None:
         reason = Reason.LESS_NOISE if quieter else Reason.NO_GAIN
         return Verdict(quieter, reason, (0.0, gain))
-    sign = 1.0 if more_is_better else -1.0
-    risen = sign * (after.metric - before.metric)
-    error = _ERRORS * _jackknife(after.left_out - before.left_out, abs(risen))
-    fallen = 0.0 if best is None else sign * (best - after.metric)
+    risen, error = _risen(before, after, more_is_better)
     rank = (risen if risen > error else 0.0, gain)
     if risen > error:
         return Verdict(True, Reason.METRIC, rank)
-    if risen < -error or fallen > error:
+    drifted = False
+    if best is not None:  # another than `before`: the difference to it has an error of its own
+        since, chance = _risen(best, after, more_is_better)
+        drifted = since < -chance
+    if risen < -error or drifted:
         return Verdict(False, Reason.METRIC_FELL, rank)
     return Verdict(quieter, Reason.LESS_NOISE if quieter else Reason.NO_GAIN, rank)
+
+
+def _risen(before: Judgement, after: Judgement, more_is_better: bool) -> tuple[float, float]:
+    """By how much the metric is better, and what of that may be chance; 0 without a metric."""
+    if before.metric is None or after.metric is None:
+        return 0.0, 0.0
+    risen = (after.metric - before.metric) * (1.0 if more_is_better else -1.0)
+    return risen, _ERRORS * _jackknife(after.left_out - before.left_out, abs(risen))
 
 
 def holds(

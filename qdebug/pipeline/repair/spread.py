@@ -53,7 +53,7 @@ class Wanted:
     remedy: str
     layers: tuple[str, ...]
     current: Judgement
-    best: float | None
+    best: Judgement | None
     left_s: float
 
 

@@ -55,7 +55,7 @@ class Asked:
     remedy: str
     layers: tuple[str, ...]
     current: Judgement
-    best: float | None
+    best: Judgement | None
     ends_at: float
 
 
@@ -80,14 +80,14 @@ class State:
     Attributes:
         network: with all that was kept so far.
         waiting: what is still to be tried, in order.
-        best: the best metric so far; None before the first, and without one.
+        best: of the network with the best metric so far; None before the first.
     """
 
     network: Quantized
     waiting: tuple[Attempt, ...]
     steps: tuple[Step, ...] = ()
     skipped: tuple[SkippedRemedy, ...] = ()
-    best: float | None = None
+    best: Judgement | None = None
 
     @property
     def kept(self) -> int:
@@ -124,7 +124,7 @@ class Trying:
             QdebugError: the metric raised, or samples cannot be read.
         """
         current = self.judge(state.network)
-        state = replace(state, best=self.judge.best_of(state.best, current.metric))
+        state = replace(state, best=self.judge.best_of(state.best, current))
         while state.waiting:
             if self.enough(current):
                 return state, current, ""
@@ -133,7 +133,7 @@ class Trying:
                 return state, current, f"The time limit ended the repair before {left}."
             before = len(state.steps)
             state, current = self._next(state, current)
-            state = replace(state, best=self.judge.best_of(state.best, current.metric))
+            state = replace(state, best=self.judge.best_of(state.best, current))
             if len(state.steps) > before:
                 self.on_step(state)
             self._report(state, current)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from qdebug import __version__
 from qdebug.config.report import ReportSettings
 from qdebug.errors import UsageError
 from qdebug.inmemory import InMemory
+from qdebug.measure.recorded import is_run
 from qdebug.measure.report import ReportedRun, ReportResult
 from qdebug.outputfiles import check_distinct, check_new, write_bytes
 from qdebug.page.data import Missing, PageData, RunData, TensorDetails
 from qdebug.page.html import DETAILS_BYTES, Chunks, assets, packed, page_html
-from qdebug.pipeline.report.sources import Source, is_run, of_json, of_result, of_run
+from qdebug.pipeline.report.sources import Source, of_json, of_result, of_run
 from qdebug.store.reader import RunReader
 from qdebug.wording import counted, option
 
@@ -52,10 +51,7 @@ def write_page(
     room = DETAILS_BYTES // len(sources)
     chunks = [packed(_details(source), source.order, room) for source in sources]
     runs = tuple(map(_with_chunks, sources, chunks))
-    now = datetime.datetime.now(datetime.UTC)
-    title = " and ".join(run.label for run in runs)
-    page = PageData(f"{title} – qdebug", __version__, now.isoformat(timespec="seconds"), runs)
-    text = page_html(page, [c.blocks for c in chunks], assets())
+    text = page_html(PageData.now(runs), [c.blocks for c in chunks], assets())
     data = text.encode("utf-8", "replace")
     write_bytes(output, data, option(setting), force=force)
     shown = tuple(

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from qdebug import __version__
 from qdebug.config.inspect import InspectSettings
 from qdebug.display.progress import LABELS
 from qdebug.errors import StoreError
 from qdebug.inmemory import InMemory
 from qdebug.inputfiles import open_file
+from qdebug.measure.recorded import is_run
 from qdebug.outputfiles import being_written
 from qdebug.page.data import PageData, RunData, TensorDetails
 from qdebug.page.html import assets, page_html
 from qdebug.page.server import ReplacedError, Status
 from qdebug.pipeline.inspect import inspect
-from qdebug.pipeline.report.sources import Source, is_run, of_json, of_result, of_run
+from qdebug.pipeline.report.sources import Source, of_json, of_result, of_run
 from qdebug.store.reader import RunReader
 from qdebug.types import Progress
 from qdebug.wording import option
@@ -69,11 +68,7 @@ class LivePage:
         with self._lock:
             self._refresh()
             runs = tuple(source.data for source in self._sources)
-            title = " and ".join(run.label for run in runs)
-            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            page = PageData(
-                f"{title} – qdebug", __version__, now, runs, served=True, version=self._version
-            )
+            page = PageData.now(runs, served=True, version=self._version)
             return page_html(page, [() for _ in runs], assets())
 
     def status(self) -> Status:

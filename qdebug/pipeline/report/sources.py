@@ -12,7 +12,6 @@ from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.engine_info.description import describe_engine
 from qdebug.engine_info.layers import EngineInfo, InfoSource
 from qdebug.errors import ModelError, PlanError, QdebugError, StoreError, UsageError, given_by
-from qdebug.inmemory import InMemory
 from qdebug.inputfiles import read_bytes
 from qdebug.measure.inspection import InspectResult
 from qdebug.measure.recorded import Run
@@ -25,7 +24,6 @@ from qdebug.page.details import KeptTensors
 from qdebug.page.headline import headline_of, sentence_of
 from qdebug.page.network import kernels_of, network_of
 from qdebug.pipeline.compare.lockstep import CHANNEL_AXIS
-from qdebug.pipeline.engine.latency import is_run_file
 from qdebug.pipeline.gather import from_records
 from qdebug.pipeline.report.reproduction import reproduction_of_run
 from qdebug.plan.description import DescribedGrid, Description, describe
@@ -35,7 +33,6 @@ from qdebug.results import Result, from_json
 from qdebug.store.reader import RunReader
 from qdebug.wording import option
 
-_RUN_SUFFIXES = (".h5", ".hdf5")
 _VERSION = 1
 
 
@@ -52,13 +49,6 @@ class Source:
     data: RunData
     order: tuple[str, ...] = ()
     kept: KeptTensors | None = None
-
-
-def is_run(source: str) -> bool:
-    """Whether it is a run file, or is meant to be one."""
-    return not isinstance(source, InMemory) and (
-        is_run_file(source) or source.endswith(_RUN_SUFFIXES)
-    )
 
 
 def of_run(reader: RunReader, model: str | None, label: str = "") -> Source:

@@ -8,7 +8,6 @@ import sys
 import threading
 import webbrowser
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 from qdebug.config.view import ViewSettings
 from qdebug.page.server import PageServer
@@ -34,12 +33,7 @@ class View(AbstractContextManager["View"]):
         self.url = self._server.url
         self.opened = browser and _open(self.url)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from qdebug.measure.conditions import Condition
 from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import labels_of, load_metric
 from qdebug.model.prepare import Model
-from qdebug.model.samples import Samples, open_samples
+from qdebug.model.samples import Samples
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.engine.build import check_requested, shapes_of
@@ -25,6 +25,7 @@ from qdebug.pipeline.model_pair import (
     load_model,
     plan_from,
     ranges_for,
+    sources_of,
 )
 from qdebug.pipeline.sweep.axes import (
     BuilderPoint,
@@ -73,7 +74,7 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     check_cluster(settings)
     points = builder_points(settings, progress)
     variants = variants_of(settings)
-    models = _Models(settings.model, settings.backend, _sources(settings), {})
+    models = _Models(settings.model, settings.backend, sources_of(settings), {})
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
     if metric is not None and metric.needs_labels:
@@ -160,32 +161,16 @@ class _Models:
         return plan
 
 
-def _sources(settings: SweepSettings) -> tuple[DataSource, ...]:
-    return (
-        DataSource("inputs", settings.inputs, settings.samples, settings.batch_size),
-        DataSource("calib_data", settings.calib_data, settings.calib_samples),
-    )
-
-
 def _samples(settings: SweepSettings, model: Model) -> Samples:
     """The samples to run; also checks that those to calibrate on exist."""
-    inputs = model.graph.inputs
+    compared, calibration = sources_of(settings)
     if settings.calib_data:
-        with given_by("calib_data"):
-            open_samples(
-                settings.calib_data,
-                inputs,
-                limit=settings.calib_samples,
-                limited_by="calib_samples",
-            )
+        calibration.open(model.graph.inputs)
     if settings.calibration and not model.quantized:
         with given_by("calibration"):
             ranges_for(settings.calibration, model)
     parse_method(settings.method)
-    with given_by("inputs"):
-        return open_samples(
-            settings.inputs, inputs, limit=settings.samples, batch_size=settings.batch_size
-        )
+    return compared.open(model.graph.inputs)
 
 
 def _fitted(

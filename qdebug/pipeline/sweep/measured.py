@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from qdebug import __version__
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import BackendError, ModelError, QdebugError, UsageError
 from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison
-from qdebug.measure.metrics import Metrics
 from qdebug.measure.sweep import EngineFacts, EngineRun, Failure, Misbuilt, OutputErrors
 from qdebug.measure.task import BUILT_IN, TaskMetric
 from qdebug.model.graph import Graph
@@ -63,7 +63,7 @@ class OutputEvaluator:
             QdebugError: the reference does not run, samples cannot be read, or the metric raised.
         """
         key = self.key(pair)
-        errors = _kept(key, _errors_from_json) if self.keeps else None
+        errors = _kept(key, OutputErrors) if self.keeps else None
         if errors:
             return errors
         self._reference(pair.reference)  # if that fails, it is not the candidate's failure
@@ -150,7 +150,7 @@ def facts_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str) -> FoundE
     """
     try:
         key = _key(runtime, pair, "engine", json.dumps(pair.precisions))
-        facts = _kept(key, _facts_from_json) if runtime.keeps else None
+        facts = _kept(key, EngineFacts) if runtime.keeps else None
         if facts:
             return FoundEngine(replace(facts, cached=True))
         engine = engine_of(runtime, pair, not_run=not_run)
@@ -181,7 +181,7 @@ def executed(
     """
     key = _key(runtime, pair, "execution", outputs.key(pair), runtime.device_name)
     keep = runtime.keeps and outputs.keeps
-    run = _kept(key, _run_from_json) if keep else None
+    run = _kept(key, EngineRun) if keep else None
     if run:
         return run
     try:
@@ -222,25 +222,9 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\n".join([__version__, *parts]).encode()).hexdigest()
 
 
-def _kept(key: str, read: Callable[[Mapping[str, Any]], _Record]) -> _Record | None:
+def _kept(key: str, kind: type[_Record]) -> _Record | None:
     """What was kept under `key`; None where there is nothing, or not what this version keeps."""
-    found = load_result(_KIND, key)
     try:
-        return read(found) if found else None
-    except (AttributeError, KeyError, TypeError):
+        return TypeAdapter(kind).validate_python(load_result(_KIND, key))
+    except ValidationError:
         return None
-
-
-def _errors_from_json(kept: Mapping[str, Any]) -> OutputErrors:
-    outputs = {name: Metrics(**metrics) for name, metrics in kept["outputs"].items()}
-    return OutputErrors(outputs, kept["metric"], kept["reference_metric"])
-
-
-def _facts_from_json(kept: Mapping[str, Any]) -> EngineFacts:
-    listed = {name: tuple(kept[name]) for name in ("unknown", "warnings")}
-    mismatches = tuple(Misbuilt(**m) for m in kept["mismatches"])
-    return EngineFacts(**{**kept, **listed, "mismatches": mismatches})
-
-
-def _run_from_json(kept: Mapping[str, Any]) -> EngineRun:
-    return EngineRun(_errors_from_json(kept["errors"]), float(kept["latency_ms"]))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar
 
 from qdebug.results import Result
@@ -40,8 +40,7 @@ class ExportTarget:
         Raises:
             PlanError: the plan cannot be expressed for this target at all.
         """
-        module, function = self.renderer.split(":")
-        rendered: Rendered = getattr(import_module(f"{__name__}.{module}"), function)(source, path)
+        rendered: Rendered = resolve_name(f"{__name__}.{self.renderer}")(source, path)
         return rendered
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layers
 from qdebug.model.prepare import Model
+from qdebug.model.subgraphs import free_name
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class FileNodes:
     @cached_property
     def tensors(self) -> frozenset[str]:
         """Names of the tensors and weights in the file."""
-        graph = self._file
-        return frozenset((*graph.producers, *graph.initializers, *(s.name for s in graph.inputs)))
+        return self._file.tensors
 
     @cached_property
     def computed(self) -> frozenset[str]:
@@ -75,11 +75,7 @@ class FileNodes:
             if node.name and self._count[node.name] == 1:
                 continue
             wanted = node.name or f"{node.op_type}_{next((t for t in node.outputs if t), index)}"
-            name, number = wanted, 1
-            while name in taken:
-                name, number = f"{wanted}_{number}", number + 1
-            taken.add(name)
-            renamed[index] = name
+            renamed[index] = free_name(wanted, taken)
         return renamed
 
     def name_of(self, node: FileNode) -> str:

@@ -123,15 +123,15 @@ def docstring(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"').replace("\n", " ")
 
 
-def comment(lines: tuple[str, ...], prefix: str = "# ", width: int = 96) -> str:
+def comment(lines: tuple[str, ...]) -> str:
     """Notes as comment lines, wrapped; each note starts with a dash."""
     wrapped = []
     for line in lines:
         wrapped += textwrap.wrap(
             one_line(line),
-            width,
-            initial_indent=f"{prefix}- ",
-            subsequent_indent=f"{prefix}  ",
+            width=96,
+            initial_indent="# - ",
+            subsequent_indent="#   ",
             break_long_words=False,
             break_on_hyphens=False,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qdebug.errors import PlanError
 from qdebug.plan.export.source import ExportSource, Rendered
-from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, CalibrationCache, cache_text
+from qdebug.plan.trtcache import DEFAULT_KIND, DEFAULT_VERSION, default_cache_text
 from qdebug.types import Precision
 from qdebug.wording import counted
 
@@ -64,8 +64,7 @@ def cache_of(source: ExportSource, scales: Mapping[str, float]) -> tuple[bytes, 
             f"The ranges of {counted(broken, 'tensor')} are not written, because a cache cannot "
             f"hold their names (first {broken[0]!r}).",
         )
-    cache = CalibrationCache(DEFAULT_VERSION, DEFAULT_KIND, kept)
-    return cache_text(cache).encode("utf-8"), notes
+    return default_cache_text(kept).encode("utf-8"), notes
 
 
 def _version() -> str:

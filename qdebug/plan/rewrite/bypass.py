@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.quantize import QUANTIZERS
+from qdebug.plan.quantize import quantizer_of
 from qdebug.plan.rewrite.cut import LocalGraph
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.restore import bounds_of
@@ -54,7 +54,7 @@ def bypass(
     Raises:
         PlanError: as `check`.
     """
-    graph = Graph(onnx.shape_inference.infer_shapes(local.proto))
+    graph = Graph.inferred(local.proto, data_prop=False)
     plain: dict[str, dict[str, str]] = {}  # node -> what it reads -> what it shall read
     for layer, pairs in chosen.items():
         instead = {pair.restored: pair.quantized for pair in pairs}
@@ -110,8 +110,8 @@ def _pairs(graph: Graph, local: LocalGraph, output: str) -> tuple[Pair, ...]:
     for node in _branch(graph, output):
         if node.op_type != "DequantizeLinear":
             continue
-        quantizer = graph.producers.get(node.inputs[0])
-        if quantizer is None or quantizer.op_type not in QUANTIZERS:
+        quantizer = quantizer_of(graph, node)
+        if quantizer is None:
             continue  # the codes of a weight
         dynamic = quantizer.op_type == "DynamicQuantizeLinear"
         restored, source = node.outputs[0], quantizer.inputs[0]

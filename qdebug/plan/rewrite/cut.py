@@ -134,7 +134,7 @@ class _Cutter:
         self.reference = reference
         self.lowered = lowered
         self._order = {n.name: i for i, n in enumerate(lowered.nodes)}
-        self._taken = {*_tensors(reference), *_tensors(lowered)}
+        self._taken = {*reference.tensors, *lowered.tensors}
         self._names: set[str] = set()
         self._nodes: list[onnx.NodeProto] = []
         self._shared: set[str] = set()
@@ -209,7 +209,3 @@ class _Cutter:
     def _value(graph: Graph, tensor: str, name: str) -> onnx.ValueInfoProto:
         kind = graph.types.get(tensor, TensorProto.FLOAT)
         return helper.make_tensor_value_info(name, kind, graph.shapes.get(tensor))
-
-
-def _tensors(graph: Graph) -> set[str]:
-    return {*graph.initializers, *(spec.name for spec in graph.inputs), *graph.producers}

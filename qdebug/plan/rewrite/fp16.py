@@ -14,7 +14,7 @@ from onnx import TensorProto, defs
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.subgraphs import rename_reads
-from qdebug.plan.rewrite.edit import Editor, attributes_of, copy_node
+from qdebug.plan.rewrite.edit import Editor, copy_node
 
 FP32, FP16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
@@ -136,11 +136,7 @@ class _Forms:
         if kind == FP32 and pair is not None and pair.op_type == "DequantizeLinear":
             # A Cast would separate the Q/DQ pair from the INT8 kernel that reads it, and TensorRT
             # would compute in FP32 (observed with TensorRT for RTX 1.7.1).
-            proto = next(n for n in self.graph.proto.graph.node if n.name == pair.name)
-            attributes = attributes_of(proto)
-            name = f"{pair.name}_{suffix}"
-            return self.editor.add(
-                pair.op_type, *pair.inputs, output=output, name=name, **attributes
-            )
+            name, given = f"{pair.name}_{suffix}", self.graph.attributes(pair)
+            return self.editor.add(pair.op_type, *pair.inputs, output=output, name=name, **given)
         name = f"{tensor}_to_{suffix}"
         return self.editor.add("Cast", source, output=output, name=name, to=kind)

@@ -8,7 +8,7 @@ the squares cannot overflow, and rounds once.
 from __future__ import annotations
 
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.rewrite.written_out import WrittenOut, made_by, number, reduced_axis
+from qdebug.plan.rewrite.written_out import WrittenOut, made_by, number, reduced_axis, squared
 
 _LAYER_NORM, _RMS_NORM = 17, 23
 """The first opsets with these operators."""
@@ -80,9 +80,4 @@ def _mean(graph: Graph, tensor: str) -> Node | None:
 
 def _square_of(graph: Graph, tensor: str, of: str) -> Node | None:
     node = graph.producers.get(tensor)
-    if node is None:
-        return None
-    if node.op_type == "Mul" and node.inputs == (of, of):
-        return node
-    is_square = node.op_type == "Pow" and number(graph, node.inputs[1]) == 2
-    return node if is_square and node.inputs[0] == of else None
+    return node if node is not None and squared(graph, node) == of else None

@@ -18,7 +18,9 @@ import numpy as np
 import onnx
 
 from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.rewrite.edit import Editor, copy_node
+from qdebug.plan.rewrite.written_out import number, squared
 from qdebug.types import Array
 
 _FIRST = frozenset(
@@ -37,7 +39,6 @@ _DEGREES: Mapping[str, tuple[int, int]] = {
     "Sqrt": (1, 2),
 }
 """f(c · x) = cᵈ · f(x), with d as a fraction."""
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _NORMALIZATIONS = frozenset(
     {"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"}
     | {"RMSNormalization"}
@@ -167,13 +168,10 @@ def _power(graph: Graph, node: Node, data: tuple[int, ...]) -> _Role | None:
         return None
     if node.op_type != "Pow":
         return _Role(_POWER, data, degree=_DEGREES[node.op_type])
-    exponent = graph.constant(node.inputs[1])
-    if exponent is None or exponent.size != 1:
-        return None
-    value = float(exponent.reshape(-1)[0])
+    value = number(graph, node.inputs[1])
     if value == 0.5:
         return _Role(_POWER, data, degree=(1, 2))
-    return _Role(_POWER, data, degree=(int(value), 1)) if value in (2, 3, 4) else None
+    return _Role(_POWER, data, degree=(int(value), 1)) if value and value in (2, 3, 4) else None
 
 
 def _weighted(_: Graph, node: Node, data: tuple[int, ...]) -> _Role | None:
@@ -214,7 +212,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(_FIRST, _moving),
     **dict.fromkeys(_ALIGNED, _aligned),
     **dict.fromkeys((*_DEGREES, "Pow"), _power),
-    **dict.fromkeys(_WEIGHTED, _weighted),
+    **dict.fromkeys(QUANTIZABLE_OPS, _weighted),
     **dict.fromkeys(("Div", "Mul"), _product),
     **dict.fromkeys(_NORMALIZATIONS, _normalization),
 }
@@ -406,9 +404,9 @@ class _Emission:
         if not any(_is_sum_of_squares(self._graph, tensor) for tensor in total.inputs):
             return 0.0  # v may be below 0, and the root below that of ε
         for tensor in total.inputs:
-            values = self._graph.constant(tensor)
-            if values is not None and values.size == 1 and values.item() >= _SMALLEST:
-                epsilon = values.item() * 2.0**-s
+            value = number(self._graph, tensor)
+            if value is not None and value >= _SMALLEST:
+                epsilon = value * 2.0**-s
                 return 0.999 * math.sqrt(epsilon) if epsilon < _SMALL else 0.0
         return 0.0
 
@@ -506,12 +504,7 @@ def _is_sum_of_squares(graph: Graph, tensor: str) -> bool:
     if total is None or total.op_type not in ("ReduceMean", "ReduceSum"):
         return False
     square = graph.producers.get(total.inputs[0])
-    if square is None or square.op_type not in ("Mul", "Pow"):
-        return False
-    exponent = graph.constant(square.inputs[1])
-    if square.op_type == "Mul":
-        return square.inputs[0] == square.inputs[1]
-    return exponent is not None and exponent.size == 1 and exponent.item() == 2
+    return square is not None and squared(graph, square) is not None
 
 
 def _rescale_epsilon(node: onnx.NodeProto, s: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -225,6 +226,11 @@ class _Writer:
         for node in nodes:  # what moves codes and values has one name until here
             node.name = free_name(node.name, taken)
 
+    def last_axis(self, tensor: str) -> int | None:
+        """The last axis of a tensor; None where its rank is not known."""
+        rank = self.rank(tensor)
+        return None if rank is None else rank - 1
+
     def rank(self, tensor: str) -> int | None:
         """The number of axes of a tensor, where it is known."""
         shape = self.graph.shapes.get(tensor)
@@ -247,12 +253,17 @@ def _optional(node: Node, place: int) -> str:
     return node.inputs[place] if len(node.inputs) > place else ""
 
 
+def _channels_first(to: _Writer, node: Node) -> dict[str, Any]:
+    """The attributes of a node that ONNX's own operator has too."""
+    given = to.graph.attributes(node)
+    if given.pop("channels_last", 0):
+        raise NoEquivalentError(f"node '{node.name}' has its channels last")
+    return given
+
+
 def _conv(to: _Writer, node: Node) -> None:
     x, xs, xz, w, ws, wz, ys, yz = node.inputs[:8]
-    given = to.graph.attributes(node)
-    last = bool(given.pop("channels_last", 0))
-    if last:
-        raise NoEquivalentError(f"node '{node.name}' has its channels last")
+    given = _channels_first(to, node)
     inputs = [to.values(x, xs, xz), to.values(w, ws, wz, 0)]
     bias = _optional(node, 8)
     if bias:
@@ -275,8 +286,7 @@ def _bias(to: _Writer, bias: str, scale: str) -> str:
 
 def _matmul(to: _Writer, node: Node) -> None:
     a, a_s, az, b, bs, bz, ys, yz = node.inputs[:8]
-    rank = to.rank(b)
-    inputs = [to.values(a, a_s, az), to.values(b, bs, bz, None if rank is None else rank - 1)]
+    inputs = [to.values(a, a_s, az), to.values(b, bs, bz, to.last_axis(b))]
     to.codes(to.compute("MatMul", node, inputs), node.outputs[0], ys, yz)
 
 
@@ -309,9 +319,7 @@ def _binary(op_type: str) -> Callable[[_Writer, Node], None]:
 def _unary(op_type: str) -> Callable[[_Writer, Node], None]:
     def handle(to: _Writer, node: Node) -> None:
         x, xs, xz, ys = node.inputs[:4]
-        given = to.graph.attributes(node)
-        if given.pop("channels_last", 0):
-            raise NoEquivalentError(f"node '{node.name}' has its channels last")
+        given = _channels_first(to, node)
         values = to.compute(op_type, node, [to.values(x, xs, xz)], **given)
         to.codes(values, node.outputs[0], ys, _optional(node, 4))
 
@@ -397,8 +405,7 @@ def _integer(op_type: str) -> Callable[[_Writer, Node], None]:
         scale = to.pairs.get(x, ("", ""))[0]
         scaled = _scaled(to, node, scale) if scale else None
         given = to.graph.attributes(node)
-        rank = to.rank(w)
-        axis = 0 if op_type == "Conv" else None if rank is None else rank - 1
+        axis = 0 if op_type == "Conv" else to.last_axis(w)
         if scaled is not None:
             factor = to.graph.constant(scaled.weight_scale)
             assert factor is not None
@@ -419,9 +426,8 @@ def _integer(op_type: str) -> Callable[[_Writer, Node], None]:
 def _integer_to_float(to: _Writer, node: Node) -> None:
     """MatMulIntegerToFloat."""
     a, b, a_s, bs = node.inputs[:4]
-    rank = to.rank(b)
-    axis = None if rank is None else rank - 1
-    inputs = [to.values(a, a_s, _optional(node, 4)), to.values(b, bs, _optional(node, 5), axis)]
+    weight = to.values(b, bs, _optional(node, 5), to.last_axis(b))
+    inputs = [to.values(a, a_s, _optional(node, 4)), weight]
     _with_bias(to, node, inputs, _optional(node, 6))
 
 
@@ -433,9 +439,8 @@ def _dynamic_matmul(to: _Writer, node: Node) -> None:
     quantizer = onnx.helper.make_node("DynamicQuantizeLinear", [a], [codes, scale, zero])
     quantizer.name = f"{node.name}_QuantizeLinear"
     edit.emit(quantizer)
-    rank = to.rank(b)
-    axis = None if rank is None else rank - 1
-    inputs = [to.values(codes, scale, zero), to.values(b, bs, _optional(node, 3), axis)]
+    weight = to.values(b, bs, _optional(node, 3), to.last_axis(b))
+    inputs = [to.values(codes, scale, zero), weight]
     _with_bias(to, node, inputs, _optional(node, 4))
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.quantize import QUANTIZERS, grid_of
+from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.plan.quantize import QUANTIZERS, along, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
@@ -22,7 +23,6 @@ from qdebug.types import Array
 
 _SAME = 1e-5
 """Relative to the largest value: two float constants that differ by less are one."""
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def refine(reference: Graph, aligned: Graph) -> Refined:
         PlanError: as `check`.
     """
     exact = with_fp32_constants(reference, aligned)
-    plain = strip_qdq(_typed(raise_to_fp32(exact.graph.proto)))
-    return Refined(_typed(plain), exact.changed)
+    plain = strip_qdq(Graph.inferred(raise_to_fp32(exact.graph.proto)))
+    return Refined(Graph.inferred(plain), exact.changed)
 
 
 def with_fp32_constants(reference: Graph, aligned: Graph, *, biases: bool = False) -> Refined:
@@ -84,10 +84,6 @@ def with_fp32_constants(reference: Graph, aligned: Graph, *, biases: bool = Fals
     return Refined(Graph(editor.finish("the model with FP32 weights")), changed)
 
 
-def _typed(proto: onnx.ModelProto) -> Graph:
-    return Graph(onnx.shape_inference.infer_shapes(proto, data_prop=True))
-
-
 def _exchange(
     editor: Editor,
     node: onnx.NodeProto,
@@ -106,8 +102,8 @@ def _exchange(
         if value is None or other is None or value.dtype.kind != "f":
             continue
         far = _steps_apart(its, view.inputs[place], value, other)
-        what = "weight" if view.op_type in _WEIGHTED and place < 2 else "bias"
-        if view.op_type not in _WEIGHTED:
+        what = "weight" if view.op_type in QUANTIZABLE_OPS and place < 2 else "bias"
+        if view.op_type not in QUANTIZABLE_OPS:
             what = "constant"
         if far <= 1 or (biases and what == "bias"):
             node.input[place] = editor.initializer(
@@ -168,9 +164,8 @@ def _exchange_folded(
     factor = np.where(factor == 0, 1, factor)
     if np.any((factor * gamma < 0) & (energy > 0) & (np.abs(a).max(axis=1) > 0)):
         return "weight has another sign than the FP32 model's"
-    shape = [1] * weight.ndim
-    shape[axis] = -1
-    far = _steps_apart(its, node.input[1], weight / factor.reshape(shape), other)
+    unscaled = weight / along(factor, axis, weight.ndim)
+    far = _steps_apart(its, node.input[1], unscaled, other)
     if far > 1:
         return f"weight {_differs(far)}"
     node.input[1] = editor.initializer(weight.astype(np.float32), f"{node.input[1]}_fp32")

@@ -12,11 +12,11 @@ import onnx
 
 from qdebug.model.graph import Graph, Node
 from qdebug.model.weights import tensor_of
+from qdebug.plan.quantize import along
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.scale_flow import Edits, Flow
 from qdebug.plan.rewrite.weights import (
     Factors,
-    along,
     channel_axis,
     divided_weight,
     input_channels,
@@ -38,20 +38,15 @@ class Rescaled:
     products: int
 
 
-def rescale_inputs(
-    graph: Graph,
-    factors: Mapping[str, Factors],
-    *,
-    fold: bool = True,
-) -> Rescaled:
+def rescale_inputs(graph: Graph, factors: Mapping[str, Factors]) -> Rescaled:
     """`graph` with the first operand of some nodes multiplied by factors, and their weights divided
     by them. Nodes that read a tensor with the same factors share the product.
 
+    The constants of what computes the tensor take the factors in, where nobody else reads it and
+    only operations that commute with a product lie between. Elsewhere a Mul is inserted.
+
     Args:
         factors: by the name of the node, one for each of `input_channels`.
-        fold: let the constants of what computes the tensor take the factors in, where nobody else
-            reads it and only operations that commute with a product lie between. Else, and
-            elsewhere, a Mul is inserted.
 
     Raises:
         PlanError: as `check`.
@@ -61,7 +56,7 @@ def rescale_inputs(
         _divide(graph, graph.by_name[name], each, edits)
     products: list[tuple[Factors, list[Node]]] = []
     for each, nodes in _shared(graph, factors):
-        if not (fold and _folded(graph, each, nodes, edits)):
+        if not _folded(graph, each, nodes, edits):
             products.append((each, nodes))
     proto = _emit(graph, edits, products)
     return Rescaled(proto, frozenset(edits.stale), len(products))

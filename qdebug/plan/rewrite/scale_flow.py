@@ -16,7 +16,8 @@ import numpy.typing as npt
 import onnx
 
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.rewrite.weights import Factors, along, divided_weight, input_channels
+from qdebug.plan.quantize import along
+from qdebug.plan.rewrite.weights import Factors, divided_weight, input_channels
 
 
 @dataclass

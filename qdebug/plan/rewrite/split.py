@@ -21,8 +21,9 @@ import numpy.typing as npt
 import onnx
 
 from qdebug.model.graph import Graph, Node
+from qdebug.plan.quantize import along
 from qdebug.plan.rewrite.edit import Editor, copy_node
-from qdebug.plan.rewrite.weights import along, input_channels
+from qdebug.plan.rewrite.weights import input_channels
 
 Parts = npt.NDArray[np.int64]
 """Into how many parts each channel is split, powers of two, [channels]."""

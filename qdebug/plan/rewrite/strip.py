@@ -12,7 +12,7 @@ import onnx
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node
 from qdebug.model.subgraphs import rename_reads
-from qdebug.plan.quantize import QUANTIZERS
+from qdebug.plan.quantize import QUANTIZERS, along, quantizer_of
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.types import Array
 from qdebug.wording import option
@@ -26,11 +26,12 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
     """
     editor = Editor(graph)
     instead: dict[str, str] = {}
+    inputs = {spec.name for spec in graph.inputs}  # codes that the user gives stand for themselves
     for original in graph.proto.graph.node:
         view = graph.by_name[original.name]
         if view.op_type in QUANTIZERS:
             _check_readers(graph, view)
-        elif view.op_type == "DequantizeLinear":
+        elif view.op_type == "DequantizeLinear" and view.inputs[0] not in inputs:
             instead[view.outputs[0]] = _source(graph, view, editor, instead)
         else:
             node = copy_node(original)
@@ -43,11 +44,10 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
 
 
 def _source(graph: Graph, dq: Node, editor: Editor, instead: dict[str, str]) -> str:
-    codes = dq.inputs[0]
-    producer = graph.producers.get(codes)
-    if producer is not None and producer.op_type in QUANTIZERS:
-        return instead.get(producer.inputs[0], producer.inputs[0])
-    return editor.initializer(dequantized(graph, dq), f"{codes}_dequantized")
+    quantizer = quantizer_of(graph, dq)
+    if quantizer is not None:
+        return instead.get(quantizer.inputs[0], quantizer.inputs[0])
+    return editor.initializer(dequantized(graph, dq), f"{dq.inputs[0]}_dequantized")
 
 
 def dequantized(graph: Graph, dq: Node) -> Array:
@@ -84,10 +84,9 @@ def spread(values: Array, codes: Array, axis: int, block: int) -> Array:
     """Scales or zero points in a shape that broadcasts over `codes`."""
     if block:  # one for every `block` neighbours along the axis
         return np.repeat(values, block, axis).take(np.arange(codes.shape[axis]), axis)
-    shape = [1] * codes.ndim
-    if values.size > 1:
-        shape[axis] = -1
-    return values.reshape(shape)
+    if values.size == 1:
+        return values.reshape((1,) * codes.ndim)
+    return along(values, axis, codes.ndim)
 
 
 def _check_readers(graph: Graph, quantize: Node) -> None:

@@ -92,7 +92,7 @@ def with_float_biases(graph: Graph) -> tuple[Graph, int]:
     if not names:
         return graph, 0
     plain = editor.finish("the model with FP32 biases")
-    return Graph(onnx.shape_inference.infer_shapes(plain, data_prop=True)), len(names)
+    return Graph.inferred(plain), len(names)
 
 
 def _is_int32(graph: Graph, tensor: str) -> bool:

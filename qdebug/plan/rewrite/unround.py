@@ -21,7 +21,7 @@ from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
 from qdebug.model.subgraphs import all_names, free_name, rename_reads
 from qdebug.model.weights import tensor_of
-from qdebug.plan.quantize import QUANTIZERS, grid_of
+from qdebug.plan.quantize import QUANTIZERS, grid_of, quantizer_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import Branches
 from qdebug.plan.rewrite.edit import copy_node, make_node
@@ -184,8 +184,8 @@ class _Walk:
         if node is None:
             return tensor
         if node.op_type == "DequantizeLinear":
-            quantizer = self.graph.producers.get(node.inputs[0])
-            if quantizer is None or quantizer.op_type not in QUANTIZERS:
+            quantizer = quantizer_of(self.graph, node)
+            if quantizer is None:
                 return tensor
             source = self.plain_tensor(quantizer.inputs[0])
             mover = self.graph.producers.get(source)

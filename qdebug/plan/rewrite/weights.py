@@ -9,11 +9,11 @@ import numpy.typing as npt
 import onnx
 
 from qdebug.model.graph import Graph, Node
+from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.plan.quantize import along
 
 Factors = npt.NDArray[np.float64]
 """One per channel, positive, [channels]."""
-
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def input_channels(graph: Graph, node: Node) -> int | None:
@@ -61,16 +61,9 @@ def weight_reach(graph: Graph, node: Node) -> Factors:
     return reach
 
 
-def along(factors: Factors, axis: int, rank: int) -> Factors:
-    """`factors` along one axis of an array of `rank` axes."""
-    shape = [1] * rank
-    shape[axis] = -1
-    return factors.reshape(shape)
-
-
 def _input_axis(graph: Graph, node: Node) -> int | None:
     """The axis of the weight along which a node sums over what it reads."""
-    if node.op_type not in WEIGHTED or len(node.inputs) < 2:
+    if node.op_type not in QUANTIZABLE_OPS or len(node.inputs) < 2:
         return None
     weight = graph.initializers.get(node.inputs[1])
     if weight is None or node.inputs[0] in graph.initializers or len(weight.dims) < 2:

@@ -42,6 +42,14 @@ def number(graph: Graph, tensor: str) -> float | None:
     return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
+def squared(graph: Graph, node: Node) -> str | None:
+    """The tensor whose square a node computes; None for another node."""
+    if node.op_type == "Mul" and node.inputs[0] == node.inputs[1]:
+        return node.inputs[0]
+    is_square = node.op_type == "Pow" and number(graph, node.inputs[1]) == 2
+    return node.inputs[0] if is_square else None
+
+
 def reduced_axis(graph: Graph, node: Node) -> int | None:
     """The one axis, counted from the front, over which a node reduces, where that axis stays."""
     attributes = graph.attributes(node)

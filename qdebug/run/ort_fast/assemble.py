@@ -37,10 +37,12 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True)
 class Piece:
-    """A model, and the names of the constants that must be handed to its session."""
+    """A model, the names of the constants that must be handed to its session, and the constants
+    that lie in files."""
 
     model: bytes
     constants: tuple[str, ...]
+    stored: tuple[TensorProto, ...]
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class Assembled:
         used |= dict.fromkeys(name for part in rest for name in part.constants)
         declared = (shop.declaration(name) for name in used)
         model = b"".join([shop.header, more, *(part.fragment for part in rest), *declared])
-        return Piece(model, tuple(name for name in used if name in shop.arrays))
+        handed = tuple(name for name in used if name in shop.arrays)
+        return Piece(model, handed, tuple(shop.stored[n] for n in used if n in shop.stored))
 
     def crossing(self, cut: CutPoint) -> dict[str, Formed]:
         """The tensors that cross `cut`, by their names in the candidate."""

@@ -80,6 +80,8 @@ class Workshop:
         self.header = self._header()
         self.mapped_bytes = external_bytes(graph.proto)
         """What the weights of the model take that lie in files."""
+        self.stored: dict[str, TensorProto] = {}
+        """Constants that were declared and lie in files."""
 
     def name(self, tensor: str, form: Form = Form.PLAIN) -> str:
         """The name of `tensor` in `form`."""
@@ -105,7 +107,8 @@ class Workshop:
             assert values is not None
             stored = self.graph.initializers[name]
             if place_of(stored) is not None:
-                self._declared[name] = encode(initializer=[renamed(stored, name)])
+                self.stored[name] = renamed(stored, name)
+                self._declared[name] = encode(initializer=[self.stored[name]])
             elif values.dtype.kind in "fiub":
                 self._declare(name, values)
             else:  # text: numpy has no memory for it that a runtime could read
@@ -162,7 +165,10 @@ class Workshop:
 
     def _declare(self, name: str, values: Array) -> None:
         if values.nbytes <= _INLINE_BYTES or is_large(values):
-            self._declared[name] = encode(initializer=[tensor_of(values, name)])
+            tensor = tensor_of(values, name)
+            if is_large(values):
+                self.stored[name] = tensor
+            self._declared[name] = encode(initializer=[tensor])
             return
         declared = TensorProto(
             name=name,

@@ -18,10 +18,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from qdebug.run.base import Session
 from qdebug.run.ort_fast.assemble import Assembled
 from qdebug.run.ort_fast.cut_points import CutPoint
 from qdebug.run.ort_fast.session import PartSessions
-from qdebug.run.simulation import SimulationSession
 from qdebug.types import Array, Feeds, Tensors
 
 DEFAULT_BYTES = 512 << 20
@@ -155,7 +155,7 @@ class ResumedSession:
     def __init__(
         self,
         store: PrefixCache,
-        session: SimulationSession,
+        session: Session,
         known: Mapping[str, Mapping[int, Array]],
         new: Sequence[_Prefix],
         measure: bool,

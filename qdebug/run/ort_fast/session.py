@@ -6,9 +6,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qdebug.run.base import Session
 from qdebug.run.ort_fast.assemble import Assembled, Assembler
 from qdebug.run.ort_fast.cut_points import CutPoint
-from qdebug.run.simulation import SimulationSession, loading
+from qdebug.run.simulation import loading, open_simulation
 from qdebug.types import Array, Precision
 
 
@@ -25,7 +26,7 @@ class PartSessions:
 
     def open_part(
         self, candidate: Assembled, start: CutPoint | None, stored: Sequence[CutPoint]
-    ) -> SimulationSession:
+    ) -> Session:
         """A session of a candidate, or of what lies behind `start`; see `Assembled.piece`.
 
         Raises:
@@ -35,9 +36,12 @@ class PartSessions:
         with loading():
             piece = candidate.piece(start, stored)
             values = {name: self._value(name) for name in piece.constants}
-            mapped = candidate.mapped_bytes
-            return SimulationSession(
-                piece.model, self._threads, constants=values, mapped_bytes=mapped
+            return open_simulation(
+                piece.model,
+                self._threads,
+                constants=values,
+                mapped_bytes=candidate.mapped_bytes,
+                stored=piece.stored,
             )
 
     def _value(self, name: str) -> Any:
@@ -63,7 +67,7 @@ class CandidateSessions(PartSessions):
         """See Assembler.takes."""
         return self._assembler.takes(precisions)
 
-    def open(self, precisions: Mapping[str, Precision], *, kernels: bool) -> SimulationSession:
+    def open(self, precisions: Mapping[str, Precision], *, kernels: bool) -> Session:
         """A session of the model in `precisions`, by layer; see `Assembler.assemble`.
 
         Raises:

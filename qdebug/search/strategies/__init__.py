@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +41,5 @@ STRATEGIES: Mapping[str, StrategyEntry] = {
 
 def load_strategy(name: str) -> Strategy:
     """The strategy of one of STRATEGIES, whose module is imported now."""
-    module = import_module(f"qdebug.search.strategies.{STRATEGIES[name].module}")
-    strategy: Strategy = getattr(module, name)
+    strategy: Strategy = resolve_name(f"{__name__}.{STRATEGIES[name].module}:{name}")
     return strategy

@@ -124,6 +124,15 @@ def test_a_header_that_is_no_python(tmp_path, x, damage) -> None:
     fails("QD-SAMPLES-DAMAGED", tmp_path / "a.json", x, "'x'")
 
 
+def test_a_zip_with_a_name_that_is_no_text(tmp_path, x) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, ä=np.zeros((2, 3), np.float32))
+    data = path.read_bytes()
+    assert data.count("ä".encode()) == 2
+    path.write_bytes(data.replace("ä".encode(), b"x\xbd"))
+    fails("QD-SAMPLES-DAMAGED", path, x)
+
+
 def test_a_zip_of_a_version_to_come(tmp_path, x) -> None:
     np.savez(tmp_path / "a.npz", x=ones(1))
     whole = bytearray((tmp_path / "a.npz").read_bytes())

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cloudpickle
+import dask
 import pytest
-from distributed import Scheduler, SpecCluster
+from distributed import Scheduler, Security, SpecCluster
 
 from qdebug.config.cluster import parse_cluster
 from qdebug.config.compare import CompareSettings
@@ -27,6 +28,7 @@ from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.cluster.unit import Place, Shard, shards
+from qdebug.pipeline.effect_runs import cut
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
 
@@ -103,6 +105,24 @@ def test_a_worker_that_joins_late_takes_part_and_changes_no_result(tmp_path: Pat
         else:
             pytest.fail("the second worker got nothing to do")
         results.close()
+
+
+def test_more_processes_than_cores_are_mentioned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for cores, mentioned in ((1, False), (0, True)):
+        monkeypatch.setattr(machines, "available_cores", lambda cores=cores: cores)
+        with ExitStack() as stack:
+            open_cluster(stack, "local:1", None, limit_s=None)
+        assert ("local:1 on 0 cores" in caplog.text) is mentioned
+
+
+@pytest.mark.parametrize(("workers", "executions"), [(2, 8), (3, 1), (64, 5), (1, 40)])
+def test_effects_are_cut_into_no_more_than_there_is(workers: int, executions: int) -> None:
+    """And all workers have something to do, as far as there is enough."""
+    shards, bundles = cut(executions, executions, 6, 24, workers, 0.5)
+    assert 1 <= shards <= executions and 1 <= bundles <= 6
+    assert shards * bundles >= min(workers, executions) / 2
 
 
 def test_workers_that_all_go_are_not_waited_for_for_ever(tmp_path: Path) -> None:
@@ -209,7 +229,8 @@ def test_errors_of_workers_are_the_errors_of_the_command(cluster: Cluster) -> No
 def test_a_worker_of_another_version_is_refused(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit.Unit.__init__, "__defaults__", ("0.0.0", ()))
+    _, *others = unit.Unit.__init__.__defaults__ or ()
+    monkeypatch.setattr(unit.Unit.__init__, "__defaults__", ("0.0.0", *others))
     with pytest.raises(ClusterError) as found:
         list(cluster.map(Once(str(tmp_path / "marker")), range(2)))
     assert found.value.code == "QD-CLUSTER-VERSION"
@@ -293,6 +314,22 @@ def test_tls_needs_certificates() -> None:
     error = refused("tls://127.0.0.1:1", None)
     assert (error.code, error.exit_code) == ("QD-CLUSTER-NO-WORKER", 2)
     assert "certificates" in error.message
+
+
+def certificates(info: dict[str, str]) -> Security | None:
+    """A loader as dask's configuration names it."""
+    if info["address"].startswith("tls:"):
+        raise ValueError("no certificates today")
+    return None
+
+
+def test_a_loader_of_certificates_is_asked_before_a_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machines, "_CONNECT_S", 0.5)
+    with dask.config.set({"distributed.client.security-loader": f"{__name__}.certificates"}):
+        assert "no certificates today" in refused("tls://127.0.0.1:1", None).message
+        assert "no scheduler answers" in refused("tcp://127.0.0.1:1", None).message
 
 
 def opened(address: str | None, config: Path | None) -> str:

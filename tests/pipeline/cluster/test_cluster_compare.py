@@ -37,7 +37,7 @@ def strip(result: CompareResult) -> CompareResult:
 
 
 def test_a_plan_with_a_metric(address: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = {**HOW, "metric": "top1", "keep": "worst:3"}
+    how: dict[str, Any] = {**HOW, "metric": "top1", "keep": "worst:20"}
     one = qdebug.compare(CNN, **how, output=tmp_path / "one.h5")
     other = qdebug.compare(CNN, **how, output=tmp_path / "other.h5", cluster=address)
     same(one, other)

@@ -76,7 +76,7 @@ def test_tensorrt_11_and_rtx_write_them_apart() -> None:
     (layer,) = info.layers
     assert (layer.precision, layer.role) == ("int8", Role.MATRIX)
     assert layer.onnx_nodes == ("fc", "fc dq, [x]")
-    assert info.io == (EngineTensor("x", "fp32", "", (-1, 64), "Device"),)
+    assert info.io == (EngineTensor("x", "fp32", "", (-1, 64)),)
     assert info.layer_of("fc") is layer
 
 
