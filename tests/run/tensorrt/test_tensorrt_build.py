@@ -15,6 +15,7 @@ import onnx
 import pytest
 from refusals import refused
 
+from qdebug.errors import BackendError
 from qdebug.plan.lower import Lowered
 from qdebug.run.engine import BuiltEngine
 from qdebug.run.tensorrt.build.build import build_engine
@@ -134,6 +135,7 @@ INTERRUPTED = """
 import os, signal, sys
 import onnx
 from qdebug.errors import UsageError
+from qdebug.errors import BackendError
 from qdebug.plan.lower import Lowered
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.library import load_library
@@ -169,6 +171,18 @@ def test_an_error_of_the_callback_comes_through(rtx: Library, one_node: Node, wh
 
     with pytest.raises(LookupError, match="the callback's own"):
         build_engine(rtx, one_node("Sigmoid"), PLAIN, progress=fail)
+
+
+def test_a_failed_build_does_not_change_the_next_engine(
+    rtx: Library, lowered: Net, ada: BuildSettings, built: Built
+) -> None:
+    """It would have convolutions in FP32. Turing has no FP32 GEMM in TensorRT for RTX."""
+    expected = layer_lines(built("digits_cnn", "int8"))
+    turing = replace(ada, compute_capabilities=((7, 5),))
+    with pytest.raises(BackendError):
+        build_engine(rtx, lowered("digits_encoder", "fp32").graph.proto, turing)
+    after = build_engine(rtx, lowered("digits_cnn", "int8").graph.proto, ada)
+    assert [_plain(x) for x in layer_lines(after)] == [_plain(x) for x in expected]
 
 
 def test_builds_from_several_threads(rtx: Library, one_node: Node) -> None:
