@@ -129,6 +129,29 @@ class Proof:
         return (after - before) / (full - before)
 
 
+@dataclass(frozen=True)
+class DroppedPins:
+    """What would have been pinned in the repaired network, where the network without remedies
+    was pinned instead.
+
+    Attributes:
+        pinned: the layers, by name; none where no set was found that reaches the target.
+        pinned_share: of the cost of pinning all; null where no set was found.
+        achieved: the target's figure with these, on the samples searched; null where nothing
+            passed there.
+        held_out: the same on held-out samples; null where that was not measured.
+        passed: the target holds on both.
+        explanation: why no set was found, or why the search stopped early.
+    """
+
+    pinned: tuple[str, ...]
+    pinned_share: float | None
+    achieved: float | None
+    held_out: float | None
+    passed: bool
+    explanation: MaybeText = ""
+
+
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RepairResult(Result):
     """Everything `qdebug repair` did.
@@ -147,6 +170,8 @@ class RepairResult(Result):
         skipped: remedies that were not tried.
         proof: on samples that took no part.
         pinning: what had to be pinned besides; null where nothing was searched.
+        dropped_pinning: what the repaired network would have needed, where the remedies were
+            dropped because pins alone are cheaper; null otherwise.
         resumed: steps that an earlier run of the same command had done.
         explanation: why the target was not reached, or why the repair stopped early.
         plan: of the repaired network, with what was pinned.
@@ -171,6 +196,7 @@ class RepairResult(Result):
     skipped: tuple[SkippedRemedy, ...]
     proof: Proof
     pinning: BisectResult | None = None
+    dropped_pinning: DroppedPins | None = None
     resumed: int = 0
     explanation: str
     plan: Hidden[PrecisionPlan]

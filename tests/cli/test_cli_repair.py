@@ -107,6 +107,21 @@ def test_what_no_remedy_gives_is_pinned(desk: Any) -> None:
     found = done.json
     assert found["passed"] and found["pinned"] and found["proof"]["passed"] is False
     assert found["pinning"]["pinned"] == found["pinned"] and len(found["pinned"]) <= 3
+    assert found["dropped_pinning"] is None
+
+
+def test_remedies_that_make_pins_dearer_are_dropped_and_both_figures_told(desk: Any) -> None:
+    options = ("--samples", "32", "--only", "bias-correction", "--target", "output.sqnr_db>=30")
+    done = desk.run("repair", *CNN[:-2], *options, "--json", "found.json")
+    found = json.loads((desk.folder / "found.json").read_text())
+    assert done.code == 0 and found["passed"] and found["reverted"] and not found["accepted"]
+    dropped, taken = found["dropped_pinning"], found["pinning"]["cost"]["pinned_share"]
+    assert dropped["passed"] and dropped["pinned_share"] > taken
+    assert min(dropped["achieved"], dropped["held_out"]) >= 30
+    assert len(dropped["pinned"]) > len(found["pinned"])
+    for count, cost in ((len(dropped["pinned"]), dropped["pinned_share"]),
+                        (len(found["pinned"]), taken)):  # fmt: skip
+        assert f"{count} layers pinned, {100 * cost:.2g}% " in done.out
 
 
 @pytest.mark.parametrize("least_db", [45, 50, 55])
@@ -241,7 +256,8 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
     flags = [*SMALL, "--metric", "slow.py:metric", "--only", "ranges,weight-ranges,bias-correction"]
     cache = tmp_path / "cache"
     environment = os.environ | {"QDEBUG_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-m", "qdebug", "repair", *flags, "--json", "-"]
+    # The killed run leaves no file for which the next one would need --force.
+    command = [sys.executable, "-m", "qdebug", "repair", *flags, "--json", "found.json"]
     deadline = time.monotonic() + 60
     with desk.started(*command[3:], env=environment) as running:
         while time.monotonic() < deadline and not list(cache.glob("repairs/*.npz")):
@@ -253,11 +269,14 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
         assert "rerun the command to resume" in said
 
     def again(**changed: str) -> Any:
-        done = subprocess.run(
+        subprocess.run(
             command, cwd=desk.folder, capture_output=True, text=True, check=True,
             env=environment | changed,
         )  # fmt: skip
-        return json.loads(done.stdout)
+        file = desk.folder / "found.json"
+        found = json.loads(file.read_text())
+        file.unlink()
+        return found
 
     resumed, fresh = again(), again(QDEBUG_CACHE_DIR=str(tmp_path / "other"))
     assert resumed["resumed"] >= 1 and fresh["resumed"] == 0
@@ -267,6 +286,16 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
         for step in found["steps"]:
             del step["seconds"]
     assert resumed == fresh
+
+
+def test_a_repair_that_ran_out_of_time_says_how_to_go_on(desk: Any) -> None:
+    flags = [*SMALL, *QUICK, "--json", "found.json"]
+    for limit, more in ((True, []), (True, ["--no-cache", "--force"]), (False, ["--force"])):
+        done = desk.run("repair", *flags, *more, *(["--time-limit", "0.001"] if limit else []))
+        found = json.loads((desk.folder / "found.json").read_text())
+        assert done.code == 0
+        assert ("time limit" in found["explanation"]) == limit
+        assert ("--force" in found["explanation"]) == (limit and not more)
 
 
 def test_the_report_fits_a_terminal(desk: Any) -> None:

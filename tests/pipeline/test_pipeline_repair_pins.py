@@ -59,7 +59,7 @@ class Searches:
 
 def fewest(
     searches: Searches, start: Network, repaired: Network, ends_at: float = math.inf
-) -> tuple[Network, SearchResult]:
+) -> tuple[Network, SearchResult, SearchResult | None]:
     @dataclass
     class Settings:
         time_limit: float | None = None
@@ -78,22 +78,22 @@ def fewest(
         for one in (start, repaired):
             one.bound = one
         given: Any = repaired
-        network, found = pins.fewest_pins(setup, given, ends_at)
+        network, found, dropped = pins.fewest_pins(setup, given, ends_at)
     chosen: Any = network
-    return chosen, found.search
+    return chosen, found.search, dropped.search if dropped else None
 
 
 def test_without_remedies_there_is_one_search() -> None:
     start, searches = Network(dict.fromkeys(NAMES, 1.0)), Searches(10.5)
-    network, found = fewest(searches, start, start)
-    assert network is start and searches.on == [start] and found.minimal
+    network, found, dropped = fewest(searches, start, start)
+    assert network is start and dropped is None and searches.on == [start] and found.minimal
 
 
 def test_a_repair_that_lowers_all_noise_pins_less() -> None:
     start, searches = Network(dict.fromkeys(NAMES, 1.0)), Searches(5.0)
     repaired = Network(dict.fromkeys(NAMES, 0.4))
-    network, found = fewest(searches, start, repaired)
-    assert network is repaired and searches.on == [start, repaired]
+    network, found, dropped = fewest(searches, start, repaired)
+    assert network is repaired and dropped is None and searches.on == [start, repaired]
     assert found.cost < searches.results[0].cost / 2
     seeded, blind = Searches(5.0), Searches(5.0)
     fewest(seeded, start, repaired)
@@ -108,8 +108,9 @@ def test_a_repair_that_moves_noise_into_dear_layers_is_dropped() -> None:
     repaired = Network({n: 1.5 if c == 5 else 0.05 for n, c in zip(NAMES, COSTS, strict=True)})
     assert sum(repaired.noise.values()) < sum(start.noise.values())
     searches = Searches(1.9)
-    network, found = fewest(searches, start, repaired)
+    network, found, dropped = fewest(searches, start, repaired)
     assert network is start and found is searches.results[0]
+    assert dropped is searches.results[1]
     assert [result.cost for result in searches.results] == [4, 20]
 
 
@@ -122,12 +123,13 @@ def test_a_repair_never_pins_more_than_a_search_without_it(seed: int) -> None:
     repaired = Network({n: x * rng.uniform(0.1, 1.3) for n, x in start.noise.items()})
     most = rng.uniform(0.02, 0.5) * sum(repaired.noise.values())
     searches = Searches(most, chance=0.4)
-    network, found = fewest(searches, start, repaired)
+    network, found, dropped = fewest(searches, start, repaired)
     alone = searches.results[0]
     assert found.cost <= alone.cost
     assert found.achieved is not None and found.achieved.passed
     # The search of the repaired network may itself be lucky; what it found is what is given back.
     assert network is (start if found is alone else repaired)
+    assert (dropped is None) == (network is repaired)
     assert sum(r.evaluations for r in searches.results) <= 240
 
 

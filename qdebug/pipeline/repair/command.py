@@ -12,7 +12,7 @@ from qdebug.errors import UsageError
 from qdebug.measure.conditions import Condition
 from qdebug.pipeline.repair.checkpoint import Checkpoints, checkpoints
 from qdebug.pipeline.repair.judge import Judge, Judgement, holds
-from qdebug.pipeline.repair.pins import fewest_pins
+from qdebug.pipeline.repair.pins import dropped_pins, fewest_pins, why_dropped
 from qdebug.pipeline.repair.setup import Setup, prepare
 from qdebug.pipeline.repair.spread import attempts_elsewhere
 from qdebug.pipeline.repair.steps import Attempt, State, Trying
@@ -24,11 +24,6 @@ from qdebug.results import ModelRef
 from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
-
-_FEWER_ALONE = (
-    "The remedies were dropped: without them cheaper pins reach the target, or only the pins that "
-    "were found without them reach it on samples that took no part."
-)
 
 
 def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
@@ -64,19 +59,18 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         # The figures and the verdict are those of what is given back.
         network, found = setup.start, baseline
         chosen = holds(condition, setup.start.layers, baseline)
-    pinning, notes = None, setup.notes
+    pinning, given_up, notes = None, None, setup.notes
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
-        repaired = network
-        network, pinning = fewest_pins(setup, repaired, ends_at)
-        if network is not repaired:  # then the figures are those of the start, too
-            reverted, found, notes = True, baseline, (*notes, _FEWER_ALONE)
+        network, pinning, given_up = fewest_pins(setup, network, ends_at)
+        if given_up is not None:  # then the figures are those of the start, too
+            reverted, found = True, baseline
+            notes = (*notes, why_dropped(given_up, pinning))
             chosen = holds(condition, setup.start.layers, baseline)
             proof, _ = _proof(setup, setup.start)
         network = _with_pins(network, pinning)
         took_part = chosen or any(check.used_in_search for check in pinning.checks)
         proof = replace(proof, used_in_search=took_part)
-    if not explanation:  # what a time limit left out is tried by the same command again
-        kept.discard()
+    explanation = _ended_early(explanation, kept)
     return RepairResult(
         model=ModelRef(settings.model, setup.reference.file.sha256),
         precision=str(setup.start.bound.plan.precision),
@@ -92,6 +86,7 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         skipped=state.skipped,
         proof=proof,
         pinning=pinning,
+        dropped_pinning=dropped_pins(given_up) if given_up else None,
         resumed=resumed,
         explanation=explanation or dropped or _missed(setup, proof, pinning, chosen),
         plan=network.bound.plan,
@@ -203,6 +198,15 @@ def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:
     return replace(
         network, bound=replace(bound, plan=plan, precisions={**bound.precisions, **plan.layers})
     )
+
+
+def _ended_early(why: str, kept: Checkpoints) -> str:
+    """Why a repair ended early, and how it goes on; of one that did not, nothing is kept."""
+    if not why:
+        kept.discard()
+    if not why or kept.key is None:
+        return why
+    return f"{why} The same command goes on from there; {option('force')} replaces its files."
 
 
 def _why_dropped(setup: Setup, was_worse: bool) -> str:

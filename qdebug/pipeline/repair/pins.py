@@ -6,22 +6,38 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from qdebug.display.words import share
 from qdebug.pipeline.bisect.command import search_from
 from qdebug.pipeline.bisect.setup import Start, rated
 from qdebug.pipeline.model_pair import CalibratedPlan
 from qdebug.pipeline.repair.setup import Setup
 from qdebug.remedies.quantized import Quantized
+from qdebug.remedies.result import DroppedPins
 from qdebug.search.outcome import BisectResult
 from qdebug.search.problem import Pins
+from qdebug.wording import counted
 
 _LEAST = 1.0
 """Seconds that a search gets, however late it is."""
 
 
-def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> tuple[Quantized, BisectResult]:
+class Fewest(NamedTuple):
+    """The network that reaches the target with the cheaper pins, and the search that found them.
+
+    Attributes:
+        dropped: the search on the repaired network, where the one without remedies was taken.
+    """
+
+    network: Quantized
+    found: BisectResult
+    dropped: BisectResult | None = None
+
+
+def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> Fewest:
     """The repaired network or the one before the repair, whichever reaches the target with the
-    cheaper pins, with the search that found them.
+    cheaper pins.
 
     Remedies lower the noise of the outputs, but not that of every set of pinned layers, and the
     metric may depend on some of the noise only. Both are searched on the same samples; what
@@ -35,11 +51,42 @@ def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> tuple[Quant
         QdebugError: a runtime or a metric that failed.
     """
     if network is setup.start:
-        return network, _searched(setup, network, ends_at)
+        return Fewest(network, _searched(setup, network, ends_at))
     now = time.monotonic()
     alone = _searched(setup, setup.start, now + (ends_at - now) / 2)
     found = _searched(setup, network, ends_at, [alone.search.pins] if alone.found else [])
-    return min(((network, found), (setup.start, alone)), key=lambda pair: _rank(pair[1]))
+    if _rank(alone) < _rank(found):
+        return Fewest(setup.start, alone, dropped=found)
+    return Fewest(network, found)
+
+
+def dropped_pins(dropped: BisectResult) -> DroppedPins:
+    """What the search on the repaired network found, for the result."""
+    check = dropped.verified_on
+    return DroppedPins(
+        pinned=dropped.pinned,
+        pinned_share=dropped.cost.pinned_share if dropped.found else None,
+        achieved=dropped.achieved,
+        held_out=check.answer.value if check else None,
+        passed=dropped.passed,
+        explanation=dropped.explanation,
+    )
+
+
+def why_dropped(dropped: BisectResult, taken: BisectResult) -> str:
+    """A note: what had to be pinned with the remedies, and what without."""
+    cheaper = dropped.passed or not taken.passed
+    why = "pins alone are cheaper" if cheaper else "only without them pins reach the target"
+    parts = f"The remedies were dropped: {why}", f"With them: {_told(dropped)}"
+    return ". ".join((*parts, f"Without: {_told(taken)}")) + "."
+
+
+def _told(found: BisectResult) -> str:
+    if not found.found:
+        return "no set of layers to pin was found that reaches the target"
+    cost = share(found.cost.pinned_share)
+    text = f"{counted(found.layers, 'layer')} pinned, {cost} of the cost of pinning all"
+    return text if found.passed else f"{text}, which does not suffice on held-out samples"
 
 
 def _rank(found: BisectResult) -> tuple[bool, bool, float]:
