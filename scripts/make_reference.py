@@ -62,7 +62,8 @@ fail-on:
   - output.cosine>=0.99
 ```
 
-Sizes may be written as `512M` or `2G`. A list with one value may be written as that value.
+Sizes may be written as `512M` or `2G`. A list with one value may be written as that value. A key
+without a value (`null`), and in Python a keyword that is `None`, stands for the default.
 In Python, what the last column calls an object may be given as one; in a file or as a flag it is a
 path or a name.
 """

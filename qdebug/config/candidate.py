@@ -63,7 +63,8 @@ CUSTOM_OPS = Option(
 )
 SEGMENTS = Option(
     "Execute models in segments, of which only one has its weights in memory: auto cuts where a "
-    "model's weights take more than the memory budget (2 GB where there is no such setting).",
+    "model's weights take more than the memory budget (2 GB where there is no such setting), off "
+    "never cuts, N asks for so many segments.",
     WHAT,
     metavar="auto|off|N",
     parse=parse_segments,

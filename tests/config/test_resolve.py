@@ -93,6 +93,16 @@ def test_segments(text: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["", "null", "~"])
+def test_no_value_is_the_default(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: a\ninputs: b\nsegments: {text}\nmemory-budget: {text}\n")
+    given = {"model": "a", "inputs": "b", "segments": None, "memory_budget": None}
+    default = CompareSettings(model="a", inputs="b")
+    assert from_flags(CompareSettings, {}, str(file)) == default
+    assert from_keywords(CompareSettings, given) == default
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value", "code"),
     [
