@@ -38,7 +38,8 @@ _AXES = {
     "refit": _Axis("refit", "refit {}", "off"),
     "version_compatible": _Axis("v.comp.", "version-compatible {}", "off"),
 }
-_MOST_LISTED = 3
+_MOST_LISTED = 8
+"""Kinds of mismatches that are listed without -v."""
 _GENERAL = "-vv shows"
 """Begins a hint that is of no use here."""
 _LONGEST_METRIC = 12
@@ -57,6 +58,7 @@ def view(result: SweepResult, *, detailed: bool = False) -> list[Block]:
     for heading, lines in _findings(result, detailed):
         blocks.append(Line(heading, "note"))
         blocks += [Line(line, indent=4) for line in lines]
+    blocks += _misbuilt(result, detailed)
     return [*blocks, *notes(result.notes), *_verdict(result)]
 
 
@@ -149,7 +151,6 @@ def _style(result: SweepResult, row: SweepRow) -> Style:
 def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[str]]]:
     """What stands behind the table, each for all the rows it is true of."""
     failed: dict[tuple[str, ...], list[int]] = {}
-    misbuilt: dict[tuple[str, ...], list[int]] = {}
     unsimulated: dict[tuple[str, ...], list[int]] = {}
     unexecuted: dict[tuple[str, ...], list[int]] = {}
     for k, row in enumerate(result.combinations, start=1):
@@ -158,15 +159,12 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
             details = row.failure.details if detailed else ()
             lines = tuple(t for t in (row.failure.message, hint, *details) if t)
             failed.setdefault(lines, []).append(k)
-        if row.engine is not None and row.engine.mismatches:
-            misbuilt.setdefault(tuple(_misbuilt(row.engine, detailed)), []).append(k)
         if row.simulation.failure:
             unsimulated.setdefault((row.simulation.failure,), []).append(k)
         if row.execution is not None and row.execution.errors.failure:
             unexecuted.setdefault((row.execution.errors.failure,), []).append(k)
     for found, what in (
         (failed, "failed"),
-        (misbuilt, "not built as planned"),
         (unsimulated, "could not be simulated"),
         (unexecuted, "could not be executed"),
     ):
@@ -174,17 +172,45 @@ def _findings(result: SweepResult, detailed: bool) -> Iterator[tuple[str, list[s
             yield f"{_numbers(rows)} {what}:", [printable(line) for line in lines]
 
 
-def _misbuilt(engine: EngineFacts, detailed: bool) -> Iterator[str]:
-    """The layers; many that differ alike in a line, but in detail."""
+class _Mismatch(NamedTuple):
+    """Layers of an engine that were built in the same precision, which is not the planned one."""
+
+    requested: str
+    built: str
+    layers: tuple[str, ...]
+
+
+def _mismatches(engine: EngineFacts, detailed: bool) -> Iterator[_Mismatch]:
+    """By the precisions; or, in detail, by layer."""
     alike: dict[tuple[str, str], list[str]] = {}
     for each in engine.mismatches:
         alike.setdefault((each.requested, each.built), []).append(each.layer)
-    for (requested, built), layers in alike.items():
-        how = f"requested {requested}, built {built}"
-        if detailed or len(layers) <= _MOST_LISTED:
-            yield from (f"{layer}: {how}" for layer in layers)
-        else:
-            yield f"{counted(layers, 'layer')}, first {layers[0]}: {how} (the JSON has all)"
+    for how, layers in alike.items():
+        for group in ([layer] for layer in layers) if detailed else [layers]:
+            yield _Mismatch(*how, tuple(group))
+
+
+def _misbuilt(result: SweepResult, detailed: bool) -> Iterator[Block]:
+    """What was not built as planned, each for all the rows it is true of."""
+    rows: dict[_Mismatch, list[int]] = {}
+    for row in result.combinations:
+        for mismatch in _mismatches(row.engine, detailed) if row.engine else ():
+            rows.setdefault(mismatch, []).append(row.number)
+    if not rows:
+        return
+    yield Line(f"Not built as planned{'' if detailed else ' (the JSON has every layer)'}:", "note")
+    columns: list[tuple[Column, Callable[[_Mismatch], str]]] = [
+        (Column("rows", "value"), lambda m: _numbers(rows[m])),
+        (Column("requested"), lambda m: m.requested),
+        (Column("built"), lambda m: m.built),
+        (Column("layer" if detailed else "first layer", "name"), lambda m: m.layers[0]),
+    ]
+    if not detailed:
+        columns.insert(1, (Column("layers", "number"), lambda m: str(len(m.layers))))
+    listed = list(rows)[: None if detailed else _MOST_LISTED]
+    yield table_of(listed, columns)
+    if len(listed) < len(rows):
+        yield Line(f"and {len(rows) - len(listed)} more like these", "muted")
 
 
 def _verdict(result: SweepResult) -> Iterator[Line]:
@@ -228,7 +254,16 @@ def _closest(checks: Sequence[Checked]) -> str:
 
 
 def _numbers(rows: Sequence[int]) -> str:
-    return ", ".join(f"#{k}" for k in rows)
+    """Rows, such as #1–#3, #5."""
+    runs: list[list[int]] = []
+    for k in rows:
+        if runs and k == runs[-1][-1] + 1:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    return ", ".join(
+        f"#{run[0]}–#{run[-1]}" if run[2:] else ", ".join(f"#{k}" for k in run) for run in runs
+    )
 
 
 def _value(text: str) -> str:

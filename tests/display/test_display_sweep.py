@@ -91,8 +91,8 @@ def test_it_fits_a_terminal(gpu: bool) -> None:
     assert "per-channel weights, compute capability 8.6+8.9" in text  # the same in all
     assert "No room for" in text and "the JSON" in text
     assert "#3 failed: no kernel for [bold]x[/] Build for another." in text
-    alike = "#4 not built as planned: 5 layers, first layer0: requested int8, built fp32"
-    assert alike in text and "much" not in text
+    assert "rows layers requested built first layer #4 5 int8 fp32 layer0" in text
+    assert "layer1" not in text and "much" not in text
     assert ("Best: #1" in text) is gpu
     assert ("Executed on A GPU" in text) is gpu
     assert ("no GPU" in text) is not gpu
@@ -105,7 +105,26 @@ def test_elsewhere_nothing_is_cut() -> None:
                    "audit", "SQNR dB", "cosine", "top1", "ms", "gate"):  # fmt: skip
         assert column in head
     assert any("a-plan-with-a-rather-long-name.yaml" in line for line in lines)
-    assert "    [E] much" in lines and "    layer4: requested int8, built fp32" in lines
+    assert "    [E] much" in lines
+    assert "#4 int8 fp32 layer4" in [" ".join(line.split()) for line in lines]
+
+
+def test_many_mismatches_take_few_lines() -> None:
+    """Rows with the same mismatches share a line, however long the names are."""
+    found = result(gpu=False)
+    long = tuple(Misbuilt(f"/blocks/{k}/{'x' * 90}/Conv", "int8", "fp32") for k in range(40))
+    engines = [replace(ENGINE, mismatches=long[k // 3 :]) for k in range(30)]
+    rows = [replace(found.combinations[0], number=k, engine=engine)
+            for k, engine in enumerate(engines, start=1)]  # fmt: skip
+    before = len(shown(replace(found, combinations=tuple(rows[:1])), 80))
+    lines = shown(replace(found, combinations=tuple(rows)), 80)
+    assert max(map(len, lines)) <= 80
+    assert len(lines) - before <= 29 + 8  # the table of all combinations, and the mismatches
+    text = [" ".join(line.split()) for line in lines]
+    first = next(line for line in text if line.startswith("#1–#3 40 int8 fp32 "))
+    second = next(line for line in text if line.startswith("#4–#6 39 int8 fp32 "))
+    assert first.split()[-1] != second.split()[-1]
+    assert "and 2 more like these" in text
 
 
 def test_json_and_csv() -> None:
