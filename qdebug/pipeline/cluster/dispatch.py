@@ -185,6 +185,7 @@ class Cluster:
         given: Callable[[Shard], Any] = lambda shard: shard,
         *,
         in_any_parts: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Iterator[ResultT]:
         """What `job` gives for the shards of a pass over `subset`, in order. Raises as `map`.
 
@@ -193,6 +194,7 @@ class Cluster:
             given: the part of the job for a shard.
             in_any_parts: all parts together give the same whatever their number: there are as few
                 as keep the workers busy, since what comes back of each is large.
+            meanwhile: see `map`.
         """
         executions = len(subset.batches)
         fewest = self.workers * _AHEAD
@@ -205,19 +207,21 @@ class Cluster:
             done += counts[index]
             progress(Progress(stage, done, total, workers_note(self.workers)))
 
-        return self.map(job, _Lazily(parts, given), count)
+        return self.map(job, _Lazily(parts, given), count, meanwhile)
 
     def map(
         self,
         job: Job[PartT, ResultT],
         parts: Sequence[PartT],
         done: Callable[[int], None] = lambda _: None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Generator[ResultT, None, None]:
         """What `job` gives for each of `parts`, in their order. Closing the iterator early drops
         what is left.
 
         Args:
             done: called with the number of each part when its result is there, in any order.
+            meanwhile: done in this process once the workers have their first parts.
 
         Raises:
             QdebugError: as the job does.
@@ -230,6 +234,8 @@ class Cluster:
                 while ahead < min(len(parts), index + _AHEAD * self.workers):
                     pool.give(parts[ahead])
                     ahead += 1
+                if not index:
+                    meanwhile()
                 yield pool.take(index)
 
     def pool(self, job: Job[PartT, ResultT]) -> Pool[PartT, ResultT]:

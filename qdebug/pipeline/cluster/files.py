@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
 _WHOLE_BYTES = 256 << 20
 _BLOCKS, _BLOCK_BYTES = 256, 1 << 20
 """Of more, so many blocks, spread evenly over all files, stand for them."""
+_RECENT_S = 2.0
+"""A file that was written so shortly ago may be written again without a later time of change."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,20 @@ class SharedFile:
         names: the files in it, by their paths within it.
         main: the one that is opened, by its path within the folder; "" for the folder itself.
         digest: SHA-256 of names, sizes and contents; of more than 256 MB, of 256 blocks of them.
+        place: see `_place`.
     """
 
     folder: str
     names: tuple[str, ...]
     main: str
     digest: str
+    place: str = ""
 
     def find(self, inbox: Path) -> str | None:
         """The path of the same content on this machine: where the client has it, or in the folder
         for what was received. None where there is none."""
+        if self.place and _place(Path(self.folder), self.names) == self.place:
+            return str(Path(self.folder) / self.main)
         for folder in (Path(self.folder), inbox / self.digest):
             if _found_digest(str(folder), self.names) == self.digest:
                 return str(folder / self.main)
@@ -63,9 +71,13 @@ def shared_file(path: str | Path, beside: Sequence[str] = ()) -> SharedFile:
     if path.is_dir():
         files = (Path(base) / name for base, _, names in os.walk(path) for name in names)
         names = tuple(sorted(file.relative_to(path).as_posix() for file in files))
-        return SharedFile(str(path), names, "", _digest(path, names))
-    names = (path.name, *beside)
-    return SharedFile(str(path.parent), names, path.name, _digest(path.parent, names))
+        return _shared(path, names, "")
+    return _shared(path.parent, (path.name, *beside), path.name)
+
+
+def _shared(folder: Path, names: tuple[str, ...], main: str) -> SharedFile:
+    place = _place(folder, names)  # before they are read: what changes then has another
+    return SharedFile(str(folder), names, main, _digest(folder, names), place)
 
 
 def receive(inbox: Path, digest: str, name: str, offset: int, data: bytes) -> None:
@@ -97,29 +109,66 @@ def _found_digest(folder: str, names: tuple[str, ...]) -> str:
         return ""
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _stamp(path: Path) -> tuple[int, ...]:
     found = path.stat()
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
+
+
+def _place(folder: Path, names: Sequence[str]) -> str:
+    """Names these very files of this machine as they are now, so that processes of one machine need
+    not read what they share; "" where that cannot be told."""
+    try:
+        stamps = [_stamp(folder / name) for name in names]
+    except OSError:
+        return ""
+    recent = max((changed for _, changed, *_ in stamps), default=0) / 1e9
+    if not _machine() or recent > time.time() - _RECENT_S:
+        return ""
+    known = repr((_machine(), str(folder), list(names), stamps))
+    return hashlib.sha256(known.encode()).hexdigest()
+
+
+@cache
+def _machine() -> str:
+    """Another one after each start of the system; "" where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        return ""
 
 
 @lru_cache(maxsize=256)
-def _known_digest(folder: str, names: tuple[str, ...], _: tuple[tuple[int, int, int], ...]) -> str:
+def _known_digest(folder: str, names: tuple[str, ...], _: tuple[tuple[int, ...], ...]) -> str:
     return _digest(Path(folder), names)
 
 
 def _digest(folder: Path, names: Sequence[str]) -> str:
     sizes = [(folder / name).stat().st_size for name in names]
     found = hashlib.sha256(repr([*zip(names, sizes, strict=True)]).encode())
-    if sum(sizes) <= _WHOLE_BYTES:
-        for name in names:
-            with (folder / name).open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()
+    with ThreadPoolExecutor() as pool:
+        blocks = _whole(names, sizes) if sum(sizes) <= _WHOLE_BYTES else _spread(names, sizes)
+        for digest in pool.map(lambda block: _block_digest(folder / block[0], block[1]), blocks):
+            found.update(digest)
+    return found.hexdigest()
+
+
+def _whole(names: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """All blocks: names of files, and where in them."""
+    for name, size in zip(names, sizes, strict=True):
+        for start in range(0, size, _BLOCK_BYTES):
+            yield name, start
+
+
+def _spread(names: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Some blocks."""
     ends = list(accumulate(sizes))
     for block in range(_BLOCKS):
         place = block * (ends[-1] - _BLOCK_BYTES) // (_BLOCKS - 1)
         number = bisect_right(ends, place)
-        with (folder / names[number]).open("rb") as file:
-            file.seek(place - (ends[number] - sizes[number]))
-            found.update(file.read(_BLOCK_BYTES))
-    return found.hexdigest()
+        yield names[number], place - (ends[number] - sizes[number])
+
+
+def _block_digest(path: Path, start: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return hashlib.sha256(file.read(_BLOCK_BYTES)).digest()

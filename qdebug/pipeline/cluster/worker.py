@@ -92,8 +92,9 @@ def begin() -> None:
 
 def warm() -> None:
     """Import what most jobs need."""
-    import_module("qdebug.pipeline.compare.shards")
-    import_module("qdebug.pipeline.calibrate.shards")
+    for name in ("qdebug.pipeline.compare.shards", "qdebug.pipeline.calibrate.shards"):
+        import_module(name)
+    import_module("onnxruntime")  # otherwise the first session does
 
 
 def receive(digest: str, name: str, offset: int, data: bytes, dask_worker: Any) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -130,8 +131,8 @@ def compare(
         metric = gate.metric if task else None
         result = _result(settings, pair, samples, errors, not_float, task)
         result = _with_effects(settings, context, pair, samples, result, gate, metric, noise.noise)
-        result = _explained(context, pair, samples, result, flips)
-        result = with_summary(context, pair, kept[0], result, samples, metric)
+        explain = partial(_explained, context, pair, samples, result, flips)
+        result = with_summary(context, pair, kept[0], result, explain, samples, metric)
         result = _with_remedies(settings, context, pair, samples, result, metric)
         if engine is not None:
             result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cache
 
 from qdebug.errors import BackendError, MetricError, ModelError
 from qdebug.measure.causes.overflow import overflow_group
@@ -48,22 +49,25 @@ def with_summary(
     pair: ModelPair,
     reference: OutputKeeper,
     result: CompareResult,
+    explain: Callable[[], CompareResult],
     samples: Samples,
     metric: TaskMetric | None = None,
 ) -> CompareResult:
-    """`result`, which has effects and causes, with what its leading layers cost together.
+    """`result`, which has effects, with causes and with what its leading layers cost together.
 
     Args:
         reference: the FP32 outputs of all samples; where it has none, FP32 runs again.
+        explain: gives `result` with causes; called once, while workers run, if there are any.
         metric: the end-to-end metric; it needs the FP32 outputs.
 
     Raises:
         QdebugError: samples cannot be read.
     """
+    explained = cache(explain)
     planned = [x for x in result.layers if x.effect is not None]
     outputs = tuple(o.name for o in result.outputs if o.name in pair.candidate.outputs)
     if result.effect is None or not planned or len(outputs) < max(1, len(result.outputs)):
-        return result
+        return explained()
     before = _noise(result)
     summary = Summary(
         samples=result.samples,
@@ -76,13 +80,15 @@ def with_summary(
         metric=_restored_metric(result, None),
     )
     if summary.sqnr_db >= RELEVANT_DB and _keeps_metric(result):
-        return replace(result, summary=summary)
+        return replace(explained(), summary=summary)
     chosen = _chosen(pair, planned, result, before)
-    found = _Restoration(context, pair, reference, samples, metric, outputs).run(chosen)
+    restoration = _Restoration(context, pair, reference, samples, metric, outputs)
+    found = restoration.run(chosen, meanwhile=explained)
+    result = explained()
     if found is None:
         return result
     after, value = found
-    names = {x.name: x for x in planned}
+    names = {x.name: x for x in result.layers if x.effect is not None}
     summary = replace(
         summary,
         layers=tuple(chosen),
@@ -170,15 +176,18 @@ class _Restoration:
     metric: TaskMetric | None
     outputs: tuple[str, ...]
 
-    def run(self, names: Sequence[str]) -> tuple[float, float | None] | None:
-        """The outputs' noise and the metric; None where the runtime takes no such model."""
+    def run(
+        self, names: Sequence[str], meanwhile: Callable[[], object]
+    ) -> tuple[float, float | None] | None:
+        """The outputs' noise and the metric; None where the runtime takes no such model.
+        `meanwhile`: see `Cluster.map`; not called where this process does all of it."""
         candidates = candidates_of(self.context, self.pair)
         if candidates is None:
             return None
         with ExitStack() as stack:
             try:
                 if recipe := recipe_for(self.context, self.pair):
-                    return self._elsewhere(recipe, names)
+                    return self._elsewhere(recipe, names, meanwhile)
                 candidate = candidates.open(frozenset(names), None, keep=False)
                 stack.callback(candidate.close)
                 return self._measured(stack, candidate)
@@ -201,7 +210,9 @@ class _Restoration:
         task = MetricEvaluator.of(self.metric, self.samples, self.reference)
         return noise, task(kept.joined())
 
-    def _elsewhere(self, recipe: PairRecipe, names: Sequence[str]) -> tuple[float, float | None]:
+    def _elsewhere(
+        self, recipe: PairRecipe, names: Sequence[str], meanwhile: Callable[[], object]
+    ) -> tuple[float, float | None]:
         """The same on the workers of a cluster."""
         cluster = self.context.cluster
         assert cluster is not None
@@ -218,7 +229,7 @@ class _Restoration:
 
         totals, kept = ErrorTotals(), OutputKeeper(CANDIDATE, keep)
         for errors, outputs in cluster.over_shards(
-            job, subset, self.context.progress, "restored", given
+            job, subset, self.context.progress, "restored", given, meanwhile=meanwhile
         ):
             totals.add(errors)
             kept.by_batch |= outputs

@@ -178,9 +178,29 @@ def test_a_file_that_is_another_one_there_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one", encoding="utf-8")
     file = shared_file(path)
-    assert file.find(tmp_path / "inbox") == str(path)
+    assert file.find(tmp_path / "inbox") == str(path) and file.place == ""  # it is too new
     path.write_text("two", encoding="utf-8")
     assert file.find(tmp_path / "inbox") is None
+
+
+def test_processes_of_one_machine_do_not_read_what_they_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one", encoding="utf-8")
+    os.utime(path, (1e9, 1e9))
+    file = shared_file(path)
+    read: list[Path] = []
+    monkeypatch.setattr(files, "_digest", lambda folder, _: read.append(folder))
+    assert file.find(tmp_path / "inbox") == str(path) and not read
+    os.utime(path, (1e9, 1e9 + 1))
+    file.find(tmp_path / "inbox")
+    assert read
+    os.utime(path, (1e9, 1e9 + 2))  # nothing is known of it
+    elsewhere = replace(file, place="of another machine")
+    read.clear()
+    elsewhere.find(tmp_path / "inbox")
+    assert read
 
 
 def test_of_large_files_some_blocks_are_compared(
