@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, suppress
@@ -98,7 +99,7 @@ class Cluster:
     queue: JobQueue | None = None
     _shared: dict[int, tuple[object, object]] = field(default_factory=dict)
     _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
-    _sent: set[tuple[str, str]] = field(default_factory=set)
+    _sent: Counter[tuple[str, str]] = field(default_factory=Counter)
     _last_result: dict[str, float] = field(default_factory=dict)
     _seen: float = field(default_factory=time.monotonic)
 
@@ -253,10 +254,30 @@ class Cluster:
         return shared_file(path)
 
     def send(self, file: SharedFile, address: str, *, again: bool = False) -> None:
-        """Send a file to a worker that does not see it, once. One that is gone needs it no more."""
-        if (address, file.digest) in self._sent and not again:
+        """Send a file to a worker that does not see it, once. One that is gone needs it no more.
+
+        Args:
+            again: the worker has lost it.
+
+        Raises:
+            ClusterError: it is not what it was, or the worker loses it time and again.
+        """
+        sent = address, file.digest
+        if sent in self._sent and not again:
             return
-        self._sent.add((address, file.digest))
+        self._sent[sent] += 1
+        if not file.is_there():
+            raise ClusterError(
+                f"{file.path} changed, or went, while workers needed it",
+                "Leave the files that a command was given as they are until it has ended.",
+                code="QD-CLUSTER-FILE-CHANGED",
+            )
+        if self._sent[sent] > _ATTEMPTS:
+            raise ClusterError(
+                f"the worker {address} was sent {file.path} {_ATTEMPTS} times, and has it not",
+                "See whether its folder for temporary files has room.",
+                code="QD-CLUSTER-FILE-NOT-KEPT",
+            )
         with suppress(OSError):
             for name, offset, data in file.chunks(_CHUNK_BYTES):
                 self.client.run(worker.receive, file.digest, name, offset, data, workers=[address])

@@ -43,11 +43,20 @@ class SharedFile:
         """The path of the same content on this machine: where the client has it, or in the folder
         for what was received. None where there is none."""
         if self.place and _place(Path(self.folder), self.names) == self.place:
-            return str(Path(self.folder) / self.main)
+            return str(self.path)
         for folder in (Path(self.folder), inbox / self.digest):
             if _found_digest(str(folder), self.names) == self.digest:
                 return str(folder / self.main)
         return None
+
+    @property
+    def path(self) -> Path:
+        """Where the client has what is opened."""
+        return Path(self.folder) / self.main
+
+    def is_there(self) -> bool:
+        """Whether the client still has this content."""
+        return _found_digest(self.folder, self.names) == self.digest
 
     def chunks(self, size: int) -> Iterator[tuple[str, int, bytes]]:
         """The content: the name of a file, an offset, and at most `size` bytes from there."""

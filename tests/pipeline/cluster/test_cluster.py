@@ -174,6 +174,36 @@ def test_a_file_that_workers_do_not_see_is_sent_once_to_each(
     assert 1 <= len(read) <= cluster.workers
 
 
+def _receives_nothing(*_: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize("instead", [None, "another one"])
+def test_a_file_that_changes_meanwhile_ends_the_command(
+    cluster: Cluster, tmp_path: Path, instead: str | None
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("what it was", encoding="utf-8")
+    file = shared_file(path)
+    path.unlink() if instead is None else path.write_text(instead, encoding="utf-8")
+    with pytest.raises(ClusterError) as caught:
+        list(cluster.map(Reads(file), range(2)))
+    assert caught.value.code == "QD-CLUSTER-FILE-CHANGED"
+
+
+def test_a_worker_that_keeps_no_file_ends_the_command(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("text", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    file = replace(shared_file(tmp_path / "data" / "a.txt"), folder="data")  # not theirs
+    monkeypatch.setattr(Cluster.send.__globals__["worker"], "receive", _receives_nothing)
+    with pytest.raises(ClusterError) as caught:
+        list(cluster.map(Reads(file), range(2)))
+    assert caught.value.code == "QD-CLUSTER-FILE-NOT-KEPT"
+
+
 def test_a_file_that_is_another_one_there_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one", encoding="utf-8")
