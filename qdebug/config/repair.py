@@ -80,7 +80,7 @@ class RepairSettings(ClusterSettings):
     inputs: Annotated[
         DataLike | None,
         Option(
-            "Other samples: half of them choose what is kept, the others prove the result.",
+            "Other samples: half select what is kept, half are held out to check the result.",
             WHAT,
             metavar="DATA",
             unset="a share of the calibration data",

@@ -26,7 +26,7 @@ def view(result: RepairResult) -> list[Block]:
     """What was tried and what it gave, what had to be pinned, and the proof; the verdict last."""
     blocks: list[Block] = [Line(_title(result), "title"), Facts(tuple(_rows(result)))]
     if result.steps:
-        heading = f"Remedies, judged on {counted(result.choosing_samples, 'sample')}"
+        heading = f"Remedies, judged on {counted(result.choosing_samples, 'selection sample')}"
         heading += ", all dropped in the end" if result.reverted else ""
         blocks += [Line(), Line(heading, "title"), _steps(result)]
     told = [s for s in result.skipped if "samples" in s.reason]
@@ -73,7 +73,7 @@ def _title(result: RepairResult) -> str:
 
 def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     proof = result.proof
-    where = f"on {counted(proof.samples, 'other sample')}"
+    where = f"on {counted(proof.samples, 'held-out sample')}"
     if proof.used_in_search:
         where += ", which the search for pins used"
     if proof.reference_metric is not None:
@@ -141,7 +141,7 @@ def _pins(result: RepairResult) -> Iterator[Block]:
 
 
 def _proven(result: RepairResult) -> str:
-    return f"{result.proof.samples} samples that took no part: {result.proof.target}"
+    return f"{result.proof.samples} held-out samples: {result.proof.target}"
 
 
 def _style(result: RepairResult) -> Style:

@@ -59,7 +59,7 @@ class Step:
             was tried on.
         accepted: the change was kept.
         reason: why, or why not.
-        before, after: on the samples that choose.
+        before, after: on the selection samples.
         proposals: how many variants were judged.
         seconds: wall time.
     """
@@ -93,7 +93,7 @@ class SkippedRemedy:
 
 @dataclass(frozen=True)
 class Proof:
-    """The networks on samples that took no part in the repair.
+    """The networks on held-out samples, which took no part in the repair.
 
     Attributes:
         samples: how many.
@@ -157,18 +157,18 @@ class RepairResult(Result):
     """Everything `qdebug repair` did.
 
     Attributes:
-        calibration_samples: that remedies were fitted on.
-        choosing_samples: that decided what was kept.
+        calibration_samples: that remedies were fitted to.
+        choosing_samples: selection samples, which decided what was kept.
         metric: the end-to-end metric's name; null without one.
         target: the condition; null without one.
-        baseline: the quantized network as it was, on the samples that choose.
+        baseline: the quantized network before the repair, on the selection samples.
         repaired: with the remedies that were kept, on the same samples.
         holds: the target holds with that, on the same samples; null without a target.
-        reverted: what was kept turned out worse than the start on the samples that took no part, or
-            needs dearer pins, and was dropped: the result is the start.
+        reverted: what was kept turned out worse on the held-out samples than the network before the
+            repair, or needs dearer pins, and was dropped: the result is the network before.
         steps: all that was tried, in order.
         skipped: remedies that were not tried.
-        proof: on samples that took no part.
+        proof: on held-out samples.
         pinning: what had to be pinned besides; null where nothing was searched.
         dropped_pinning: what the repaired network would have needed, where the remedies were
             dropped because pins alone are cheaper; null otherwise.
@@ -207,7 +207,7 @@ class RepairResult(Result):
     @property
     @in_json
     def passed(self) -> bool | None:
-        """The target holds on the samples that chose and on those that took no part, with what was
+        """The target holds on the selection samples and on the held-out ones, with what was
         pinned; null without a target."""
         if self.pinning is not None:
             return self.pinning.passed

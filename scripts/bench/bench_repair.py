@@ -2,8 +2,9 @@
 
 For each network every tool gets the same calibration samples and quantizes what convolutions and
 matrix products read: INT8, symmetric, one scale per activation tensor, weights per channel, nothing
-pinned. ONNX Runtime executes each Q/DQ model literally, without optimizations, on samples that no
-tool has seen; `repair` alone gets other held-out samples, to choose by. Seconds are of the CPU.
+pinned. ONNX Runtime executes each Q/DQ model literally, without optimizations, on held-out samples
+that no tool has seen; `repair` alone gets selection samples, by which it decides what to keep.
+Seconds are of the CPU.
 
     python scripts/bench/digit_zoo.py ZOO hard     # once; needs PyTorch
     python scripts/bench/bench_repair.py --zoo ZOO --results RESULTS --rivals PYTHON

@@ -139,7 +139,7 @@ def _condition(setup: Setup, judge: Judge) -> Condition | None:
 
 
 def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
-    """The networks on samples that took no part, and whether the start is surely better there."""
+    """The networks on held-out samples, and whether the start is surely better there."""
     judge = _judge(setup, proving=True)
     start, repaired = _baseline(setup, judge), judge(network)
     condition = _condition(setup, judge)
@@ -210,15 +210,15 @@ def _ended_early(why: str, kept: Checkpoints) -> str:
 
 
 def _why_dropped(setup: Setup, was_worse: bool) -> str:
-    """Why what was kept is not the result; `was_worse`: on the samples that chose it, too."""
+    """Why what was kept is not the result; `was_worse`: on the selection samples, too."""
     if setup.given is not None and was_worse:
         return (
             "In static, symmetric INT8, as TensorRT takes it, the network is worse than the given "
             "model, and the remedies do not make up for that: it is the result."
         )
     return (
-        "What the choosing samples preferred is worse than the start on the others: it was "
-        "dropped. Give more samples to choose by."
+        "What was better on the selection samples is worse than the network before the repair on "
+        "the held-out samples: it was dropped. Give more samples."
     )
 
 
@@ -229,5 +229,5 @@ def _missed(setup: Setup, proof: Proof, pinning: BisectResult | None, chosen: bo
     if pinning is not None:
         return pinning.explanation
     if chosen:
-        return "The target holds on the samples that chose the remedies, but not on the others."
+        return "The target holds on the selection samples, but not on the held-out samples."
     return "The remedies alone do not reach the target, and nothing was to be pinned."

@@ -52,8 +52,8 @@ class Setup:
         given: the quantized model that was given, for the baseline; None where the user gave the
             FP32 model.
         more_is_better: of the metric.
-        fitting, choosing, proving: samples that remedies are fitted on, those that choose what is
-            kept, and those that take no part.
+        fitting, choosing, proving: calibration samples, to which remedies are fitted; selection
+            samples, which decide what is kept; and held-out samples.
     """
 
     context: Context
@@ -147,7 +147,7 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
 def _samples(
     settings: RepairSettings, reference: Model, metric: TaskMetric | None
 ) -> tuple[SampleSubset, SampleSubset, SampleSubset]:
-    """Those that remedies are fitted on, those that choose, and those that prove.
+    """Calibration, selection and held-out samples.
 
     Raises:
         UsageError: nothing could judge a repair by them.
@@ -219,14 +219,14 @@ def _direction(
 def _overlap(
     fitting: SampleSubset, choosing: SampleSubset, proving: SampleSubset
 ) -> tuple[str, ...]:
-    """A note where samples that prove took part under another number."""
+    """A note where held-out samples took part under another number."""
     seen = _digests(fitting) | _digests(choosing)
     twice = len(_digests(proving) & seen)
     if not twice:
         return ()
     return (
-        f"{twice} of the {proving.count} samples that are to prove the result are also among those "
-        "that it is fitted to or chosen by: the proof flatters it.",
+        f"{twice} of the {proving.count} held-out samples are also among those that the repair was "
+        "fitted to or selected by, which flatters the result.",
     )
 
 
