@@ -73,13 +73,13 @@ class _Running:
     Attributes:
         attempt: how often before.
         since: when it was first seen on a worker.
-        helped: the workers that lacked a file for it, which they have since.
+        helped: the workers that lacked a file for it, with the file's digest; they have it since.
     """
 
     index: int
     attempt: int = 0
     since: float | None = None
-    helped: frozenset[str] = frozenset()
+    helped: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass
@@ -91,12 +91,14 @@ class Cluster:
         folder: for files that the client makes for workers.
         limit_s: how long a unit may take, before another worker gets it.
         queue: that starts the workers.
+        here: all workers are processes that this one started on its machine.
     """
 
     client: Client
     folder: Path
     limit_s: float
     queue: JobQueue | None = None
+    here: bool = False
     _shared: dict[int, tuple[object, object]] = field(default_factory=dict)
     _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
     _sent: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -131,7 +133,7 @@ class Cluster:
             spec: its path, or the model in memory.
             opset: at least which it was converted to.
         """
-        shared = SharedModel(model_file(spec, self.folder), opset, model.taken)
+        shared = SharedModel(model_file(spec, self.folder, here=self.here), opset, model.taken)
         self.remember(model.graph, shared)
         return shared
 
@@ -169,7 +171,7 @@ class Cluster:
         key = (id(where) if isinstance(where, InMemory) else str(where), samples.count)
         if key not in self._samples:
             name = f"samples-{len(self._samples)}"
-            self._samples[key] = where, sample_file(samples, self.folder / name)
+            self._samples[key] = where, sample_file(samples, self.folder / name, here=self.here)
         return SharedSamples(self._samples[key][1], samples.count, samples.batch_size)
 
     def subset(self, subset: SampleSubset) -> SharedSubset:
@@ -429,9 +431,10 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             self._ready[one.index] = sent.result
             self.done(one.index)
             return
-        again = sent.worker in one.helped  # it has lost what it was sent
+        lacked = sent.worker, sent.missing.digest
+        again = lacked in one.helped  # it has lost what it was sent
         self._cluster.send(sent.missing, sent.worker, again=again)
-        helped = one.helped | {sent.worker}
+        helped = one.helped | {lacked}
         self._submit(_Running(one.index, one.attempt, helped=helped))
 
     def _look_for_hanging(self) -> None:

@@ -222,6 +222,7 @@ def test_processes_of_one_machine_do_not_read_what_they_share(
     file = shared_file(path)
     read: list[Path] = []
     monkeypatch.setattr(files, "_digest", lambda folder, _: read.append(folder))
+    assert shared_file(path, here=True).is_there() and not read
     assert file.find(tmp_path / "inbox") == str(path) and not read
     os.utime(path, (1e9, 1e9 + 1))
     file.find(tmp_path / "inbox")
