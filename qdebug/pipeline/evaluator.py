@@ -307,9 +307,3 @@ class KeptReference:
         if self._metric is None:
             return None
         return MetricEvaluator.of(self._metric, self.subset.samples, self.outputs, batches)
-
-    def spread_batches(self, samples: int) -> list[Batch]:
-        """Batches of about this many samples in all, spread evenly."""
-        batches = self.subset.batches
-        wanted = max(1, min(len(batches), samples * len(batches) // self.subset.count))
-        return [batches[k * len(batches) // wanted] for k in range(wanted)]

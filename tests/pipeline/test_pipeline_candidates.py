@@ -21,7 +21,7 @@ from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import SampleSubset, split, whole
-from qdebug.pipeline.bisect.candidates import CandidateRunner, RunnerOptions
+from qdebug.pipeline.bisect.candidates import CandidateRunner, RunnerOptions, joined_parts
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import gather_ranges
 from qdebug.plan.lower import lower, required_opset
@@ -123,6 +123,29 @@ def raises_of(bound: BoundPlan, count: int, seed: int) -> list[dict[str, Precisi
         *(rng.permutation(names)[: rng.integers(1, len(names))] for _ in range(count)),
     ]
     return [{str(n): base or (FP16, FP32)[int(rng.integers(2))] for n in some} for some in chosen]
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_parts_joined_give_what_all_samples_give_bit_for_bit(cnn: Case, literal: bool) -> None:
+    subset = whole(cnn.subset.samples.with_batch_size(5))
+    metric = load_metric("top1")
+    candidates = raises_of(cnn.bound, 2, seed=8)
+    capture = [next(iter(cnn.bound.layers)).output] if literal else []
+    options = {"literal": literal, "capture": capture, "metric": metric}
+    with replace(cnn, subset=subset).runner(**options) as runner:
+        expected = runner.evaluate_many(candidates)
+        task = runner._reference.task
+        parts = [SampleSubset(subset.samples, subset.batches[a:b]) for a, b in ((0, 2), (2, 5))]
+        with (
+            replace(cnn, subset=parts[0]).runner(literal=literal, capture=capture) as first,
+            replace(cnn, subset=parts[1]).runner(literal=literal, capture=capture) as last,
+        ):
+            for candidate, one in zip(candidates, expected, strict=True):
+                runs = [runner.run_part(candidate, keep=True) for runner in (first, last)]
+                found = joined_parts(runs, task)
+                assert replace(found, seconds=one.seconds) == one
+                failed = replace(runs[1], failure="no kernel")
+                assert joined_parts([runs[0], failed], task).failure == "no kernel"
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -20,7 +20,8 @@ from qdebug.measure.candidate import CandidateResult, KernelAgreement
 from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals, ExecutedBatch
 from qdebug.measure.task import TaskMetric
 from qdebug.model.prepare import Model
-from qdebug.model.samples.subset import SampleSubset
+from qdebug.model.samples import Batch
+from qdebug.model.samples.subset import SampleSubset, spread
 from qdebug.pipeline.compare.lockstep import measure_options
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import (
@@ -28,6 +29,7 @@ from qdebug.pipeline.evaluator import (
     MetricEvaluator,
     OutputKeeper,
     Run,
+    Sink,
     evaluate,
     run_of,
 )
@@ -47,7 +49,7 @@ PrecisionOverrides = Mapping[str, Precision]
 
 _INNER, _LITERAL = "inner", "literal"
 """Runs besides the candidate: tensors inside the reference, and the candidate on literal Q/DQ."""
-_AGREEMENT_SAMPLES = 16
+AGREEMENT_SAMPLES = 16
 """About how many samples are run both ways, to see whether the fast kernels may be used."""
 
 
@@ -163,6 +165,31 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             runs = list(map_in_order(lambda bound: self._run(bound, 1), bounds, workers))
         return [run.result(self._reference.task) for run in runs]
 
+    def run_part(self, overrides: PrecisionOverrides, *, keep: bool) -> PartRun:
+        """One candidate, of which the samples are a part: what is to be joined with the others. One
+        that fails on INT8 kernels is not run literally, since all parts are to run alike.
+
+        Args:
+            keep: return its outputs.
+
+        Raises:
+            PlanError: as `evaluate_many`.
+        """
+        bound, seconds = self._overridden(overrides), 0.0
+        for mode in (_Mode.LITERAL,) if self.literal else (_Mode.RESUMED, _Mode.KERNELS):
+            errors = _BatchErrors()
+            workers = self._context.parallel.workers
+            run = self._try(bound, self.subset, workers, mode, keep=keep, sinks=[errors])
+            seconds += run.seconds
+            if not run.failure:
+                break
+        return PartRun(errors.each, run.outputs.by_batch, seconds, run.failure)
+
+    @property
+    def reference_outputs(self) -> Mapping[Batch, Tensors]:
+        """What FP32 gave, by batch."""
+        return self._reference.outputs.by_batch
+
     def _overridden(self, overrides: PrecisionOverrides) -> BoundPlan:
         check_layers(self._bound, overrides)
         known = self._bound.precisions
@@ -190,12 +217,14 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         *,
         keep: bool,
         literal: OutputKeeper | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> _Run:
         """Build one candidate and run it with `workers` batches in flight.
 
         Args:
             keep: keep its outputs.
             literal: outputs of another run of it, to compare its own with.
+            sinks: take its batches too.
         """
         started = time.perf_counter()
         outputs = OutputKeeper(CANDIDATE, self._model.graph.outputs)
@@ -219,7 +248,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
                     self._context,
                     workers=workers,
                     feeds=self._reference.feeds,
-                    sinks=[outputs] if keep else [],
+                    sinks=[*sinks, outputs] if keep else sinks,
                 )
                 if isinstance(session, ResumedSession):
                     session.keep()
@@ -275,9 +304,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
 
     def _compare_modes(self) -> KernelAgreement:
         """The base plan in both modes on a few samples."""
-        few = SampleSubset(
-            self.subset.samples, tuple(self._reference.spread_batches(_AGREEMENT_SAMPLES))
-        )
+        few = spread(self.subset, AGREEMENT_SAMPLES)
         workers = self._context.parallel.workers
         literal = self._try(self._bound, few, workers, _Mode.LITERAL, keep=True)
         beside = None if literal.failure else literal.outputs
@@ -325,6 +352,52 @@ class _Run:
                 # Not the metric's fault: this candidate overflows, so it cannot be the answer.
                 failure = f"its outputs hold NaN or Inf, and {error.message}"
         return CandidateResult({}, None, math.nan, self.seconds, failure=failure)
+
+
+class _BatchErrors:
+    """A sink that keeps the errors of each batch."""
+
+    def __init__(self) -> None:
+        self.each: list[Mapping[str, ErrorTotals]] = []
+
+    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        self.each.append(dict(errors))
+
+
+@dataclass(frozen=True)
+class PartRun:
+    """One candidate on a part of the samples.
+
+    Attributes:
+        errors: of each batch, by what it was compared with: added up in order they give the same,
+            however the samples were parted.
+        outputs: by batch, where a metric needs them.
+        seconds: wall time.
+        failure: why it could not be built or run.
+    """
+
+    errors: Sequence[Mapping[str, ErrorTotals]]
+    outputs: Mapping[Batch, Tensors]
+    seconds: float
+    failure: str
+
+
+def joined_parts(parts: Sequence[PartRun], task: MetricEvaluator | None) -> CandidateResult:
+    """What a candidate makes of all samples, of which `parts` are in order.
+
+    Raises:
+        MetricError: the metric raised on outputs that are all finite.
+    """
+    totals = {REFERENCE: ErrorTotals()}
+    outputs = OutputKeeper(CANDIDATE, ())
+    for part in parts:
+        for errors in part.errors:
+            for name, one in errors.items():
+                totals.setdefault(name, ErrorTotals()).add(one)
+        outputs.by_batch |= part.outputs
+    failures = (part.failure for part in parts if part.failure)
+    seconds = max(part.seconds for part in parts)
+    return _Run(totals, outputs, seconds, next(failures, "")).result(task)
 
 
 def check_layers(bound: BoundPlan, overrides: PrecisionOverrides) -> None:

@@ -1,39 +1,48 @@
-"""Candidates of a search on the workers of a cluster: each is a unit.
+"""Candidates of a search on the workers of a cluster.
 
-A worker runs the reference once over all samples, and a candidate as one process would, so that
-what it finds is the same bit for bit. What the search is likely to ask for next runs on workers
-that would be idle; what it does not ask for after all is forgotten.
+Each worker has a part of the samples, runs the reference over it once, and every candidate; errors
+come back by batch and are added up here in their order, so that what is found is that of one
+process bit for bit. Engines are not built once for each part: there each candidate is a unit, and
+what the search is likely to ask for next runs on workers that would be idle; what it does not ask
+for after all is forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from qdebug.config.engine import EngineSettings
 from qdebug.measure.candidate import CandidateResult
+from qdebug.measure.compare import REFERENCE
 from qdebug.measure.task import TaskMetric
 from qdebug.model.layers import find_layers
 from qdebug.model.prepare import Model
-from qdebug.model.samples.subset import SampleSubset
+from qdebug.model.samples import Batch
+from qdebug.model.samples.subset import SampleSubset, is_whole, spread, whole
 from qdebug.pipeline.bisect.candidates import (
+    AGREEMENT_SAMPLES,
     CandidateRunner,
     Engines,
+    PartRun,
     PrecisionOverrides,
     RunnerOptions,
     check_layers,
+    joined_parts,
 )
-from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.dispatch import Cluster, Pool
 from qdebug.pipeline.cluster.sharing import SharedMetric
-from qdebug.pipeline.cluster.unit import Place, SharedModel, SharedSubset
+from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import fitted, open_runtime
 from qdebug.pipeline.engine.request import planned_graph
+from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.plan.plan import BoundPlan, Correction, PrecisionPlan, bind_plan
 from qdebug.run.engine import EngineRuntime
-from qdebug.run.sizing import Parallelism
-from qdebug.types import Fp16Kernels, Precision, ignore_progress
+from qdebug.run.sizing import Parallelism, probe
+from qdebug.types import Fp16Kernels, Precision, Tensors, ignore_progress
 
 
 @dataclass(frozen=True)
@@ -41,16 +50,21 @@ class Asked:
     """A candidate: the layers that it overrides, and how it runs; no layers ask for Opened."""
 
     overrides: tuple[tuple[str, Precision], ...] | None
-    literal: bool | None = None
+    literal: bool = False
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a runner found out before any candidate ran. See CandidateRunner."""
+    """What a runner found out before any candidate ran.
 
-    reference_task: float | None
+    Attributes:
+        literal, reason: see CandidateRunner.
+        outputs: of the reference, by batch, where a metric needs them.
+    """
+
     literal: bool
     reason: str
+    outputs: Mapping[Batch, Tensors]
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class CandidatesJob:
 
     Attributes:
         plan: with all ranges; `calibrated` and `corrections` are as of BoundPlan.
+        keep: return outputs, for a metric.
         engine: the backend that runs candidates in place of the simulation.
     """
 
@@ -68,6 +83,7 @@ class CandidatesJob:
     corrections: Mapping[str, Correction]
     subset: SharedSubset
     metric: SharedMetric | None
+    keep: bool
     capture: tuple[str, ...]
     literal: bool | None
     cache_bytes: int
@@ -75,7 +91,7 @@ class CandidatesJob:
     fp16_kernels: Fp16Kernels
     engine: EngineSettings | None
 
-    def open(self, place: Place, stack: ExitStack) -> Callable[[Asked], Opened | CandidateResult]:
+    def open(self, place: Place, stack: ExitStack) -> Callable[[Asked], Opened | PartRun]:
         """See unit.Job."""
         model = self.model.prepared(place)
         bound = bind_plan(self.plan, model, find_layers(model.graph))
@@ -98,13 +114,12 @@ class CandidatesJob:
             )
         )
 
-        def run(asked: Asked) -> Opened | CandidateResult:
+        def run(asked: Asked) -> Opened | PartRun:
             if asked.overrides is None:
-                return Opened(runner.reference_task, runner.literal, runner.reason)
-            if asked.literal is not None:
-                runner.literal = asked.literal
-            (found,) = runner.evaluate_many([dict(asked.overrides)])
-            return found
+                outputs = runner.reference_outputs if self.keep else {}
+                return Opened(runner.literal, runner.reason, outputs)
+            runner.literal = asked.literal
+            return runner.run_part(dict(asked.overrides), keep=self.keep)
 
         return run
 
@@ -128,6 +143,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     Attributes:
         at_once: how many candidates keep all workers busy.
+        subset, reference_task, literal, reason: see CandidateRunner.
     """
 
     def __init__(
@@ -142,20 +158,24 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         options: RunnerOptions,
         engine: EngineSettings | None,
     ) -> None:
-        """One worker runs the reference over the samples. Raises as CandidateRunner does.
+        """The workers run the reference over the samples. Raises as CandidateRunner does.
 
         Args:
             engine: the backend whose engines `options` asks for.
         """
-        self.subset = subset
+        self.subset = subset = _sized(context, model, subset, options.capture)
         self._cluster, self._bound = cluster, bound
+        self._ahead: dict[Asked, list[int]] = {}
+        self._expected: list[Asked] = []
+        parts = 1 if options.engines else min(cluster.workers, len(subset.batches))
         job = CandidatesJob(
             model=cluster.shared(model.graph, SharedModel),
             plan=bound.plan,
             calibrated=bound.calibrated,
             corrections=bound.corrections,
-            subset=cluster.subset(subset),
+            subset=cluster.subset(spread(subset, AGREEMENT_SAMPLES)),
             metric=SharedMetric.of(metric) if metric else None,
+            keep=metric is not None,
             capture=tuple(options.capture),
             literal=options.literal,
             cache_bytes=options.cache_bytes,
@@ -163,25 +183,28 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
             fp16_kernels=context.fp16_kernels,
             engine=engine if options.engines else None,
         )
-        self._pool = cluster.pool(job)
-        self._ahead: dict[Asked, int] = {}
-        self._expected: list[Asked] = []
-        opened = self._pool.take(self._pool.give(Asked(None)))
-        assert isinstance(opened, Opened)
-        self.reference_task, self.literal = opened.reference_task, opened.literal
-        self.reason = opened.reason
+        with ExitStack() as stack:
+            pools, opened = _opened(stack, cluster, job, _parts(subset, parts))
+            self._pools = pools
+            self.literal, self.reason = opened[0].literal, opened[0].reason
+            reference = OutputKeeper(REFERENCE, ())
+            for one in opened[-parts:]:
+                reference.by_batch |= one.outputs
+            self._task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
+            self.reference_task = self._task.of_reference() if self._task else None
+            self._stack = stack.pop_all()
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Forget what is on its way; doing so twice does nothing."""
-        self._pool.__exit__(None, None, None)
+        self._stack.close()
 
     @property
     def at_once(self) -> int:
         """See SpreadRunner."""
-        return self._cluster.workers
+        return max(1, self._cluster.workers // len(self._pools))
 
     def expect(self, candidates: Sequence[PrecisionOverrides]) -> None:
         """These may be asked for after the next ones, the likeliest first."""
@@ -189,24 +212,66 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     def evaluate_many(self, candidates: Sequence[PrecisionOverrides]) -> list[CandidateResult]:
         """See CandidateRunner.evaluate_many."""
-        numbers = []
         for one in candidates:
             check_layers(self._bound, one)
-            asked = self._asked(one)
-            known = self._ahead.pop(asked, None)
-            numbers.append(self._pool.give(asked) if known is None else known)
-        self._begin_expected(self._cluster.workers - len(numbers))
-        found = [self._pool.take(number) for number in numbers]
-        return [one for one in found if isinstance(one, CandidateResult)]
+        asked = [self._asked(one) for one in candidates]
+        given = [self._ahead.pop(one, []) or self._give(one) for one in asked]
+        self._begin_expected(self.at_once - len(given))
+        return [self._result(one, numbers) for one, numbers in zip(asked, given, strict=True)]
+
+    def _give(self, asked: Asked) -> list[int]:
+        return [pool.give(asked) for pool in self._pools]
+
+    def _result(self, asked: Asked, numbers: Sequence[int]) -> CandidateResult:
+        parts = self._taken(numbers)
+        if not asked.literal and any(part.failure for part in parts):
+            parts = self._taken(self._give(replace(asked, literal=True)))
+        return joined_parts(parts, self._task)
+
+    def _taken(self, numbers: Sequence[int]) -> list[PartRun]:
+        found = [pool.take(n) for pool, n in zip(self._pools, numbers, strict=True)]
+        return [one for one in found if isinstance(one, PartRun)]
 
     def _begin_expected(self, idle: int) -> None:
         """Let idle workers begin with what may be asked for next, and forget what may not."""
-        over = [asked for asked in self._ahead if asked not in self._expected]
-        self._pool.drop([self._ahead.pop(asked) for asked in over])
+        for asked in [one for one in self._ahead if one not in self._expected]:
+            for pool, number in zip(self._pools, self._ahead.pop(asked), strict=True):
+                pool.drop([number])
         for asked in self._expected[: max(0, idle)]:
             if asked not in self._ahead:
-                self._ahead[asked] = self._pool.give(asked)
+                self._ahead[asked] = self._give(asked)
         self._expected = []
 
     def _asked(self, overrides: PrecisionOverrides) -> Asked:
         return Asked(tuple(sorted(overrides.items())), self.literal)
+
+
+def _opened(
+    stack: ExitStack, cluster: Cluster, job: CandidatesJob, parts: Sequence[SampleSubset]
+) -> tuple[list[Pool[Asked, Opened | PartRun]], list[Opened]]:
+    """What evaluates candidates on each of the parts, and what was found out: by `job` itself
+    first, on a few samples, where it is not known whether candidates run literally."""
+    tell = job.literal is None
+    literal = True if job.literal is None else job.literal
+    pools = [stack.enter_context(cluster.pool(job))] if tell else []
+    for number, part in enumerate(parts):
+        one = replace(job, subset=cluster.subset(part), metric=None, literal=literal)
+        pools.append(stack.enter_context(cluster.pool(one, number if len(parts) > 1 else None)))
+    opening = [(pool, pool.give(Asked(None))) for pool in pools]
+    opened = [found for pool, n in opening if isinstance(found := pool.take(n), Opened)]
+    return pools[tell:], opened
+
+
+def _sized(
+    context: Context, model: Model, subset: SampleSubset, capture: Sequence[str]
+) -> SampleSubset:
+    """The samples in the executions that one process would choose."""
+    if not is_whole(subset) or not subset.samples.batch_is_free:
+        return subset
+    with closing(context.backend.open(model.graph.proto, capture)) as session:
+        return whole(probe(session, subset.samples, context.batch_size).samples)
+
+
+def _parts(subset: SampleSubset, count: int) -> list[SampleSubset]:
+    edges = [k * len(subset.batches) // count for k in range(count + 1)]
+    return [part_of(subset, Shard(*pair)) for pair in pairwise(edges)]

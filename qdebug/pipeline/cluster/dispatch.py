@@ -74,12 +74,14 @@ class _Running:
         attempt: how often before.
         since: when it was first seen on a worker.
         helped: the workers that lacked a file for it, with the file's digest; they have it since.
+        home: the only worker that may take it; "" for any.
     """
 
     index: int
     attempt: int = 0
     since: float | None = None
     helped: frozenset[tuple[str, str]] = frozenset()
+    home: str = ""
 
 
 @dataclass
@@ -241,9 +243,14 @@ class Cluster:
                     meanwhile()
                 yield pool.take(index)
 
-    def pool(self, job: Job[PartT, ResultT]) -> Pool[PartT, ResultT]:
-        """For parts of `job` that are not all known at first."""
-        return Pool(self, self.job(job))
+    def pool(self, job: Job[PartT, ResultT], home: int | None = None) -> Pool[PartT, ResultT]:
+        """For parts of `job` that are not all known at first.
+
+        Args:
+            home: they all go to one worker, which opens the job once; jobs of different numbers go
+                to different ones, as far as there are. None lets any worker take any part.
+        """
+        return Pool(self, self.job(job), home)
 
     def job(self, job: object) -> SharedFile:
         """The file that holds a job."""
@@ -320,9 +327,9 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         done: called with the number of each part when its result is there, in any order.
     """
 
-    def __init__(self, cluster: Cluster, job: SharedFile) -> None:
+    def __init__(self, cluster: Cluster, job: SharedFile, home: int | None = None) -> None:
         self.done: Callable[[int], None] = lambda _: None
-        self._cluster, self._job = cluster, job
+        self._cluster, self._job, self._number, self._home = cluster, job, home, ""
         self._operators = tuple(shared_file(path) for path in libraries())
         self._units: dict[int, Unit[PartT]] = {}
         self._given = 0
@@ -375,15 +382,20 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
     def _submit(self, one: _Running, avoided: str = "") -> None:
         client = self._cluster.client
         others = None
-        if avoided:
+        if avoided or self._number is not None:
             known = self._cluster.addresses()
             others = [address for address in known if address != avoided] or None
+        if self._number is not None and others:
+            if self._home not in others:
+                self._home = others[self._number % len(others)]
+            one.home, others = self._home, [self._home]
         unit = self._units[one.index]
         # A key of its own: of one that was given before dask would take the answer that it had.
         key = f"qdebug-{uuid4().hex}"
-        # A worker that joins later may take it too.
+        # A worker that joins later may take it too, unless one has the job open.
+        loosely = bool(others) and not one.home
         future = client.submit(
-            worker.execute, unit, key=key, workers=others, allow_other_workers=bool(others)
+            worker.execute, unit, key=key, workers=others, allow_other_workers=loosely
         )
         self._running[future] = one
         future.add_done_callback(self._ended.put)
@@ -440,8 +452,14 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
     def _look_for_hanging(self) -> None:
         """Give units that take too long to another worker, and have theirs started anew."""
         client, now = self._cluster.client, time.monotonic()
+        known = self._cluster.addresses()
         places = {key: address for address, keys in client.processing().items() for key in keys}
         for future, one in list(self._running.items()):
+            if one.home and one.home not in known:  # else it waits for that worker to come back
+                del self._running[future]
+                client.cancel([future])
+                self._once_more(one, _died())
+                continue
             address = places.get(future.key)
             if address is None:
                 continue
@@ -507,17 +525,21 @@ def _lost() -> ClusterError:
     )
 
 
+def _died() -> ClusterError:
+    return ClusterError(
+        "a unit of work ended every worker that it was given to",
+        f"It may need more memory than they have: lower {option('batch_size')}, or give each "
+        "worker more.",
+        code="QD-CLUSTER-WORKER-DIED",
+    )
+
+
 def _failure(error: Exception) -> ClusterError:
     """What dask reports of a unit that did not end as it should."""
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):
-        return ClusterError(
-            "a unit of work ended every worker that it was given to",
-            f"It may need more memory than they have: lower {option('batch_size')}, or give each "
-            "worker more.",
-            code="QD-CLUSTER-WORKER-DIED",
-        )
+        return _died()
     return ClusterError(
         f"a worker failed: {type(error).__name__}: {error}",
         "Install the same version of qdebug, and of what the backend needs, where workers run.",

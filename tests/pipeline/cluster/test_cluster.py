@@ -80,6 +80,15 @@ class Where:
         return run
 
 
+@dataclass(frozen=True)
+class Kills:
+    """Ends its worker."""
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[int], int]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return lambda number: number
+
+
 @contextmanager
 def joining(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of its own that joins a scheduler, and is not started anew."""
@@ -105,6 +114,37 @@ def test_a_worker_that_joins_late_takes_part_and_changes_no_result(tmp_path: Pat
         else:
             pytest.fail("the second worker got nothing to do")
         results.close()
+
+
+def test_parts_at_home_stay_on_one_worker_until_it_dies() -> None:
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, "local:2", None, limit_s=60.0)
+        assert cluster is not None
+        while cluster.workers < 2:
+            time.sleep(0.1)
+        pools = [stack.enter_context(cluster.pool(Where(), home)) for home in range(2)]
+        numbers = [[pool.give(n) for n in range(20)] for pool in pools]
+        found = [[p.take(n) for n in each] for p, each in zip(pools, numbers, strict=True)]
+        assert [[square for square, _ in each] for each in found] == [SQUARES] * 2
+        places = [{process for _, process in each} for each in found]
+        assert [len(place) for place in places] == [1, 1] and places[0] != places[1]
+        numbers = [[pool.give(n) for n in range(20)] for pool in pools]
+        (first,) = places[0]
+        os.kill(first, signal.SIGKILL)
+        found = [[p.take(n) for n in each] for p, each in zip(pools, numbers, strict=True)]
+        assert [[square for square, _ in each] for each in found] == [SQUARES] * 2
+        assert {process for _, process in found[1]} == places[1]
+        assert found[0][-1][1] != first
+
+
+def test_a_part_that_ends_its_worker_each_time_ends_the_command(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, "local:2", None, limit_s=60.0)
+        assert cluster is not None
+        pool = stack.enter_context(cluster.pool(Kills(), 0))
+        with pytest.raises(ClusterError) as found:
+            pool.take(pool.give(1))
+        assert found.value.code == "QD-CLUSTER-WORKER-DIED"
 
 
 def test_more_processes_than_cores_are_mentioned(

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 import qdebug
+from qdebug.pipeline.bisect.candidates import PartRun
+from qdebug.pipeline.cluster import dispatch
+from qdebug.pipeline.cluster.dispatch import Cluster, Pool
 from qdebug.search.oracle import Oracle
 from qdebug.search.problem import Measurement, Pins, pins_of
 from qdebug.types import Precision
@@ -39,6 +42,7 @@ def test_the_same_search(address: str, more: dict[str, Any]) -> None:
     how = {
         "inputs": DATA / "digits_holdout.npz",
         "samples": 24,
+        "batch_size": 4,  # each worker has some
         "cache": False,
         "max_evaluations": 12,
         **more,
@@ -59,12 +63,43 @@ def test_a_metric_of_a_file_and_one_in_memory(address: str, tmp_path: Path) -> N
         "precision": "int8",
         "max_drop": 0.0,
         "samples": 40,
+        "batch_size": 8,
         "cache": False,
     }
     one = qdebug.bisect(DATA / "digits_cnn.onnx", **how, metric=f"{path}:share")
     for metric in (f"{path}:share", space["share"]):
         other = qdebug.bisect(DATA / "digits_cnn.onnx", **how, metric=metric, cluster=address)
         assert found(one) == found(other)
+
+
+def test_where_kernels_fail_for_some_samples_all_run_literally(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers are asked twice, and what the search is told is what literal Q/DQ gives."""
+    asked: list[bool] = []
+
+    class Failing(Pool[Any, Any]):
+        def take(self, number: int) -> Any:
+            unit = self._units[number].part
+            found = super().take(number)
+            if isinstance(found, PartRun) and unit.overrides:
+                asked.append(unit.literal)
+                return replace(found, failure="" if unit.literal else "no kernel")
+            return found
+
+    monkeypatch.setattr(dispatch, "Pool", Failing)
+    how = {
+        "inputs": DATA / "digits_holdout.npz",
+        "samples": 24,
+        "batch_size": 4,
+        "cache": False,
+        "target": "output.sqnr_db>=40",
+        "max_evaluations": 3,
+    }
+    address = str(cluster.client.scheduler.address)
+    result = qdebug.bisect(DATA / "digits_cnn.onnx", **how, cluster=address)
+    assert all(not e.measurement.failure for e in result.search.history)
+    assert False in asked and asked.count(True) >= asked.count(False) > 1
 
 
 def test_what_is_expected_is_no_evaluation() -> None:
