@@ -8,12 +8,15 @@ than one process: with one worker that is the overhead, start-up included.
 A row is printed as soon as it is measured; nothing is taken from the cache. Cores are different
 ones before they are threads of one. On 4 or more, one process and one worker run side by side.
 compare calibrates on its samples and measures what layers cost: with 256 samples the default
-network takes one process 90 s or so. calibrate has twice as many samples; bisect a quarter, and 48
-evaluations at most; sweep as few, eight plans, by four methods, executed with ONNX Runtime; repair
-an eighth, and it pins nothing, which is bisect's work.
+network takes one process 90 s or so. calibrate has twice as many samples; bisect as many, a target
+that takes 21 evaluations, and 48 at most; sweep a quarter, eight plans, by four methods, executed
+with ONNX Runtime; repair an eighth, and it pins nothing, which is bisect's work.
+
+With `--share 0.45` two cores stand for four of 0.45 each: control groups (version 1, so as root)
+limit each process to that share, and all of them to what so many cores have. Nothing else may run.
 
     python scripts/bench/bench_cluster.py [--workers 1 2 4] [--net W1] [--samples 256] [--rounds 1]
-        [--commands compare calibrate bisect]
+        [--commands compare calibrate bisect] [--share 0.45]
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import product, zip_longest
 from pathlib import Path
 
@@ -38,7 +43,7 @@ _ENOUGH = 4
 """Cores, so that one command does not disturb another."""
 HEAD = f"{'command':10}{'way':14}{'cores':>6}{'wall s':>9}{'CPU s':>9}{'gain':>9}{'cost':>7}"
 _MOST_EVALUATIONS = 48
-_OF_CALIBRATE, _OF_SEARCHES, _OF_REPAIR = 2, 1 / 4, 1 / 8
+_OF_CALIBRATE, _OF_SWEEP, _OF_REPAIR = 2, 1 / 4, 1 / 8
 """Samples of other commands, for each of compare's."""
 
 
@@ -48,8 +53,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--net", default="W1", help="see --nets of bench_compare.py")
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS[:3]))
+    parser.add_argument("--share", type=float, help="of a core, for each that is to be there")
     arguments = parser.parse_args()
-    cores = _cores()
+    cores, share = _cores(), arguments.share
+    if share:
+        cores *= int(1 / share)
     print(f"{arguments.net}, {arguments.samples} samples, {len(cores)} cores")
     print(HEAD, flush=True)
     ways = [("one process", 1, [])]
@@ -62,8 +70,8 @@ def main() -> None:
         commands = _commands(model, data, arguments.samples)
         for command in arguments.commands:
             words = commands[command]()
-            runs = [_Run([*words, *more], cores[:count], folder) for _, count, more in ways]
-            if len(cores) >= _ENOUGH and len(ways) > 1 and ways[1][1] == 1:
+            runs = [_Run([*words, *more], cores[:count], folder, share) for _, count, more in ways]
+            if not share and len(cores) >= _ENOUGH and len(ways) > 1 and ways[1][1] == 1:
                 runs[1].cores = cores[1:2]
                 runs[1].begin()
             for (way, count, _), run in zip(ways, runs, strict=True):
@@ -77,7 +85,7 @@ def main() -> None:
 
 def _commands(model: Path, data: Path, samples: int) -> dict[str, Callable[[], list[str]]]:
     """The words of each command."""
-    few = max(4, int(samples * _OF_SEARCHES))
+    few = max(4, int(samples * _OF_SWEEP))
     inputs, calibration = ["--inputs", str(data)], ["--calib-data", str(data)]
     usual = ["--no-progress"]
 
@@ -85,9 +93,9 @@ def _commands(model: Path, data: Path, samples: int) -> dict[str, Callable[[], l
         return ["--samples", str(max(16, number)), *usual]
 
     def of_search() -> list[str]:
-        words = ["bisect", str(model), *inputs, "--target", "output.sqnr_db>=30"]
+        words = ["bisect", str(model), *inputs, "--target", "output.sqnr_db>=40"]
         most = ["--max-evaluations", str(_MOST_EVALUATIONS), "--no-cache"]
-        return [*words, *most, *taking(few)]
+        return [*words, *most, *taking(samples)]
 
     def of_sweep() -> list[str]:
         plans = [_plan(model, data, *way) for way in product(METHODS, _WEIGHTS)]
@@ -130,10 +138,12 @@ def _cores() -> list[int]:
 
 
 class _Run:
-    """A whole command on some cores."""
+    """A whole command on some cores, or on a share of each."""
 
-    def __init__(self, words: list[str], cores: list[int], folder: Path) -> None:
-        self.cores = cores
+    def __init__(
+        self, words: list[str], cores: list[int], folder: Path, share: float | None
+    ) -> None:
+        self.cores, self._share = cores, share
         self._folder = Path(tempfile.mkdtemp(dir=folder))
         out = ["-o", str(self._folder / "out"), "--force"] if words[0] != "calibrate" else []
         self._command = [sys.executable, "-m", "qdebug", *words, *out]
@@ -160,12 +170,54 @@ class _Run:
             began = time.perf_counter()
             process = subprocess.Popen(self._command, stdout=out, stderr=subprocess.STDOUT)
             os.sched_setaffinity(0, mine)
+            if self._share:
+                _limit(process, self._share, len(self.cores))
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode not in (0, 1):
             sys.exit(f"{' '.join(self._command)}\n{log.read_text()}")
         return seconds, usage.ru_utime + usage.ru_stime
+
+
+_GROUP = Path("/sys/fs/cgroup/cpu/qdebug-bench")
+_PERIOD_US, _LOOK_EVERY_S = 10000, 0.02
+
+
+def _limit(process: subprocess.Popen[bytes], share: float, cores: int) -> None:
+    """Give a process, and each that it starts, so much of a core, and all of them `cores` times as
+    much."""
+
+    def group(folder: Path, part: float) -> Path:
+        folder.mkdir(exist_ok=True)
+        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (folder / "cpu.cfs_quota_us").write_text(str(int(part * _PERIOD_US)))
+        return folder
+
+    def watch() -> None:
+        known: set[int] = set()
+        while process.returncode is None:
+            for pid in _with_descendants(process.pid) - known:
+                known.add(pid)
+                with suppress(OSError):  # it has ended
+                    (group(_GROUP / str(pid), share) / "cgroup.procs").write_text(str(pid))
+            time.sleep(_LOOK_EVERY_S)
+
+    group(_GROUP, share * cores)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _with_descendants(pid: int) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = status.read_text().rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(status.parent.name))
+    found, pending = set(), [pid]
+    while pending:
+        found.add(one := pending.pop())
+        pending += children.get(one, [])
+    return found
 
 
 if __name__ == "__main__":

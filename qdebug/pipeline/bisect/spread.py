@@ -203,8 +203,9 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     @property
     def at_once(self) -> int:
-        """See SpreadRunner."""
-        return max(1, self._cluster.workers // len(self._pools))
+        """See SpreadRunner. Where each worker has a part, the second one keeps those busy that are
+        done first."""
+        return self._cluster.workers if len(self._pools) == 1 else 2
 
     def expect(self, candidates: Sequence[PrecisionOverrides]) -> None:
         """These may be asked for after the next ones, the likeliest first."""
@@ -216,7 +217,8 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
             check_layers(self._bound, one)
         asked = [self._asked(one) for one in candidates]
         given = [self._ahead.pop(one, []) or self._give(one) for one in asked]
-        self._begin_expected(self.at_once - len(given))
+        if len(self._pools) == 1:
+            self._begin_expected(self._cluster.workers - len(given))
         return [self._result(one, numbers) for one, numbers in zip(asked, given, strict=True)]
 
     def _give(self, asked: Asked) -> list[int]:
@@ -234,9 +236,8 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     def _begin_expected(self, idle: int) -> None:
         """Let idle workers begin with what may be asked for next, and forget what may not."""
-        for asked in [one for one in self._ahead if one not in self._expected]:
-            for pool, number in zip(self._pools, self._ahead.pop(asked), strict=True):
-                pool.drop([number])
+        over = [asked for asked in self._ahead if asked not in self._expected]
+        self._pools[0].drop([number for asked in over for number in self._ahead.pop(asked)])
         for asked in self._expected[: max(0, idle)]:
             if asked not in self._ahead:
                 self._ahead[asked] = self._give(asked)
