@@ -75,6 +75,8 @@ class _Running:
         since: when it was first seen on a worker.
         helped: the workers that lacked a file for it, with the file's digest; they have it since.
         home: the only worker that may take it; "" for any.
+        patience_s: how long its result is waited for at a time: no other worker finds it once more
+            for a home that goes before it has come.
     """
 
     index: int
@@ -82,6 +84,7 @@ class _Running:
     since: float | None = None
     helped: frozenset[tuple[str, str]] = frozenset()
     home: str = ""
+    patience_s: float = 5.0
 
 
 @dataclass
@@ -406,6 +409,11 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             return
         self._submit(_Running(one.index, one.attempt + 1), avoided)
 
+    def _leave(self, future: Future, one: _Running) -> None:
+        """Its home has gone, which dask would wait for."""
+        self._cluster.client.cancel([future])
+        self._once_more(one, _died())
+
     def _wait(self) -> None:
         """Wait for a result for a moment, and take those that are there."""
         with suppress(Empty):
@@ -423,8 +431,12 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             self._settle(future, one)
 
     def _settle(self, future: Future, one: _Running) -> None:
+        if one.home and one.home not in self._cluster.addresses():
+            self._leave(future, one)
+            return
+        limit = min(one.patience_s, self._limit) if one.home else self._limit
         try:
-            sent: worker.Sent = future.result(timeout=self._limit)
+            sent: worker.Sent = future.result(timeout=limit)
         except QdebugError as error:
             self._failed[one.index] = error
             return
@@ -433,7 +445,8 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             return
         except Exception as error:  # whatever was raised there comes here as it is
             if isinstance(error, TimeoutError) and future.status != "error":
-                self._running[future] = one  # its worker went before the result was fetched
+                one.patience_s *= 2  # its worker went before the result was fetched, or it is large
+                self._running[future] = one
                 self._ended.put(future)
             else:
                 self._failed[one.index] = _failure(error)
@@ -455,10 +468,9 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         known = self._cluster.addresses()
         places = {key: address for address, keys in client.processing().items() for key in keys}
         for future, one in list(self._running.items()):
-            if one.home and one.home not in known:  # else it waits for that worker to come back
+            if one.home and one.home not in known:
                 del self._running[future]
-                client.cancel([future])
-                self._once_more(one, _died())
+                self._leave(future, one)
                 continue
             address = places.get(future.key)
             if address is None:

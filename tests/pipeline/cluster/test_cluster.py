@@ -116,7 +116,8 @@ def test_a_worker_that_joins_late_takes_part_and_changes_no_result(tmp_path: Pat
         results.close()
 
 
-def test_parts_at_home_stay_on_one_worker_until_it_dies() -> None:
+@pytest.mark.parametrize("after_s", [0.0, 1.5], ids=["at-work", "before-results-are-fetched"])
+def test_parts_at_home_stay_on_one_worker_until_it_dies(after_s: float) -> None:
     with ExitStack() as stack:
         cluster = open_cluster(stack, "local:2", None, limit_s=60.0)
         assert cluster is not None
@@ -130,6 +131,7 @@ def test_parts_at_home_stay_on_one_worker_until_it_dies() -> None:
         assert [len(place) for place in places] == [1, 1] and places[0] != places[1]
         numbers = [[pool.give(n) for n in range(20)] for pool in pools]
         (first,) = places[0]
+        time.sleep(after_s)
         os.kill(first, signal.SIGKILL)
         found = [[p.take(n) for n in each] for p, each in zip(pools, numbers, strict=True)]
         assert [[square for square, _ in each] for each in found] == [SQUARES] * 2
