@@ -125,6 +125,20 @@ def raises_of(bound: BoundPlan, count: int, seed: int) -> list[dict[str, Precisi
     return [{str(n): base or (FP16, FP32)[int(rng.integers(2))] for n in some} for some in chosen]
 
 
+def test_a_metric_is_asked_on_all_samples_only(cnn: Case) -> None:
+    """An AUC, say, has no value where a class is missing."""
+    asked: list[int] = []
+
+    def metric(outputs: Any, labels: Any, reference: Any) -> float:
+        asked.append(len(next(iter(outputs.values()))))
+        return 1.0
+
+    with cnn.runner(metric=TaskMetric("all", False, metric)) as runner:
+        assert runner.agreement is not None
+        runner.evaluate_many([{}])
+    assert asked == [24, 24]
+
+
 @pytest.mark.parametrize("literal", [False, True])
 def test_parts_joined_give_what_all_samples_give_bit_for_bit(cnn: Case, literal: bool) -> None:
     subset = whole(cnn.subset.samples.with_batch_size(5))

@@ -76,12 +76,14 @@ class RunnerOptions:
             agree with literal Q/DQ on this machine.
         engines: what runs the candidates in place of ONNX Runtime.
         cache_bytes: limit of the activations that candidates start from.
+        agree_on: about how many samples tell whether the fast kernels agree.
     """
 
     capture: Sequence[str] = ()
     literal: bool | None = None
     engines: Engines | None = None
     cache_bytes: int = DEFAULT_BYTES
+    agree_on: int = AGREEMENT_SAMPLES
 
 
 class _Mode(Enum):
@@ -126,10 +128,11 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """
         self._context, self._model, self._bound = context, model, bound
         self._capture = tuple(dict.fromkeys(options.capture))
+        self._agree_on = options.agree_on
         self._engines: Backend | None = None
         self._lowered: Callable[[BoundPlan], onnx.ModelProto] = _lowered
         self.agreement: KernelAgreement | None = None
-        self._sessions = _sessions_of(context, bound)
+        self._sessions = sessions_of(context, bound)
         self._cache = PrefixCache(self._sessions, options.cache_bytes) if self._sessions else None
         with ExitStack() as stack:
             self._inner = context.backend.open(model.graph.proto, self._capture)
@@ -277,12 +280,8 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         if self._engines is not None:
             inner = ", with the tensors measured as outputs: less is fused" if self._capture else ""
             return True, f"Candidates run on engines of {self._engines.name}{inner}."
-        if self._capture:
-            return True, "Candidates run in the simulation: tensors inside them are measured."
-        if Precision.INT8 not in self._bound.precisions.values():
-            return True, "No layer runs in INT8: INT8 kernels are not needed."
-        if self._sessions is None or not self._sessions.takes(self._bound.precisions):
-            return True, "Candidates run in the simulation: this base plan has no INT8 kernels."
+        if why := why_literal(self._sessions, self._bound, self._capture):
+            return True, why
         if literal is not None:
             return (
                 literal,
@@ -304,18 +303,17 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
 
     def _compare_modes(self) -> KernelAgreement:
         """The base plan in both modes on a few samples."""
-        few = spread(self.subset, AGREEMENT_SAMPLES)
+        few = spread(self.subset, self._agree_on)
         workers = self._context.parallel.workers
         literal = self._try(self._bound, few, workers, _Mode.LITERAL, keep=True)
         beside = None if literal.failure else literal.outputs
         fast = self._try(self._bound, few, workers, _Mode.KERNELS, keep=True, literal=beside)
         between = fast.totals[_LITERAL].metrics() if beside else {}
-        task = self._reference.task_on(few.batches)
         return KernelAgreement(
             few.count,
             min((m.sqnr_db for m in between.values()), default=math.nan),
-            literal.result(task),
-            fast.result(task),
+            literal.result(None),  # few samples need not suffice for a metric
+            fast.result(None),
         )
 
 
@@ -352,6 +350,19 @@ class _Run:
                 # Not the metric's fault: this candidate overflows, so it cannot be the answer.
                 failure = f"its outputs hold NaN or Inf, and {error.message}"
         return CandidateResult({}, None, math.nan, self.seconds, failure=failure)
+
+
+def why_literal(
+    sessions: CandidateSessions | None, bound: BoundPlan, capture: Sequence[str]
+) -> str:
+    """Why candidates run literally whatever kernels give, for the user; "" where they may not."""
+    if capture:
+        return "Candidates run in the simulation: tensors inside them are measured."
+    if Precision.INT8 not in bound.precisions.values():
+        return "No layer runs in INT8: INT8 kernels are not needed."
+    if sessions is None or not sessions.takes(bound.precisions):
+        return "Candidates run in the simulation: this base plan has no INT8 kernels."
+    return ""
 
 
 class _BatchErrors:
@@ -419,8 +430,9 @@ def _lowered(bound: BoundPlan) -> onnx.ModelProto:
     return lower(bound).graph.proto
 
 
-def _sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:
-    """What assembles candidates for ONNX Runtime; another backend gets them lowered."""
+def sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:
+    """What assembles candidates for ONNX Runtime; None for another backend, which gets them
+    lowered."""
     if not isinstance(context.simulation, SimulationBackend):
         return None
     return CandidateSessions(Assembler(bound, context.fp16_kernels), context.parallel.threads)

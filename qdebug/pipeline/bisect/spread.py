@@ -9,6 +9,7 @@ for after all is forgotten.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
@@ -31,9 +32,10 @@ from qdebug.pipeline.bisect.candidates import (
     RunnerOptions,
     check_layers,
     joined_parts,
+    sessions_of,
+    why_literal,
 )
-from qdebug.pipeline.cluster.dispatch import Cluster, Pool
-from qdebug.pipeline.cluster.sharing import SharedMetric
+from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import fitted, open_runtime
@@ -44,13 +46,26 @@ from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import Parallelism, probe
 from qdebug.types import Fp16Kernels, Precision, Tensors, ignore_progress
 
+Key = tuple[tuple[str, Precision], ...]
+"""The overrides of a candidate, in the order of names."""
+
+_MOST_OPEN = 2
+"""Parts that a worker holds: its own, and the few samples or those of a worker that has gone."""
+
 
 @dataclass(frozen=True)
 class Asked:
-    """A candidate: the layers that it overrides, and how it runs; no layers ask for Opened."""
+    """A candidate on a part of the samples.
 
-    overrides: tuple[tuple[str, Precision], ...] | None
-    literal: bool = False
+    Attributes:
+        part: its number.
+        overrides: of the candidate; None asks for Opened.
+        literal: how it runs; None, before any ran, to find out.
+    """
+
+    part: int
+    overrides: Key | None = None
+    literal: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -81,11 +96,9 @@ class CandidatesJob:
     plan: PrecisionPlan
     calibrated: frozenset[str]
     corrections: Mapping[str, Correction]
-    subset: SharedSubset
-    metric: SharedMetric | None
+    parts: tuple[SharedSubset, ...]
     keep: bool
     capture: tuple[str, ...]
-    literal: bool | None
     cache_bytes: int
     batch_size: int | None
     fp16_kernels: Fp16Kernels
@@ -96,28 +109,40 @@ class CandidatesJob:
         model = self.model.prepared(place)
         bound = bind_plan(self.plan, model, find_layers(model.graph))
         bound = replace(bound, calibrated=self.calibrated, corrections=self.corrections)
-        runner = stack.enter_context(
-            CandidateRunner(
-                simulation_context(
-                    Parallelism(place.threads, 1),
-                    ignore_progress,
-                    self.batch_size,
-                    self.fp16_kernels,
-                ),
-                model,
-                bound,
-                self.subset.opened(place, model.graph.inputs),
-                metric=self.metric.loaded(place) if self.metric else None,
-                options=RunnerOptions(
-                    self.capture, self.literal, self._engines(model), self.cache_bytes
-                ),
-            )
-        )
+        parallel = Parallelism(place.threads, 1)
+        context = simulation_context(parallel, ignore_progress, self.batch_size, self.fp16_kernels)
+        runners: OrderedDict[int, CandidateRunner] = OrderedDict()
+
+        def close() -> None:
+            for runner in runners.values():
+                runner.close()
+
+        stack.callback(close)
+
+        def opened(asked: Asked) -> CandidateRunner:
+            if asked.part not in runners:
+                while len(runners) >= _MOST_OPEN:
+                    runners.popitem(last=False)[1].close()
+                subset = self.parts[asked.part].opened(place, model.graph.inputs)
+                options = RunnerOptions(
+                    self.capture,
+                    asked.literal,
+                    self._engines(model),
+                    self.cache_bytes,
+                    agree_on=subset.count,
+                )
+                runners[asked.part] = CandidateRunner(
+                    context, model, bound, subset, options=options
+                )
+            runners.move_to_end(asked.part)
+            return runners[asked.part]
 
         def run(asked: Asked) -> Opened | PartRun:
+            runner = opened(asked)
             if asked.overrides is None:
                 outputs = runner.reference_outputs if self.keep else {}
                 return Opened(runner.literal, runner.reason, outputs)
+            assert asked.literal is not None
             runner.literal = asked.literal
             return runner.run_part(dict(asked.overrides), keep=self.keep)
 
@@ -165,30 +190,35 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         """
         self.subset = subset = _sized(context, model, subset, options.capture)
         self._cluster, self._bound = cluster, bound
-        self._ahead: dict[Asked, list[int]] = {}
-        self._expected: list[Asked] = []
-        parts = 1 if options.engines else min(cluster.workers, len(subset.batches))
+        self._ahead: dict[Key, list[int]] = {}
+        self._expected: list[Key] = []
+        workers = cluster.workers
+        self._parts = 1 if options.engines or len(subset.batches) < workers else workers
+        few = spread(subset, AGREEMENT_SAMPLES)
         job = CandidatesJob(
             model=cluster.shared(model.graph, SharedModel),
             plan=bound.plan,
             calibrated=bound.calibrated,
             corrections=bound.corrections,
-            subset=cluster.subset(spread(subset, AGREEMENT_SAMPLES)),
-            metric=SharedMetric.of(metric) if metric else None,
+            parts=tuple(map(cluster.subset, (*_parts(subset, self._parts), few))),
             keep=metric is not None,
             capture=tuple(options.capture),
-            literal=options.literal,
             cache_bytes=options.cache_bytes,
             batch_size=context.batch_size,
             fp16_kernels=context.fp16_kernels,
             engine=engine if options.engines else None,
         )
+        unknown = options.literal is None and not options.engines
+        compare = unknown and not why_literal(sessions_of(context, bound), bound, options.capture)
         with ExitStack() as stack:
-            pools, opened = _opened(stack, cluster, job, _parts(subset, parts))
-            self._pools = pools
-            self.literal, self.reason = opened[0].literal, opened[0].reason
+            self._pool = stack.enter_context(cluster.pool(job))
+            numbers = self._give(None, True if compare else options.literal)
+            if compare:  # meanwhile, on a few samples
+                numbers.append(self._pool.give(Asked(self._parts)))
+            opened = [one for n in numbers if isinstance(one := self._pool.take(n), Opened)]
+            self.literal, self.reason = opened[-1].literal, opened[-1].reason
             reference = OutputKeeper(REFERENCE, ())
-            for one in opened[-parts:]:
+            for one in opened[: self._parts]:
                 reference.by_batch |= one.outputs
             self._task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
             self.reference_task = self._task.of_reference() if self._task else None
@@ -205,62 +235,48 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
     def at_once(self) -> int:
         """See SpreadRunner. Where each worker has a part, the second one keeps those busy that are
         done first."""
-        return self._cluster.workers if len(self._pools) == 1 else 2
+        return self._cluster.workers if self._parts == 1 else 2
 
     def expect(self, candidates: Sequence[PrecisionOverrides]) -> None:
         """These may be asked for after the next ones, the likeliest first."""
-        self._expected = [self._asked(one) for one in candidates]
+        self._expected = list(map(_key, candidates))
 
     def evaluate_many(self, candidates: Sequence[PrecisionOverrides]) -> list[CandidateResult]:
         """See CandidateRunner.evaluate_many."""
         for one in candidates:
             check_layers(self._bound, one)
-        asked = [self._asked(one) for one in candidates]
-        given = [self._ahead.pop(one, []) or self._give(one) for one in asked]
-        if len(self._pools) == 1:
+        asked = list(map(_key, candidates))
+        given = [self._ahead.pop(one, []) or self._give(one, self.literal) for one in asked]
+        if self._parts == 1:
             self._begin_expected(self._cluster.workers - len(given))
         return [self._result(one, numbers) for one, numbers in zip(asked, given, strict=True)]
 
-    def _give(self, asked: Asked) -> list[int]:
-        return [pool.give(asked) for pool in self._pools]
+    def _give(self, key: Key | None, literal: bool | None) -> list[int]:
+        homes = range(self._parts)
+        give = self._pool.give
+        return [give(Asked(k, key, literal), k if self._parts > 1 else None) for k in homes]
 
-    def _result(self, asked: Asked, numbers: Sequence[int]) -> CandidateResult:
+    def _result(self, key: Key, numbers: Sequence[int]) -> CandidateResult:
         parts = self._taken(numbers)
-        if not asked.literal and any(part.failure for part in parts):
-            parts = self._taken(self._give(replace(asked, literal=True)))
+        if not self.literal and any(part.failure for part in parts):
+            parts = self._taken(self._give(key, True))
         return joined_parts(parts, self._task)
 
     def _taken(self, numbers: Sequence[int]) -> list[PartRun]:
-        found = [pool.take(n) for pool, n in zip(self._pools, numbers, strict=True)]
-        return [one for one in found if isinstance(one, PartRun)]
+        return [one for n in numbers if isinstance(one := self._pool.take(n), PartRun)]
 
     def _begin_expected(self, idle: int) -> None:
         """Let idle workers begin with what may be asked for next, and forget what may not."""
-        over = [asked for asked in self._ahead if asked not in self._expected]
-        self._pools[0].drop([number for asked in over for number in self._ahead.pop(asked)])
-        for asked in self._expected[: max(0, idle)]:
-            if asked not in self._ahead:
-                self._ahead[asked] = self._give(asked)
+        over = [key for key in self._ahead if key not in self._expected]
+        self._pool.drop([number for key in over for number in self._ahead.pop(key)])
+        for key in self._expected[: max(0, idle)]:
+            if key not in self._ahead:
+                self._ahead[key] = self._give(key, self.literal)
         self._expected = []
 
-    def _asked(self, overrides: PrecisionOverrides) -> Asked:
-        return Asked(tuple(sorted(overrides.items())), self.literal)
 
-
-def _opened(
-    stack: ExitStack, cluster: Cluster, job: CandidatesJob, parts: Sequence[SampleSubset]
-) -> tuple[list[Pool[Asked, Opened | PartRun]], list[Opened]]:
-    """What evaluates candidates on each of the parts, and what was found out: by `job` itself
-    first, on a few samples, where it is not known whether candidates run literally."""
-    tell = job.literal is None
-    literal = True if job.literal is None else job.literal
-    pools = [stack.enter_context(cluster.pool(job))] if tell else []
-    for number, part in enumerate(parts):
-        one = replace(job, subset=cluster.subset(part), metric=None, literal=literal)
-        pools.append(stack.enter_context(cluster.pool(one, number if len(parts) > 1 else None)))
-    opening = [(pool, pool.give(Asked(None))) for pool in pools]
-    opened = [found for pool, n in opening if isinstance(found := pool.take(n), Opened)]
-    return pools[tell:], opened
+def _key(overrides: PrecisionOverrides) -> Key:
+    return tuple(sorted(overrides.items()))
 
 
 def _sized(

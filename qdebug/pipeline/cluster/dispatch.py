@@ -96,17 +96,16 @@ class Cluster:
         folder: for files that the client makes for workers.
         limit_s: how long a unit may take, before another worker gets it.
         queue: that starts the workers.
-        here: all workers are processes that this one started on its machine.
     """
 
     client: Client
     folder: Path
     limit_s: float
     queue: JobQueue | None = None
-    here: bool = False
     _shared: dict[int, tuple[object, object]] = field(default_factory=dict)
     _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
     _sent: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _homes: dict[tuple[int, int], str] = field(default_factory=dict)
     _last_result: dict[str, float] = field(default_factory=dict)
     _seen: float = field(default_factory=time.monotonic)
 
@@ -138,7 +137,7 @@ class Cluster:
             spec: its path, or the model in memory.
             opset: at least which it was converted to.
         """
-        shared = SharedModel(model_file(spec, self.folder, here=self.here), opset, model.taken)
+        shared = SharedModel(model_file(spec, self.folder), opset, model.taken)
         self.remember(model.graph, shared)
         return shared
 
@@ -176,7 +175,7 @@ class Cluster:
         key = (id(where) if isinstance(where, InMemory) else str(where), samples.count)
         if key not in self._samples:
             name = f"samples-{len(self._samples)}"
-            self._samples[key] = where, sample_file(samples, self.folder / name, here=self.here)
+            self._samples[key] = where, sample_file(samples, self.folder / name)
         return SharedSamples(self._samples[key][1], samples.count, samples.batch_size)
 
     def subset(self, subset: SampleSubset) -> SharedSubset:
@@ -229,7 +228,7 @@ class Cluster:
 
         Args:
             done: called with the number of each part when its result is there, in any order.
-            meanwhile: done in this process once the workers have their first parts.
+            meanwhile: done in this process when the first part is there, and workers have more.
 
         Raises:
             QdebugError: as the job does.
@@ -242,18 +241,28 @@ class Cluster:
                 while ahead < min(len(parts), index + _AHEAD * self.workers):
                     pool.give(parts[ahead])
                     ahead += 1
+                found = pool.take(index)
                 if not index:
                     meanwhile()
-                yield pool.take(index)
+                yield found
 
-    def pool(self, job: Job[PartT, ResultT], home: int | None = None) -> Pool[PartT, ResultT]:
-        """For parts of `job` that are not all known at first.
+    def pool(self, job: Job[PartT, ResultT]) -> Pool[PartT, ResultT]:
+        """For parts of `job` that are not all known at first."""
+        return Pool(self, self.job(job))
 
-        Args:
-            home: they all go to one worker, which opens the job once; jobs of different numbers go
-                to different ones, as far as there are. None lets any worker take any part.
-        """
-        return Pool(self, self.job(job), home)
+    def home(self, key: tuple[int, int], known: Sequence[str]) -> str:
+        """The worker among `known` for a home of a pool: always the same while it is there, unless
+        it is also another's while one of them is nobody's."""
+        others = Counter(at for other, at in self._homes.items() if other != key)
+        fewest = min(others[at] for at in known)
+        at = self._homes.get(key, "")
+        if at not in known or (others[at] and not fewest):
+            self._homes[key] = at = next(one for one in known if others[one] == fewest)
+        return at
+
+    def leave_homes(self, pool: int) -> None:
+        """A pool needs its homes no more."""
+        self._homes = {key: at for key, at in self._homes.items() if key[0] != pool}
 
     def job(self, job: object) -> SharedFile:
         """The file that holds a job."""
@@ -330,9 +339,10 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         done: called with the number of each part when its result is there, in any order.
     """
 
-    def __init__(self, cluster: Cluster, job: SharedFile, home: int | None = None) -> None:
+    def __init__(self, cluster: Cluster, job: SharedFile) -> None:
         self.done: Callable[[int], None] = lambda _: None
-        self._cluster, self._job, self._number, self._home = cluster, job, home, ""
+        self._cluster, self._job = cluster, job
+        self._homes: dict[int, int] = {}
         self._operators = tuple(shared_file(path) for path in libraries())
         self._units: dict[int, Unit[PartT]] = {}
         self._given = 0
@@ -346,10 +356,18 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         if self._cluster.client.status != "closed":  # before whoever iterated let go
             self._cluster.client.cancel(list(self._running))
         self._running.clear()
+        self._cluster.leave_homes(id(self))
 
-    def give(self, part: PartT) -> int:
-        """Have a part executed; its number, counted from 0."""
+    def give(self, part: PartT, home: int | None = None) -> int:
+        """Have a part executed; its number, counted from 0.
+
+        Args:
+            home: parts of one home go to one worker, since it keeps something for them; those of
+                different ones to different workers, as far as there are. None: to any.
+        """
         number, self._given = self._given, self._given + 1
+        if home is not None:
+            self._homes[number] = home
         self._units[number] = Unit(
             self._job, part, operators=self._operators, segments=segmentation()
         )
@@ -385,13 +403,13 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
     def _submit(self, one: _Running, avoided: str = "") -> None:
         client = self._cluster.client
         others = None
-        if avoided or self._number is not None:
+        home = self._homes.get(one.index)
+        if avoided or home is not None:
             known = self._cluster.addresses()
             others = [address for address in known if address != avoided] or None
-        if self._number is not None and others:
-            if self._home not in others:
-                self._home = others[self._number % len(others)]
-            one.home, others = self._home, [self._home]
+        if home is not None and others:
+            one.home = self._cluster.home((id(self), home), others)
+            others = [one.home]
         unit = self._units[one.index]
         # A key of its own: of one that was given before dask would take the answer that it had.
         key = f"qdebug-{uuid4().hex}"
@@ -418,7 +436,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         """Wait for a result for a moment, and take those that are there."""
         with suppress(Empty):
             self._end(self._ended.get(timeout=_LOOK_EVERY_S))
-            while True:
+            for _ in range(self._ended.qsize()):  # what is put back meanwhile comes later
                 self._end(self._ended.get_nowait())
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._looked = time.monotonic()

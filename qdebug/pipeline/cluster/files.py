@@ -29,8 +29,7 @@ class SharedFile:
         folder: the folder on the client, absolute.
         names: the files in it, by their paths within it.
         main: the one that is opened, by its path within the folder; "" for the folder itself.
-        digest: SHA-256 of names, sizes and contents; of more than 256 MB, of 256 blocks of them;
-            or `place`, where no other machine needs them.
+        digest: SHA-256 of names, sizes and contents; of more than 256 MB, of 256 blocks of them.
         place: see `_place`.
     """
 
@@ -43,10 +42,8 @@ class SharedFile:
     def find(self, inbox: Path) -> str | None:
         """The path of the same content on this machine: where the client has it, or in the folder
         for what was received. None where there is none."""
-        if self._is_same():
-            return str(self.path)
         for folder in (Path(self.folder), inbox / self.digest):
-            if _found_digest(str(folder), self.names) == self.digest:
+            if self._is_in(folder):
                 return str(folder / self.main)
         return None
 
@@ -57,10 +54,13 @@ class SharedFile:
 
     def is_there(self) -> bool:
         """Whether the client still has this content."""
-        return self._is_same() or _found_digest(self.folder, self.names) == self.digest
+        return self._is_in(Path(self.folder))
 
-    def _is_same(self) -> bool:
-        return bool(self.place) and _place(Path(self.folder), self.names) == self.place
+    def _is_in(self, folder: Path) -> bool:
+        if not self.main and _files_in(folder) != self.names:
+            return False  # samples are what is in the folder, all of it
+        same = bool(self.place) and _place(folder, self.names) == self.place
+        return same or _found_digest(str(folder), self.names) == self.digest
 
     def chunks(self, size: int) -> Iterator[tuple[str, int, bytes]]:
         """The content: the name of a file, an offset, and at most `size` bytes from there."""
@@ -74,28 +74,23 @@ class SharedFile:
                         break
 
 
-def shared_file(path: str | Path, beside: Sequence[str] = (), *, here: bool = False) -> SharedFile:
+def shared_file(path: str | Path, beside: Sequence[str] = ()) -> SharedFile:
     """A file, with others of its folder that belong to it; or a whole folder.
-
-    Args:
-        here: for processes of this machine alone. It is not read then, unless it was written just
-            now; that it changed is noticed all the same.
 
     Raises:
         OSError: one of them cannot be read.
     """
     path = Path(path).absolute()
-    if path.is_dir():
-        files = (Path(base) / name for base, _, names in os.walk(path) for name in names)
-        names = tuple(sorted(file.relative_to(path).as_posix() for file in files))
-        return _shared(path, names, "", here)
-    return _shared(path.parent, (path.name, *beside), path.name, here)
-
-
-def _shared(folder: Path, names: tuple[str, ...], main: str, here: bool) -> SharedFile:
+    folder, names, main = path, _files_in(path), ""
+    if not path.is_dir():
+        folder, names, main = path.parent, (path.name, *beside), path.name
     place = _place(folder, names)  # before they are read: what changes then has another
-    digest = place if here and place else _digest(folder, names)
-    return SharedFile(str(folder), names, main, digest, place)
+    return SharedFile(str(folder), names, main, _digest(folder, names), place)
+
+
+def _files_in(folder: Path) -> tuple[str, ...]:
+    files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
+    return tuple(sorted(file.relative_to(folder).as_posix() for file in files))
 
 
 def receive(inbox: Path, digest: str, name: str, offset: int, data: bytes) -> None:

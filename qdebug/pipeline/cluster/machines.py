@@ -74,9 +74,8 @@ def open_cluster(
 
     where: Any = address
     queue = None
-    here = address is not None and address.startswith(_LOCAL)
-    if here:
-        count = int(str(address).removeprefix(_LOCAL))
+    if address is not None and address.startswith(_LOCAL):
+        count = int(address.removeprefix(_LOCAL))
         if count > (cores := available_cores()):
             there = counted(cores, "core")
             _LOG.warning("%s on %s: more processes than cores gain nothing", address, there)
@@ -95,7 +94,7 @@ def open_cluster(
         client.run(worker.begin, on_error="ignore")
     except (OSError, TimeoutError) as error:
         fail_without_worker(f"no worker of {address or config} answers: {said(error)}")
-    return Cluster(client, folder, limit_s or _UNIT_S, queue, here)
+    return Cluster(client, folder, limit_s or _UNIT_S, queue)
 
 
 def _check_scheduler(address: str) -> None:

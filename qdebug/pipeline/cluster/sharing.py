@@ -54,15 +54,14 @@ class SharedMetric:
         return load_metric(self.name)
 
 
-def model_file(spec: str, folder: Path, *, here: bool) -> SharedFile:
-    """A model with its external data. One in memory is written to `folder`. `here`: see
-    `shared_file`."""
+def model_file(spec: str, folder: Path) -> SharedFile:
+    """A model with its external data. One in memory is written to `folder`."""
     if isinstance(spec, InMemory):
         data = spec.value.SerializeToString(deterministic=True)
         path = folder / f"model-{hashlib.sha256(data).hexdigest()}.onnx"
         path.write_bytes(data)
         return shared_file(path)
-    return shared_file(spec, _external_data(Path(spec)), here=here)
+    return shared_file(spec, _external_data(Path(spec)))
 
 
 def _external_data(path: Path) -> list[str]:
@@ -75,13 +74,12 @@ def _external_data(path: Path) -> list[str]:
     return external_files(proto)
 
 
-def sample_file(samples: Samples, target: Path, *, here: bool) -> SharedFile:
+def sample_file(samples: Samples, target: Path) -> SharedFile:
     """The file or folder that samples are in; those of a script or in memory are written to
-    `target`, an .npz, or a folder of them where their feeds are executed as they were given.
-    `here`: see `shared_file`."""
+    `target`, an .npz, or a folder of them where their feeds are executed as they were given."""
     where = samples.where
     if not isinstance(where, InMemory) and split_spec(where) is None and Path(where).exists():
-        return shared_file(where, here=here)
+        return shared_file(where)
     if samples.is_stacked:
         path = target.with_suffix(".npz")
         _write_stacked(samples, path)

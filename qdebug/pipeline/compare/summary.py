@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
-from qdebug.errors import BackendError, MetricError, ModelError
+from qdebug.errors import BackendError, MetricError, ModelError, QdebugError
 from qdebug.measure.causes.overflow import overflow_group
 from qdebug.measure.causes.quantization import ACCUMULATION
 from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals
@@ -83,7 +83,12 @@ def with_summary(
         return replace(explained(), summary=summary)
     chosen = _chosen(pair, planned, result, before)
     restoration = _Restoration(context, pair, reference, samples, metric, outputs)
-    found = restoration.run(chosen, meanwhile=explained)
+
+    def meanwhile() -> None:
+        with suppress(QdebugError):  # raised below, and no fault of the restoration
+            explained()
+
+    found = restoration.run(chosen, meanwhile)
     result = explained()
     if found is None:
         return result

@@ -123,29 +123,40 @@ def test_parts_at_home_stay_on_one_worker_until_it_dies(after_s: float) -> None:
         assert cluster is not None
         while cluster.workers < 2:
             time.sleep(0.1)
-        pools = [stack.enter_context(cluster.pool(Where(), home)) for home in range(2)]
-        numbers = [[pool.give(n) for n in range(20)] for pool in pools]
-        found = [[p.take(n) for n in each] for p, each in zip(pools, numbers, strict=True)]
-        assert [[square for square, _ in each] for each in found] == [SQUARES] * 2
-        places = [{process for _, process in each} for each in found]
+        pool = stack.enter_context(cluster.pool(Where()))
+
+        def found(given: list[list[int]]) -> list[list[tuple[int, int]]]:
+            return [[pool.take(number) for number in each] for each in given]
+
+        def give() -> list[list[int]]:
+            return [[pool.give(n, home) for n in range(20)] for home in range(2)]
+
+        before = found(give())
+        assert [[square for square, _ in each] for each in before] == [SQUARES] * 2
+        places = [{process for _, process in each} for each in before]
         assert [len(place) for place in places] == [1, 1] and places[0] != places[1]
-        numbers = [[pool.give(n) for n in range(20)] for pool in pools]
+        given = give()
         (first,) = places[0]
         time.sleep(after_s)
         os.kill(first, signal.SIGKILL)
-        found = [[p.take(n) for n in each] for p, each in zip(pools, numbers, strict=True)]
-        assert [[square for square, _ in each] for each in found] == [SQUARES] * 2
-        assert {process for _, process in found[1]} == places[1]
-        assert found[0][-1][1] != first
+        after = found(given)
+        assert [[square for square, _ in each] for each in after] == [SQUARES] * 2
+        assert {process for _, process in after[1]} == places[1]
+        assert after[0][-1][1] != first
+        while cluster.workers < 2:
+            time.sleep(0.1)
+        last = found(give())  # each has one of its own again
+        places = [{process for _, process in each} for each in last]
+        assert [len(place) for place in places] == [1, 1] and places[0] != places[1]
 
 
 def test_a_part_that_ends_its_worker_each_time_ends_the_command(tmp_path: Path) -> None:
     with ExitStack() as stack:
         cluster = open_cluster(stack, "local:2", None, limit_s=60.0)
         assert cluster is not None
-        pool = stack.enter_context(cluster.pool(Kills(), 0))
+        pool = stack.enter_context(cluster.pool(Kills()))
         with pytest.raises(ClusterError) as found:
-            pool.take(pool.give(1))
+            pool.take(pool.give(1, 0))
         assert found.value.code == "QD-CLUSTER-WORKER-DIED"
 
 
@@ -264,7 +275,6 @@ def test_processes_of_one_machine_do_not_read_what_they_share(
     file = shared_file(path)
     read: list[Path] = []
     monkeypatch.setattr(files, "_digest", lambda folder, _: read.append(folder))
-    assert shared_file(path, here=True).is_there() and not read
     assert file.find(tmp_path / "inbox") == str(path) and not read
     os.utime(path, (1e9, 1e9 + 1))
     file.find(tmp_path / "inbox")
@@ -274,6 +284,14 @@ def test_processes_of_one_machine_do_not_read_what_they_share(
     read.clear()
     elsewhere.find(tmp_path / "inbox")
     assert read
+
+
+def test_a_file_more_in_a_folder_makes_it_another_one(tmp_path: Path) -> None:
+    (tmp_path / "b.npy").write_bytes(b"1")
+    folder = shared_file(tmp_path)
+    assert folder.is_there()
+    (tmp_path / "a.npy").write_bytes(b"1")
+    assert not folder.is_there() and folder.find(tmp_path / "inbox") is None
 
 
 def test_of_large_files_some_blocks_are_compared(

@@ -105,8 +105,8 @@ def test_files_that_workers_do_not_see(
         sent.extend(file.names)
         send(self, file, to, again=again)
 
-    def relative(path: str | Path, beside: Sequence[str] = (), *, here: bool = False) -> SharedFile:
-        file = shared_file(path, beside, here=here)
+    def relative(path: str | Path, beside: Sequence[str] = ()) -> SharedFile:
+        file = shared_file(path, beside)
         return replace(file, folder=os.path.relpath(file.folder, tmp_path))
 
     one = qdebug.compare(path, **how)

@@ -36,9 +36,9 @@ def test_the_same_remedies_and_pins(
     given: list[Any] = []
     give = Pool.give
 
-    def counted(self: Any, part: Any) -> int:
+    def counted(self: Any, part: Any, home: int | None = None) -> int:
         given.append(part)
-        return give(self, part)
+        return give(self, part, home)
 
     with np.load(DATA / "digits_holdout.npz") as arrays:
         few = {"input": arrays["input"][:64]}
