@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.macs import macs_per_sample
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.cluster.recipe import PairRecipe
-from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, part_of
+from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, cut_evenly, part_of
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, Run, Sink, evaluate, run_of
 from qdebug.pipeline.leave_out import Candidates, High, SwitchedSession, candidates_of
@@ -217,12 +217,11 @@ class Runs:
         if math.isinf(self._ends_at):  # else each part is to be short
             sizes = executions, self.count, len(groups), sum(map(len, groups))
             shards, bundles = cut(*sizes, workers, preparing)
-        edges = [k * executions // shards for k in range(shards + 1)]
         parts = []
-        for start, stop in pairwise(edges):
+        for shard in cut_evenly(executions, shards):
             for k in range(max(1, bundles)):
                 sets = [high for group in groups[k :: max(1, bundles)] for high in group]
-                parts.append(EffectPart(Shard(start, stop), (*([] if k else [beside]), *sets)))
+                parts.append(EffectPart(shard, (*([] if k else [beside]), *sets)))
         return parts
 
     def _count(self, parts: Sequence[EffectPart]) -> Callable[[int], None]:

@@ -178,15 +178,11 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         Raises:
             PlanError: as `evaluate_many`.
         """
-        bound, seconds = self._overridden(overrides), 0.0
-        for mode in (_Mode.LITERAL,) if self.literal else (_Mode.RESUMED, _Mode.KERNELS):
-            errors = _BatchErrors()
-            workers = self._context.parallel.workers
-            run = self._try(bound, self.subset, workers, mode, keep=keep, sinks=[errors])
-            seconds += run.seconds
-            if not run.failure:
-                break
-        return PartRun(errors.each, run.outputs.by_batch, seconds, run.failure)
+        bound, errors = self._overridden(overrides), _BatchErrors()
+        modes = [_Mode.LITERAL] if self.literal else [_Mode.RESUMED, _Mode.KERNELS]
+        workers = self._context.parallel.workers
+        run = self._first(bound, workers, modes, keep=keep, errors=errors)
+        return PartRun(errors.each, run.outputs.by_batch, run.seconds, run.failure)
 
     @property
     def reference_outputs(self) -> Mapping[Batch, Tensors]:
@@ -200,12 +196,24 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         return replace(self._bound, plan=plan, precisions={**known, **overrides})
 
     def _run(self, bound: BoundPlan, workers: int) -> _Run:
-        """One candidate over all samples; in a plainer mode where one fails."""
+        """One candidate over all samples."""
+        modes = [_Mode.LITERAL] if self.literal else list(_Mode)
+        return self._first(bound, workers, modes, keep=self._reference.task is not None)
+
+    def _first(
+        self,
+        bound: BoundPlan,
+        workers: int,
+        modes: Sequence[_Mode],
+        *,
+        keep: bool,
+        errors: _BatchErrors | None = None,
+    ) -> _Run:
+        """One candidate over all samples in the first of `modes`, the plainest last, that does not
+        fail; `errors` and `keep` are as of `_try`."""
         seconds = 0.0
-        for mode in (_Mode.LITERAL,) if self.literal else tuple(_Mode):
-            run = self._try(
-                bound, self.subset, workers, mode, keep=self._reference.task is not None
-            )
+        for mode in modes:
+            run = self._try(bound, self.subset, workers, mode, keep=keep, errors=errors)
             seconds += run.seconds
             if not run.failure:
                 break
@@ -220,17 +228,21 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         *,
         keep: bool,
         literal: OutputKeeper | None = None,
-        sinks: Sequence[Sink] = (),
+        errors: _BatchErrors | None = None,
     ) -> _Run:
         """Build one candidate and run it with `workers` batches in flight.
 
         Args:
             keep: keep its outputs.
             literal: outputs of another run of it, to compare its own with.
-            sinks: take its batches too.
+            errors: takes those of each batch, in place of what it has.
         """
         started = time.perf_counter()
         outputs = OutputKeeper(CANDIDATE, self._model.graph.outputs)
+        sinks: list[Sink] = [outputs] if keep else []
+        if errors is not None:
+            errors.each.clear()
+            sinks.append(errors)
         runs: dict[str, Run] = {REFERENCE: self._reference.run}
         comparisons = {REFERENCE: Comparison()}
         if self._capture:
@@ -251,7 +263,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
                     self._context,
                     workers=workers,
                     feeds=self._reference.feeds,
-                    sinks=[*sinks, outputs] if keep else sinks,
+                    sinks=sinks,
                 )
                 if isinstance(session, ResumedSession):
                     session.keep()

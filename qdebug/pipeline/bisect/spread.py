@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from qdebug.config.engine import EngineSettings
 from qdebug.measure.candidate import CandidateResult
@@ -36,7 +35,7 @@ from qdebug.pipeline.bisect.candidates import (
     why_literal,
 )
 from qdebug.pipeline.cluster.dispatch import Cluster
-from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
+from qdebug.pipeline.cluster.unit import Place, SharedModel, SharedSubset, cut_evenly, part_of
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import fitted, open_runtime
 from qdebug.pipeline.engine.request import planned_graph
@@ -88,6 +87,7 @@ class CandidatesJob:
 
     Attributes:
         plan: with all ranges; `calibrated` and `corrections` are as of BoundPlan.
+        parts: of the samples; the last is a few of all, which tell how candidates run.
         keep: return outputs, for a metric.
         engine: the backend that runs candidates in place of the simulation.
     """
@@ -290,5 +290,4 @@ def _sized(
 
 
 def _parts(subset: SampleSubset, count: int) -> list[SampleSubset]:
-    edges = [k * len(subset.batches) // count for k in range(count + 1)]
-    return [part_of(subset, Shard(*pair)) for pair in pairwise(edges)]
+    return [part_of(subset, shard) for shard in cut_evenly(len(subset.batches), count)]

@@ -289,13 +289,13 @@ class Cluster:
         self._sent[sent] += 1
         if not file.is_there():
             raise ClusterError(
-                f"{file.path} changed, or went, while workers needed it",
+                f"{file.path} changed or disappeared while workers needed it",
                 "Leave the files that a command was given as they are until it has ended.",
                 code="QD-CLUSTER-FILE-CHANGED",
             )
         if self._sent[sent] > _ATTEMPTS:
             raise ClusterError(
-                f"the worker {address} was sent {file.path} {_ATTEMPTS} times, and has it not",
+                f"the worker {address} was sent {file.path} {_ATTEMPTS} times but does not have it",
                 "See whether its folder for temporary files has room.",
                 code="QD-CLUSTER-FILE-NOT-KEPT",
             )

@@ -119,7 +119,11 @@ class Shard:
 def shards(executions: int, fewest: int = _FEWEST, length: int = _EXECUTIONS) -> list[Shard]:
     """A pass over so many executions, in parts that are about equally long: at least `fewest`, and
     beyond that of `length` executions each."""
-    count = min(executions, max(fewest, min(_MOST, executions // length)))
+    return cut_evenly(executions, min(executions, max(fewest, min(_MOST, executions // length))))
+
+
+def cut_evenly(executions: int, count: int) -> list[Shard]:
+    """A pass over so many executions in `count` parts, whose lengths differ by one at most."""
     edges = [k * executions // count for k in range(count + 1)] if count else [0]
     return [Shard(*pair) for pair in pairwise(edges)]
 

@@ -129,9 +129,9 @@ def build_engine(
 
 @contextmanager
 def _leaving_nothing(library: Library, settings: BuildSettings) -> Iterator[None]:
-    """After a build that failed, TensorRT for RTX chooses other kernels for the process's next
-    engine: 1.7.1 takes convolutions in FP32 that it takes in INT8 else. So that is one that nobody
-    uses; it takes 20 ms."""
+    """After a failed build, TensorRT for RTX 1.7.1 builds the process's next engine with other
+    kernels: convolutions run in FP32 that would run in INT8. So an engine that nobody uses is built
+    first, which takes 20 ms."""
     try:
         yield
     except Exception:
@@ -140,7 +140,7 @@ def _leaving_nothing(library: Library, settings: BuildSettings) -> Iterator[None
             build = _Build(
                 library, BuildJob(_identity(), unused), [], BuildProgress(ignore_progress)
             )
-            with suppress(Exception):
+            with suppress(Exception):  # what failed first is raised below
                 build.build(build.parse())
         raise
 
