@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import getpass
 import logging
+import re
 import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,7 @@ from qdebug.wording import counted, option
 from qdebug.yamlfile import read_yaml
 
 _LOG = logging.getLogger(__name__)
-_CLASSES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "ssh": "SSHCluster"}
-_SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
+_SSH = "SSHCluster"
 _FEW = 3
 """So many jobs that end before their worker connects are no accident."""
 _ASK_EVERY_S, _ASK_S = 2.0, 20.0
@@ -37,6 +37,89 @@ _RENEW_EVERY_S = 10.0
 _CONNECT_S = 20
 _FEWEST_HOSTS = 2
 _INSTALLED = "QD-CLUSTER-NOT-INSTALLED"
+
+
+_USER = "USER"
+_LISTED_S = 30.0
+"""Queues list a job some seconds after they took it, at the latest then."""
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """A kind of job queue.
+
+    Attributes:
+        name: of dask's class.
+        submit, ask: the program that submits a job, and the command that lists those of a user, a
+            line each that begins with the number.
+        state, reason: the fields of such a line with the state, and with what a job waits for.
+        states: a word for a state; None where the job has ended.
+        none: what the second program says when it fails because there are no jobs.
+    """
+
+    name: str
+    submit: str
+    ask: Sequence[str]
+    state: int
+    reason: int | None = None
+    states: Mapping[str, str | None] = field(default_factory=dict)
+    none: str | None = None
+
+    def jobs(self) -> Mapping[str, str] | None:
+        """The state of each job by its number, without those that ended; None where the queue does
+        not say it now."""
+        try:
+            command = [getpass.getuser() if part == _USER else part for part in self.ask]
+            asked = subprocess.run(
+                command, capture_output=True, errors="replace", timeout=_ASK_S, check=False
+            )
+        except (OSError, KeyError, subprocess.SubprocessError):  # busy; it is asked again
+            return None
+        if asked.returncode and (self.none is None or self.none not in asked.stderr):
+            return None
+        return dict(filter(None, map(self._job, asked.stdout.splitlines())))
+
+    def _job(self, line: str) -> tuple[str, str] | None:
+        fields = line.split(None, self.reason or -1)
+        number = re.match(r"\d+", line.lstrip())
+        if number is None or len(fields) <= self.state:  # a header
+            return None
+        state = self.states.get(fields[self.state], fields[self.state].lower())
+        if state is None:
+            return None
+        if self.reason is not None and state == "pending" and len(fields) > self.reason:
+            state += f" ({fields[self.reason].strip('()')})"
+        return number.group(), state
+
+
+_QUEUES = {
+    "slurm": _Queue(
+        name="SLURMCluster",
+        submit="sbatch",
+        ask=("squeue", "--noheader", "--user", _USER, "--format=%A %T %r"),
+        state=1,
+        reason=2,
+    ),
+    "pbs": _Queue(  # of a user: job, user, queue, name, session, nodes, tasks, memory, time, state
+        name="PBSCluster",
+        submit="qsub",
+        ask=("qstat", "-u", _USER),
+        state=9,
+        states={"Q": "queued", "R": "running", "H": "held", "W": "waiting", "B": "begun"}
+        | {"S": "suspended", "U": "suspended", "T": "moving", "M": "moved", "E": "ending"}
+        | dict.fromkeys("CFX"),
+    ),
+    "lsf": _Queue(
+        name="LSFCluster",
+        submit="bsub",
+        ask=("bjobs", "-noheader", "-o", "jobid stat"),
+        state=1,
+        states={"PEND": "pending", "RUN": "running", "UNKWN": "unreachable"}
+        | dict.fromkeys(("PSUSP", "USUSP", "SSUSP"), "suspended")
+        | dict.fromkeys(("DONE", "EXIT", "ZOMBI")),
+        none="No unfinished job found",
+    ),
+}
 
 
 class ClusterFile(BaseModel):
@@ -79,23 +162,24 @@ class JobQueue:
 
     Attributes:
         cluster: dask's.
-        name: of its class.
+        queue: which they were given to.
         config: the path of the user's file.
-        kind, wanted: as `kind` and `workers` of ClusterFile.
+        wanted: as `workers` of ClusterFile.
         logs: the folder that the jobs write to.
         refusals: what the queue said to jobs that it did not take.
     """
 
     cluster: Any
-    name: str
+    queue: _Queue
     config: str
-    kind: str
     wanted: int
     logs: Path
     refusals: list[str] = field(default_factory=list)
     _asked: float = 0.0
     _states: str = ""
     _renewed: float = field(default_factory=time.monotonic)
+    _begun: float = field(default_factory=time.monotonic)
+    _listed: set[str] = field(default_factory=set)
 
     def wait(self) -> str:
         """What the jobs wait for, while no worker is there.
@@ -121,16 +205,22 @@ class JobQueue:
 
     def waits(self) -> bool:
         """Whether the queue is known to have jobs of these, which wait or run."""
-        return not (_slurm_states() or {}).keys().isdisjoint(self._numbers())
+        return not (self.queue.jobs() or {}).keys().isdisjoint(self._numbers())
 
     def _numbers(self) -> list[str]:
         return [str(job.job_id) for job in list(self.cluster.workers.values()) if job.job_id]
 
     def _look(self, jobs: list[str]) -> str:
-        states = _slurm_states() if self.kind == "slurm" else None
+        states = self.queue.jobs()
         if states is None:
             return f"{counted(jobs, 'job')} submitted"
-        ended = [job for job in jobs if job not in states]
+        self._listed |= states.keys()
+        late = time.monotonic() - self._begun >= _LISTED_S
+        ended = [
+            job
+            for job in jobs
+            if job not in states and (late or job in self._listed or self._written(job))
+        ]
         if len(ended) >= min(_FEW, len(jobs)):
             raise self._error(
                 f"{counted(ended, 'job')} ended before a worker had connected; the log of "
@@ -142,12 +232,17 @@ class JobQueue:
     def _log(self, job: str) -> str:
         """The last line that a job wrote."""
         lines: list[str] = []
-        for path in sorted(self.logs.glob(f"*-{job}.*"), key=lambda path: path.stat().st_mtime):
+        for path in sorted(self._written(job), key=lambda path: path.stat().st_mtime):
             lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")
 
+    def _written(self, job: str) -> list[Path]:
+        """The files that a job wrote."""
+        files = self.logs.iterdir() if self.logs.is_dir() else ()
+        return [file for file in files if job in re.findall(r"\d+", file.name)]
+
     def _error(self, what: str) -> ClusterStartError:
-        return _refused(self.config, self.name, what, _QUEUE_HINT)
+        return _refused(self.config, self.queue.name, what, _QUEUE_HINT)
 
 
 _QUEUE_HINT = (
@@ -181,21 +276,6 @@ def closed(what: Any) -> None:
         _LOG.debug("%s did not close: %r", type(what).__name__, error)
 
 
-def _slurm_states() -> Mapping[str, str] | None:
-    """The state of the user's jobs by their number, without those that ended; None where the queue
-    does not say it."""
-    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%A|%T|%r"]
-    try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
-    except (OSError, subprocess.SubprocessError):  # busy; the jobs are asked about again
-        return None
-    found = {}
-    for line in asked.stdout.splitlines():
-        number, state, reason = line.split("|", 2)
-        found[number] = f"{state.lower()} ({reason})" if state == "PENDING" else state.lower()
-    return found
-
-
 def started(stack: ExitStack, config: str, folder: Path) -> tuple[Any, JobQueue | None]:
     """The workers that a file describes, asked for: dask's cluster, which `stack` closes, and the
     jobs of it, where there are any.
@@ -219,9 +299,10 @@ def started(stack: ExitStack, config: str, folder: Path) -> tuple[Any, JobQueue 
 
 
 def _submitted(stack: ExitStack, config: str, file: ClusterFile) -> JobQueue:
-    submit, name = _SUBMIT[file.kind], _CLASSES[file.kind]
-    if shutil.which(submit) is None:  # dask would wait for ever
-        what = f"this machine has no '{submit}', which starts jobs of {file.kind}"
+    queue = _QUEUES[file.kind]
+    name = queue.name
+    if shutil.which(queue.submit) is None:  # dask would wait for ever
+        what = f"this machine has no '{queue.submit}', which starts jobs of {file.kind}"
         hint = "Run the command where jobs can be submitted, such as a login node."
         raise _refused(config, name, what, hint)
     with _handlers_kept():
@@ -238,7 +319,7 @@ def _submitted(stack: ExitStack, config: str, file: ClusterFile) -> JobQueue:
         raise _refused(config, name, said(error), _QUEUE_HINT) from error
     stack.callback(closed, cluster)
     cluster.scale(file.workers)
-    return JobQueue(cluster, name, config, file.kind, file.workers, Path(logs), refusals)
+    return JobQueue(cluster, queue, config, file.workers, Path(logs), refusals)
 
 
 _REMOTE = "qdebug.pipeline.cluster.remote"
@@ -308,6 +389,6 @@ def _by_ssh(stack: ExitStack, config: str, file: ClusterFile) -> Any:
             cluster = SSHCluster(**options)
     except Exception as error:  # whatever asyncssh, the host, or dask's class objects to
         cause = error.__cause__ or error
-        raise _refused(config, "SSHCluster", said(cause), _SSH_HINT) from error
+        raise _refused(config, _SSH, said(cause), _SSH_HINT) from error
     stack.callback(closed, cluster)
     return cluster

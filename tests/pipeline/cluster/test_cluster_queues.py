@@ -1,6 +1,7 @@
 """Workers by a job queue and by SSH: what is asked of it, and what it refuses, delays and ends.
 
-The queue is three small programs that behave like Slurm's; a job is a process of this machine.
+The queue is three small programs that behave like those of Slurm, PBS or LSF; a job is a process of
+this machine.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,8 +41,9 @@ echo "Submitted batch job $number"
 """
 SQUEUE = """\
 #!/bin/sh
+test "$*" = "--noheader --user $(id -un) --format=%A %T %r" || exit 1
 touch {here}/queue {here}/asked
-for number in $(cat {here}/queue); do echo "$number|PENDING|Resources"; done
+for number in $(cat {here}/queue); do echo "$number PENDING Resources"; done
 if test -e {here}/waits; then
     rm {here}/waits
     for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
@@ -50,25 +53,86 @@ SCANCEL = """\
 #!/bin/sh
 echo $1 >> {here}/cancelled
 """
+QSUB = """\
+#!/bin/sh
+number=$$
+cp "$1" {here}/script-$number
+log=$(sed -n 's/^#PBS -e //p' "$1")$number.server.ER
+if test -e {here}/ends; then
+    sh {here}/script-$number > /dev/null 2> "$log"
+else
+    echo $number >> {here}/queue
+fi
+echo "$number.server"
+"""
+QSTAT = """\
+#!/bin/sh
+test "$*" = "-u $(id -un)" || exit 1
+touch {here}/queue
+echo
+echo 'server:'
+echo '                                                            Req\'d  Req\'d   Elap'
+echo 'Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time'
+echo '--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----'
+echo '17.server       user     workq    done         1234   1   2  2000m 01:00 C 00:10'
+for number in $(cat {here}/queue); do
+    echo "$number.server   user     workq    dask-work*    --    1   2  2000m 00:30 Q   --"
+done
+if test -e {here}/waits; then
+    rm {here}/waits
+    for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
+fi
+"""
+BSUB = """\
+#!/bin/sh
+number=$$
+cat > {here}/script-$number
+log=$(sed -n 's/^#BSUB -e \\(.*\\)%J.err/\\1/p' {here}/script-$number)$number.err
+if test -e {here}/ends; then
+    sh {here}/script-$number > /dev/null 2> "$log"
+else
+    echo $number >> {here}/queue
+fi
+echo "Job <$number> is submitted to queue <gpu>."
+"""
+BJOBS = """\
+#!/bin/sh
+test "$*" = "-noheader -o jobid stat" || exit 1
+if ! test -s {here}/queue; then echo 'No unfinished job found' >&2; exit 255; fi
+for number in $(cat {here}/queue); do echo "$number PEND"; done
+if test -e {here}/waits; then
+    rm {here}/waits
+    for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
+fi
+"""
+PROGRAMS = {
+    "slurm": {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": SCANCEL},
+    "pbs": {"qsub": QSUB, "qstat": QSTAT, "qdel": SCANCEL},
+    "lsf": {"bsub": BSUB, "bjobs": BJOBS, "bkill": SCANCEL},
+}
 OPTIONS = "{queue: gpu, cores: 2, processes: 1, memory: 2GB, scheduler_options: {host: 127.0.0.1}"
 
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a queue; a file 'refuses', 'waits' or 'ends' there says what it does."""
-    here = tmp_path / "queue"
+    return installed("slurm", tmp_path, monkeypatch)
+
+
+def installed(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    here = folder / "queue"
     (here / "bin").mkdir(parents=True)
-    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL)):
+    for name, text in PROGRAMS[kind].items():
         (here / "bin" / name).write_text(text.format(here=here), encoding="utf-8")
         (here / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     return here
 
 
-def config(options: str, workers: int = 2) -> str:
+def config(options: str, workers: int = 2, kind: str = "slurm") -> str:
     path = Path("cluster.yaml")
-    path.write_text(f"kind: slurm\nworkers: {workers}\noptions: {options}}}\n", encoding="utf-8")
+    path.write_text(f"kind: {kind}\nworkers: {workers}\noptions: {options}}}\n", encoding="utf-8")
     return str(path)
 
 
@@ -98,6 +162,56 @@ def test_jobs_that_wait_are_said_and_waited_for(slurm: Path) -> None:
     assert sorted((slurm / "cancelled").read_text("utf-8").split()) == numbers
     assert not list(Path().glob(".qdebug-jobs-*"))
     assert signal.getsignal(signal.SIGINT) is handler  # which dask-jobqueue replaces
+
+
+@pytest.mark.parametrize(("kind", "note"), [("pbs", "2 jobs queued"), ("lsf", "2 jobs pending")])
+def test_the_jobs_of_other_queues(
+    kind: str, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait and run; when the next ones end at once, that is told."""
+    here = installed(kind, tmp_path, monkeypatch)
+    monkeypatch.setattr(queues, "_ASK_EVERY_S", 0.2)
+    (here / "waits").touch()
+    steps: list[Progress] = []
+    with ExitStack() as stack:
+        path = config(OPTIONS, kind=kind)
+        cluster = open_cluster(stack, None, path, limit_s=60.0, progress=steps.append)
+        assert cluster is not None
+        assert cluster.client.submit(os.getpid).result() != os.getpid()
+    assert any(step.note == note for step in steps)
+    numbers = sorted(path.name.removeprefix("script-") for path in here.glob("script-*"))
+    assert sorted((here / "cancelled").read_text("utf-8").split()) == numbers
+    (here / "queue").unlink()
+    (here / "ends").touch()
+    error = refused(config(f"{OPTIONS}, python: /no/python", workers=5, kind=kind))
+    assert error.code == "QD-CLUSTER-START"
+    assert "/no/python" in error.message
+
+
+def test_states_of_jobs_that_are_not_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And names that are no UTF-8; a program that fails says nothing."""
+    here = installed("lsf", tmp_path, monkeypatch)
+    program = here / "bin" / "bjobs"
+    program.write_bytes(b"#!/bin/sh\nprintf '11 USUSP\\n12 EXIT\\n13 UNKWN\\n\\351 x\\n'\n")
+    jobs = queues._QUEUES["lsf"].jobs()
+    assert jobs == {"11": "suspended", "13": "unreachable"}
+    program.write_text("#!/bin/sh\necho '11 PEND'\necho 'cannot connect' >&2\nexit 255\n")
+    assert queues._QUEUES["lsf"].jobs() is None
+
+
+def test_a_job_that_the_queue_does_not_list_yet_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("lsf", tmp_path, monkeypatch)  # which lists none
+    monkeypatch.setattr(queues, "_ASK_EVERY_S", 0.0)
+    job = SimpleNamespace(job_id="77")
+    cluster = SimpleNamespace(workers={"one": job})
+    queue = queues.JobQueue(cluster, queues._QUEUES["lsf"], "cluster.yaml", 1, tmp_path / "logs")
+    assert queue.wait() == ""
+    monkeypatch.setattr(queues, "_LISTED_S", 0.0)
+    with pytest.raises(QdebugError) as found:
+        queue.wait()
+    assert found.value.code == "QD-CLUSTER-START"
 
 
 def test_a_queue_that_refuses_all_jobs_is_quoted(slurm: Path) -> None:
