@@ -82,13 +82,17 @@ def _blamed(result: CompareResult, summary: Summary) -> str:
     if part is not None and part >= _MOST:
         make = "make" if many else "makes"
         return f"{names} {make} {share(part)} of {used}'s error at the outputs{because}"
-    most = (
-        f"the {len(summary.layers)} of {summary.of_layers} that cost most" if many else "the worst"
-    )
     makes = "none" if part is None or part < _LEAST_SHARE else share(part)
+    s = "" if many else "s"
+    if result.effect is not None and result.effect.grouped_layers:  # others may cost more
+        measured = summary.of_layers - result.effect.grouped_layers
+        found = f"of the {counted(measured, 'layer')} measured one by one"
+        return f"{names}, the costliest {found}, make{s} {makes} of {used}'s error at the outputs"
+    count = len(summary.layers)
+    most = f"the {count} of {summary.of_layers} that cost most" if many else "the worst"
     return (
         f"no small group of layers makes {used}'s error at the outputs: {most} ({names}) "
-        f"make{'' if many else 's'} {makes} of it"
+        f"make{s} {makes} of it"
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
@@ -75,6 +75,11 @@ class EffectSummary:
         layers: how many have a gain, of `of_layers` that do not run in FP32.
         certain_ranks: how many of the first layers stand in an order that is certain: each leads
             the next by its standard error, at the least.
+        grouped_layers: how many of `of_layers` were measured only in groups of layers that follow
+            each other, since one by one would take too long: they have no effect of their own.
+        group_share: what the noisiest such group makes alone, as a part of the outputs' noise on
+            the `alone_samples`; +inf where that alone gives NaN or Inf; null where there is none,
+            or the outputs hold NaN or Inf.
     """
 
     noise: float
@@ -83,6 +88,8 @@ class EffectSummary:
     layers: int
     of_layers: int
     certain_ranks: int
+    grouped_layers: int = 0
+    group_share: float | None = None
 
 
 def output_energies(
@@ -169,6 +176,8 @@ class EffectRuns:
         alone: only this layer as planned, perhaps on fewer samples; `whole_alone`: everything as
             planned on these.
         unseen: the chance that a sample of `whole` was not drawn, or one for all.
+        groups: only these layers as planned, none of which was run alone, on the samples of
+            `alone`.
     """
 
     whole: Array
@@ -176,6 +185,16 @@ class EffectRuns:
     alone: Mapping[str, Array]
     whole_alone: Array
     unseen: Array | float
+    groups: Mapping[tuple[str, ...], Array] = field(default_factory=dict)
+
+    @property
+    def group_share(self) -> float | None:
+        """What the noisiest of `groups` of which not all layers are in `pinned` makes, as a part
+        of all noise on these samples; +inf where it alone gives NaN or Inf. None where there is
+        none, or all layers together give NaN or Inf, or no noise."""
+        whole = float(self.whole_alone.sum())
+        each = [float(x.sum()) for group, x in self.groups.items() if {*group} - {*self.pinned}]
+        return max(each) / whole if each and 0 < whole < math.inf else None
 
 
 def effects_of(runs: EffectRuns) -> dict[str, Effect]:
@@ -212,11 +231,13 @@ def _shares(
 
     A normal prior around the share alone a_i, with variance ρ² a_i, since the product with other
     errors, 2 v_i · Σ v_j, is at most of the order of |v_i| · |Σ v_j|; ρ² from the gains that were
-    measured, by moments (empirical Bayes; Efron & Morris, JASA 68 (1973) 117). The variance of a
-    gain is that of its mean over samples, of which all are known in the end (finite population;
-    Cochran, Sampling Techniques, 1977, §2.6).
+    measured, by moments (empirical Bayes; Efron & Morris, JASA 68 (1973) 117). Where only a group
+    of n layers was measured alone, with share g, a_i is g/n, and the prior's variance has
+    g² (n-1)/n² besides: that of the part of a layer if one of them, any, makes all of it. The
+    variance of a gain is that of its mean over samples, of which all are known in the end (finite
+    population; Cochran, Sampling Techniques, 1977, §2.6).
     """
-    alone = {n: float(runs.alone[n].sum()) / total_alone for n in runs.alone}
+    alone = {n: float(noise.sum()) / total_alone for n, noise in runs.alone.items()}
     measured = {
         n: _mean_share(runs.whole - runs.pinned[n], total, runs.unseen)
         for n in runs.pinned
@@ -226,7 +247,19 @@ def _shares(
     excess = sum((measured[n][0] - alone[n]) ** 2 - measured[n][1] for n in both)
     weight = sum(alone[n] for n in both)
     spread = max(LEAST_CORRELATION**2, excess / weight if weight > 0 else 0.0)
-    return {n: _posterior(alone.get(n), measured.get(n), spread) for n in names}
+    priors = {n: (share, 0.0) for n, share in alone.items()} | _priors(runs.groups, total_alone)
+    return {n: _posterior(priors.get(n), measured.get(n), spread) for n in names}
+
+
+def _priors(
+    groups: Mapping[tuple[str, ...], Array], total: float
+) -> dict[str, tuple[float, float]]:
+    """The share of each layer of a group before it is measured, and the variance of that."""
+    found: dict[str, tuple[float, float]] = {}
+    for group, noise in groups.items():
+        share, n = float(noise.sum()) / total, len(group)
+        found |= dict.fromkeys(group, (share / n, share**2 * (n - 1) / n**2))
+    return found
 
 
 def _mean_share(differences: Array, total: float, unseen: Array | float) -> tuple[float, float]:
@@ -246,12 +279,13 @@ def _mean_share(differences: Array, total: float, unseen: Array | float) -> tupl
 
 
 def _posterior(
-    alone: float | None, measured: tuple[float, float] | None, spread: float
+    prior_share: tuple[float, float] | None, measured: tuple[float, float] | None, spread: float
 ) -> tuple[float, float]:
-    if alone is None or not math.isfinite(alone):
+    alone, unknown = prior_share or (math.nan, 0.0)
+    if not math.isfinite(alone):
         share, variance = measured or (math.nan, math.nan)
         return share, math.sqrt(variance)
-    prior = spread * alone
+    prior = spread * alone + unknown
     if measured is None or math.isinf(measured[1]):
         return alone, math.sqrt(prior)
     share, variance = measured

@@ -275,6 +275,9 @@ LAYER_METRICS = (
 )
 """Those of a layer: its output's, and some of its own. In the order of the table's columns."""
 
+EFFECT_METRICS = ("output_share", "alone_sqnr_db")
+"""Those of LAYER_METRICS that say what a layer costs at the model's outputs."""
+
 GATED: Mapping[str, tuple[str, ...]] = {
     "output": tuple(m.name for m in METRICS if m.can_be_gated),
     "layer": tuple(m.name for m in LAYER_METRICS if m.can_be_gated),

@@ -1,8 +1,9 @@
 """Measure what each layer costs at the outputs: leave one out, and one alone.
 
 Work is counted in passes of one sample through the FP32 model, so that what is measured does not
-depend on how busy the machine is. All layers are first measured alone, on few samples; those that
-may lead are then left out one by one, on as many samples as the rest of the work pays for.
+depend on how busy the machine is. All layers are first measured alone, on few samples, or where
+that takes too much, in groups that are divided; those that may lead are then left out one by one,
+on as many samples as the rest of the work pays for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -37,12 +38,12 @@ from qdebug.pipeline.effect_runs import (
     ALONE,
     LEFT_OUT,
     PREPARING_MACS,
-    OutOfTimeError,
     Reference,
     Runs,
     Spread,
 )
 from qdebug.pipeline.leave_out import High, candidates_of
+from qdebug.pipeline.screening import Group, Screened, groups_of, screened
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
 from qdebug.run.sizing import probe
@@ -61,6 +62,12 @@ _CHEAP_MACS = 3e10
 """Work of a second or so: tiny networks are measured on more samples."""
 _FOR_ALONE = 1 / 3
 """The most of the work that goes into the errors alone."""
+_LEAST_ALONE = 2
+"""Samples that layers are measured alone on, at the least."""
+_TOO_MUCH = 3
+"""Layers are measured in groups where each alone takes more than so many times _MOST_MACS."""
+_GROUPS_SAVE = 2
+"""And where groups take less than a half of that."""
 _EMULATED = 2.0
 """How much longer FP16 kernels take that are emulated: 1.3 to 1.7 times as long, measured."""
 _MOST_PREPARING = 1 / 3
@@ -86,13 +93,39 @@ class Effects:
 
 
 @dataclass(frozen=True)
+class Rating:
+    """Where a search for culprits starts.
+
+    Attributes:
+        alone: the outputs' noise Σerr²/Σref² with only this layer as planned, by name.
+        groups: with only these layers as planned, none of which is in `alone`.
+    """
+
+    alone: Mapping[str, float]
+    groups: Mapping[Group, float] = field(default_factory=dict)
+
+    def noise(self, local: Mapping[str, float]) -> dict[str, float]:
+        """An estimate for each of these layers: that of a group is divided in proportion to the
+        layers' own errors, or evenly where these are not known."""
+        shared: dict[str, float] = {}
+        for group, noise in self.groups.items():
+            own = [local.get(name, 0.0) for name in group]
+            total = sum(own)
+            known = 0 < total < math.inf
+            parts = [x / total for x in own] if known else [1 / len(group)] * len(group)
+            shared |= {name: noise * part for name, part in zip(group, parts, strict=True)}
+        return {**shared, **self.alone}
+
+
+@dataclass(frozen=True)
 class _Amounts:
-    """How many samples every layer is measured alone on; how many leaders are left out, on how
-    many samples."""
+    """How many samples layers are measured alone on; how many leaders are left out, on how many
+    samples; how many groups are measured alone, or None for every layer by itself."""
 
     alone: int
     leaders: int
     left_out: int
+    groups: int | None = None
 
 
 def noise_alone(
@@ -101,10 +134,9 @@ def noise_alone(
     subset: SampleSubset,
     cache_bytes: int,
     ends_at: float = math.inf,
-) -> dict[str, float] | None:
-    """The outputs' noise Σerr²/Σref² with each layer alone as planned, by name, on few samples:
-    where a search for culprits starts. None where `measure_effects` gives none, and where it is not
-    done in time.
+) -> Rating | None:
+    """The outputs' noise with each layer alone as planned, on few samples: where a search for
+    culprits starts. None where `measure_effects` gives none, and where the time is over at once.
 
     Args:
         cache_bytes: memory for activations to start from.
@@ -121,7 +153,8 @@ def noise_alone(
         if not outputs:
             return None
         subset = _sized(context, session, subset)
-        few = _spread(subset, _fitting_alone(pair, subset, len(candidates.names)))
+        samples, groups = _fitting_alone(pair, subset, len(candidates.names))
+        few = _spread(subset, samples)
         runs = Runs(
             context,
             candidates,
@@ -131,11 +164,11 @@ def noise_alone(
             spread=Spread.of(context, pair, few),
             ends_at=ends_at,
         )
-        try:
-            alone = _alone_of(runs)
-        except OutOfTimeError:
-            return None
-    return {name: float(noise.sum()) for name, noise in alone.items()}
+        found = _alone_of(runs, groups)
+    if found is None:
+        return None
+    alone = {name: float(noise.sum()) for name, noise in found.alone.items()}
+    return Rating(alone, {g: float(noise.sum()) for g, noise in found.undivided.items()})
 
 
 def measure_effects(
@@ -147,6 +180,7 @@ def measure_effects(
     metric: TaskMetric | None = None,
     memory_budget: int = 2 << 30,
     known_noise: Array | None = None,
+    every_layer: bool = False,
 ) -> Effects | None:
     """What every layer that does not run in FP32 costs at the outputs of the simulation.
 
@@ -155,6 +189,7 @@ def measure_effects(
     Args:
         known_noise: of the outputs with everything as planned, where it is known, float64
             [samples]: where not all samples can be used, those with much noise are preferred.
+        every_layer: measure each alone, however long it takes, and none in groups only.
 
     Raises:
         QdebugError: the model does not run in FP32, or not as planned.
@@ -170,6 +205,8 @@ def measure_effects(
         subset = _sized(context, session, subset)
         slowdown = _EMULATED if _emulates_fp16(context, pair) else 1.0
         amounts = _amounts(pair, subset, len(names), mode, slowdown)
+        if every_layer:
+            amounts = replace(amounts, groups=None)
 
         def on(chosen: _Drawn, metric: TaskMetric | None = None) -> Runs:
             few = chosen.subset
@@ -186,22 +223,32 @@ def measure_effects(
         judged = many
         if metric is not None and not all_of_them:  # it is judged on samples that are like all
             judged = on(_Drawn(_spread(subset, amounts.left_out)), metric)
-        runs = _noise_of(few, many, amounts.leaders)
-        effects = effects_of(runs)
-        noise = float(runs.whole.sum())
-        ranked = sorted(effects, key=lambda n: rank_key(effects[n], noise))
+        runs = _noise_of(few, many, amounts)
+        effects, summary = _ranked(runs, many.count, few.count, len(names))
         if metric is not None:
-            front = [n for n in ranked if n in runs.pinned][:_FRONT]
+            front = [n for n in effects if n in runs.pinned][:_FRONT]
             effects |= _with_metric(judged, {n: effects[n] for n in front})
+    return Effects(effects, summary, candidates.notes)
+
+
+def _ranked(
+    runs: EffectRuns, samples: int, alone_samples: int, layers: int
+) -> tuple[dict[str, Effect], EffectSummary]:
+    """The effects, the costliest first, and how they were measured."""
+    effects, noise = effects_of(runs), float(runs.whole.sum())
+    names = sorted(effects, key=lambda n: rank_key(effects[n], noise))
+    effects = {n: effects[n] for n in names}
     summary = EffectSummary(
         noise=noise,
-        samples=many.count,
-        alone_samples=few.count,
+        samples=samples,
+        alone_samples=alone_samples,
         layers=len(runs.pinned),
-        of_layers=len(names),
-        certain_ranks=certain_ranks([effects[n] for n in ranked], noise),
+        of_layers=layers,
+        certain_ranks=certain_ranks([*effects.values()], noise),
+        grouped_layers=layers - len(effects) if runs.groups else 0,
+        group_share=runs.group_share,
     )
-    return Effects(effects, summary, candidates.notes)
+    return effects, summary
 
 
 class NoiseSink:
@@ -243,21 +290,31 @@ class NoiseSink:
         return noise_by_sample(np.concatenate(parts, axis=2))
 
 
-def _noise_of(few: Runs, many: Runs, leaders: int) -> EffectRuns:
-    """Each layer alone on `few` samples; so many leaders left out on `many`."""
-    alone, names = _alone_of(few), few.names
-    leading = sorted(names, key=lambda n: -float(alone[n].sum()) if n in alone else 0.0)[:leaders]
+def _noise_of(few: Runs, many: Runs, amounts: _Amounts) -> EffectRuns:
+    """Layers alone on `few` samples, leaders left out on `many`."""
+    found = _alone_of(few, amounts.groups)
+    leading = found.leading(amounts.leaders) if found else few.names[: amounts.leaders]
     pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
     if High() not in few.known:
         few.noise([], beside=High())
     whole, whole_alone = many.known[High()], few.known[High()]
-    return EffectRuns(whole.noise, pinned, alone, whole_alone.noise, 1 - whole.chances)
+    alone, groups = (found.alone, found.undivided) if found else ({}, {})
+    unseen = 1 - whole.chances
+    return EffectRuns(whole.noise, pinned, alone, whole_alone.noise, unseen, groups)
 
 
-def _alone_of(runs: Runs) -> dict[str, Array]:
-    """The noise by sample with each layer alone as planned."""
-    names, everything = runs.names, runs.everything
-    return _known(names, runs.noise([everything - {n} for n in names], beside=everything))
+def _alone_of(runs: Runs, groups: int | None) -> Screened | None:
+    """The noise by sample with each layer alone as planned, or about so many groups of them."""
+    everything, done = runs.everything, 0
+
+    def measure(due: Sequence[Group]) -> list[Array | None]:
+        nonlocal done
+        sets = [everything - {*group} for group in due]
+        found = runs.noise(sets, beside=everything, counted=(done, groups or len(due)))
+        done += len(due)
+        return found
+
+    return screened(runs.names, groups, measure)
 
 
 def _known(names: Sequence[str], each: Sequence[Array | None]) -> dict[str, Array]:
@@ -293,8 +350,10 @@ def _amounts(
     running = whole - min(layers * PREPARING_MACS / macs, _MOST_PREPARING * whole)
     passes = max(running, _PASSES_OF_COMPARE * count, _CHEAP_MACS / macs) / slowdown
     fitting = int(passes * _FOR_ALONE / (ALONE * layers))
-    alone = min(count, max(2, min(fitting, _ALONE_SAMPLES)))
-    passes -= ALONE * layers * alone
+    alone = min(count, max(_LEAST_ALONE, min(fitting, _ALONE_SAMPLES)))
+    needed = ALONE * layers * alone
+    groups = _groups(layers, needed * macs * slowdown) if needed > passes else None
+    passes -= ALONE * (groups or layers) * alone
     each = int(passes / (LEFT_OUT * layers))
     if each >= _NEARLY_ALL * count:
         return _Amounts(alone, layers, count)
@@ -304,13 +363,22 @@ def _amounts(
     if whole < _PASSES * few:  # a large model
         few = min(few, max(_LEAST_SAMPLES, int(passes / (LEFT_OUT * _LEAST_LEADERS))))
     leaders = max(_LEAST_LEADERS, int(passes / (LEFT_OUT * few)))
-    return _Amounts(alone, min(layers, leaders), few)
+    return _Amounts(alone, min(layers, leaders), few, groups)
 
 
-def _fitting_alone(pair: ModelPair, subset: SampleSubset, layers: int) -> int:
-    """How many samples every layer is measured alone on before a search."""
+def _groups(layers: int, needed: float) -> int | None:
+    """How many groups of layers are measured alone; None where measuring every layer by itself,
+    which takes `needed` MACs, does not take too long."""
+    groups = groups_of(layers)
+    return groups if needed > _TOO_MUCH * _MOST_MACS and layers > _GROUPS_SAVE * groups else None
+
+
+def _fitting_alone(pair: ModelPair, subset: SampleSubset, layers: int) -> tuple[int, int | None]:
+    """How many samples layers are measured alone on before a search; see `_groups`."""
     macs = max(1.0, macs_per_sample(pair.layers, subset))
-    return max(1, min(_ALONE_SAMPLES, int(_FOR_ALONE * _MOST_MACS / macs / (ALONE * layers))))
+    fitting = int(_FOR_ALONE * _MOST_MACS / macs / (ALONE * layers))
+    samples = max(1, min(_ALONE_SAMPLES, fitting))
+    return samples, _groups(layers, ALONE * layers * samples * macs)
 
 
 def _sized(context: Context, session: Session, subset: SampleSubset) -> SampleSubset:

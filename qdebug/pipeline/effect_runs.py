@@ -147,21 +147,28 @@ class Runs:
         """FP32 is run here only if this process needs it."""
         return self._of.on(self._context, self._subset)
 
-    def noise(self, sets: Sequence[High], beside: High) -> list[Array | None]:
+    def noise(
+        self, sets: Sequence[High], beside: High, counted: tuple[int, int] | None = None
+    ) -> list[Array | None]:
         """The noise by sample, float64 [samples], with each set of layers in FP32; None where the
         runtime takes no such model. The others start from what they share with the set `beside`,
         which is run first, and known then.
 
+        Args:
+            counted: how many sets were run before, and are to be run in all, for the progress.
+
         Raises:
             OutOfTimeError: it takes longer than it may.
         """
+        before, total = counted or (0, len(sets))
         if self._spread is not None:
-            return self._elsewhere(self._spread, sets, beside)
-        self.begin(beside)
+            return self._elsewhere(self._spread, sets, beside, before, total)
+        if beside not in self.known:
+            self.begin(beside)
         found: list[Array | None] = []
         for one in self.each(sets, beside):
             found.append(None if one is None else one.noise)
-            self._context.progress(Progress("effects", len(found), len(sets)))
+            self._context.progress(Progress("effects", before + len(found), total))
             self._check_time()
         return found
 
@@ -179,7 +186,9 @@ class Runs:
         yield from map_in_order(self._energies_or_none, sets, self._context.parallel.workers)
         self._switched = {}
 
-    def _elsewhere(self, spread: Spread, sets: Sequence[High], beside: High) -> list[Array | None]:
+    def _elsewhere(
+        self, spread: Spread, sets: Sequence[High], beside: High, before: int, total: int
+    ) -> list[Array | None]:
         """The same on the workers of a cluster; candidates that share a session stay together."""
         cluster = self._context.cluster
         assert cluster is not None
@@ -197,15 +206,17 @@ class Runs:
         groups += [(high,) for high in sets if high not in grouped]
         parts = self._parts(groups, beside, cluster.workers, spread.preparing)
         found: dict[High, list[Energies | None]] = {}
-        with closing(cluster.map(job, parts, self._count(parts))) as results:
+        count = self._count(parts, before, total)
+        with closing(cluster.map(job, parts, count)) as results:
             for part, energies in zip(parts, results, strict=True):
                 for high, one in zip(part.sets, energies, strict=True):
                     found.setdefault(high, []).append(one)
                 self._check_time()
         together = {high: _joined(each) for high, each in found.items()}
-        begun = together[beside]
-        assert begun is not None  # else `begin` raised
-        self.known[beside] = begun
+        if beside not in self.known:
+            begun = together[beside]
+            assert begun is not None  # else `begin` raised
+            self.known[beside] = begun
         return [None if (one := together[high]) is None else one.noise for high in sets]
 
     def _parts(
@@ -221,11 +232,12 @@ class Runs:
         for shard in cut_evenly(executions, shards):
             for k in range(max(1, bundles)):
                 sets = [high for group in groups[k :: max(1, bundles)] for high in group]
-                parts.append(EffectPart(shard, (*([] if k else [beside]), *sets)))
+                first = () if k or beside in self.known else (beside,)
+                parts.append(EffectPart(shard, (*first, *sets)))
         return parts
 
-    def _count(self, parts: Sequence[EffectPart]) -> Callable[[int], None]:
-        """Reports progress when a part is done, in layers."""
+    def _count(self, parts: Sequence[EffectPart], before: int, total: int) -> Callable[[int], None]:
+        """Reports progress when a part is done, in sets, of which `before` were run before."""
         executions = len(self._subset.batches)
         work = [len(p.sets) * (p.shard.stop - p.shard.start) for p in parts]
         done = 0
@@ -233,8 +245,8 @@ class Runs:
         def count(index: int) -> None:
             nonlocal done
             done += work[index]
-            total = sum(work) // executions
-            self._context.progress(Progress("effects", done // executions, total))
+            now = min(total, before + done // executions)
+            self._context.progress(Progress("effects", now, total))
 
         return count
 

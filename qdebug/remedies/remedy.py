@@ -23,7 +23,8 @@ class Study:
         gather: the histograms of some tensors of an FP32 network over all of `samples`.
         calibrated: the network given with a range for each tensor that lacks one.
         effect: what each layer's quantization does to the outputs at the start: noise Σerr²/Σref²
-            with it alone in INT8, by name; layers that were not measured are missing.
+            with it alone in INT8, by name, of very large models estimated from groups of layers;
+            those of which nothing is known are missing.
         causes: labels of why each layer is wrong, by layer name.
         memory_bytes: what a remedy may hold of activations.
         workers: executions at once, each in one thread.

@@ -56,7 +56,7 @@ def search_space(
     costs: Costs,
     noise: Mapping[str, float],
     *,
-    noise_std: float = ROUGH_STD,
+    noise_std: Mapping[str, float] | None = None,
     pin_to: PinTo | None = None,
     pin: Sequence[str] = (),
     never_pin: Sequence[str] = (),
@@ -66,6 +66,7 @@ def search_space(
     Args:
         base: the precision of every layer, in execution order.
         noise, noise_std: by layer, an estimate of what it adds to the output's noise; see Item.
+            What has no noise_std is estimated roughly.
         pin_to: the precision to pin to; None takes AUTO, and FP32 where no layer runs in INT8.
         pin: names of layers that are always pinned, to the highest precision allowed.
         never_pin: names of layers that never are.
@@ -92,7 +93,8 @@ def search_space(
             levels = [p for p in levels if p == Precision(pin_to)]
         if levels and name not in never_pin and name not in always:
             raising = {p: costs.raising(name, start, p) for p in levels}
-            items.append(Item(name, raising, noise.get(name, 0.0), noise_std))
+            std = (noise_std or {}).get(name, ROUGH_STD)
+            items.append(Item(name, raising, noise.get(name, 0.0), std))
     if not items and not always:
         why = f"none runs below {pin_to}"
         if never_pin:

@@ -14,6 +14,8 @@ import onnx
 import onnxruntime as ort
 from nets import NETS, USUAL
 
+from qdebug.model.weights import with_data
+
 DATA = Path(__file__).resolve().parents[2] / "calib_data"
 
 
@@ -86,7 +88,7 @@ def session(
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
     return ort.InferenceSession(
-        marked.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        with_data(marked).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 

@@ -33,6 +33,7 @@ ARGUMENTS = {
     "bench_repair": "--nets digits_cnn --tools ort-minmax only-smoothing --samples 8",
     "bench_repair_cost": "--nets digits_cnn --calib 8 --samples 8 --only bias-correction",
     "bench_report": "--nets digits_cnn --rounds 1",
+    "bench_screening": "--nets cnn --seeds 1 --samples 4",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
@@ -54,6 +55,7 @@ SHOWS = {
     "bench_repair": ["| fp32 | 0.988 |", "| ort-minmax | 0.9"],
     "bench_repair_cost": ["CPU s, peak", "bias-correction"],
     "bench_report": ["Frames/s", "| digits_cnn |"],
+    "bench_screening": ["| cnn 1 | 152 |"],
     "bench_store": ["float16 write", "chunks up to"],
 }
 NEEDS_BUILDER = ("bench_audit",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,3 +207,40 @@ def test_what_few_samples_hold_is_not_missed() -> None:
     truth = gain.sum() / whole.sum()
     assert effect.output_share == pytest.approx(truth, abs=0.03)
     assert 0 < effect.output_share_std < 0.05
+
+
+def grouped(share: float, gain: float, std: float) -> EffectRuns:
+    """A group of 12 layers that makes that share alone; one of them was left out on 4 of 16
+    samples, with a gain of that mean and standard error; "alone" makes the rest."""
+    spread = np.array([-1.0, 1.0, -1.0, 1.0]) * std * math.sqrt(3 / (1 - 4 / 16)) / 4
+    whole = np.full(4, 0.25)
+    return EffectRuns(
+        whole=whole,
+        pinned={"g0": whole - gain / 4 - spread},
+        alone={"alone": np.full(2, (1 - share) / 2)},
+        whole_alone=np.full(2, 0.5),
+        unseen=1 - 4 / 16,
+        groups={tuple(f"g{k}" for k in range(12)): np.full(2, share / 2)},
+    )
+
+
+def test_a_culprit_in_a_group_is_as_certain_as_its_measurement() -> None:
+    """An even part of a group says little about one layer: 0.4 ± 0.03 stays near 0.4; what may well
+    be nothing, 0.05 ± 0.1, comes near the even part."""
+    effects = effects_of(grouped(0.4, 0.4, 0.03))
+    assert effects.keys() == {"alone", "g0"} and effects["g0"].alone is None
+    assert effects["g0"].output_share == pytest.approx(0.38, abs=0.02)
+    assert effects["g0"].output_share_std == pytest.approx(0.03, abs=0.005)
+    quiet = effects_of(grouped(0.1, 0.05, 0.1))["g0"]
+    assert quiet.output_share == pytest.approx(0.1 / 12, abs=0.01)
+
+
+def test_the_share_of_the_noisiest_group() -> None:
+    runs = grouped(0.4, 0.4, 0.03)
+    assert runs.group_share == pytest.approx(0.4)
+    (group,) = runs.groups
+    assert replace(runs, pinned=dict.fromkeys(group, runs.whole)).group_share is None
+    assert replace(runs, groups={}).group_share is None
+    broken = {group: np.array([math.inf, 0.1])}
+    assert replace(runs, groups=broken).group_share == math.inf
+    assert replace(runs, groups=broken, whole_alone=broken[group]).group_share is None

@@ -17,6 +17,7 @@ from qdebug.measure.effect import EffectMode
 from qdebug.pipeline import effect
 from qdebug.pipeline.effect_runs import Energies, Runs
 from qdebug.pipeline.leave_out import Candidates
+from qdebug.pipeline.screening import Screened, screened
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.plan.planfile import read_plan
 from qdebug.run.ort_fast.assemble import Assembled
@@ -230,6 +231,104 @@ def test_the_work_on_a_large_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert amounts.leaders >= 8 and amounts.left_out >= 4
     monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 8.7e10)
     assert effect._amounts(_ANY, subset, 192, EffectMode.FAST).left_out == 4
+
+
+@pytest.mark.parametrize(
+    ("layers", "samples", "macs", "groups"),
+    [
+        (384, 6, 1.9e11, 64),  # 1.5 billion weights: 24 times the work of all else
+        (192, 8, 8.7e10, 56),  # 0.7 billion
+        (192, 16, 4e10, None),  # 0.3 billion: two and a half times
+        (96, 16, 1.1e10, None),
+        (90, 6, 1.9e11, None),  # groups would not take less than half
+        (384, 5000, 1.9e11, None),  # the comparison takes longer
+        (156, 2, 1.15e10, None),  # few samples do not make a model large
+        (240, 1, 4e8, None),
+        (1536, 4, 1.9e11, 80),
+    ],
+)
+def test_layers_of_a_huge_model_are_measured_in_groups(
+    layers: int,
+    samples: int,
+    macs: float,
+    groups: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: macs)
+    subset = SimpleNamespace(count=samples)
+    amounts = effect._amounts(_ANY, subset, layers, EffectMode.FAST)
+    assert amounts.groups == groups
+    assert amounts.leaders >= 8 and amounts.left_out >= min(samples, 4)
+    assert effect._amounts(_ANY, subset, layers, EffectMode.EXACT).groups is None
+
+
+def test_what_a_search_starts_from_where_layers_are_measured_in_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group's noise is divided by the layers' own errors, or evenly."""
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1.9e11)
+    assert effect._fitting_alone(_ANY, SimpleNamespace(count=6), 384) == (1, 64)
+    rating = effect.Rating({"a": 0.5}, {("b", "c"): 0.4, ("d", "e"): 0.2})
+    estimated = rating.noise({"a": 9.0, "b": 3.0, "c": 1.0})
+    assert estimated == pytest.approx({"a": 0.5, "b": 0.3, "c": 0.1, "d": 0.1, "e": 0.1})
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_a_gate_on_effects_measures_every_layer() -> None:
+    result = compared(effect="fast", fail_on=["layer.alone_sqnr_db>=10"])
+    assert result.effect is not None and result.effect.grouped_layers == 0
+    assert sum(x.alone_sqnr_db is not None for x in result.layers) == 14
+    rest = compared(effect="fast", fail_on=["layer.local_sqnr_db>=10"])
+    assert rest.effect is not None and rest.effect.grouped_layers > 0
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_a_few_samples_do_not_hide_a_culprit_among_grouped_layers() -> None:
+    """Leaders of groups, left out on 4 of 48 samples: within three standard errors of the truth."""
+    exact = {x.name: x.output_share for x in compared(effect="exact").layers}
+    result = compared(effect="fast")
+    assert result.effect is not None and result.effect.samples < 48
+    measured = [x.effect for x in result.layers if x.effect and x.effect.gain is not None]
+    assert len(measured) == 3
+    for layer in result.layers:
+        if layer.effect is not None and layer.effect.gain is not None:
+            share, std = layer.output_share, layer.effect.output_share_std
+            assert share is not None and std is not None
+            assert abs(share - (exact[layer.name] or 0.0)) <= 3 * std + 0.02
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_effects_of_groups_are_those_of_brute_force(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Layers that were measured by themselves have the effects of `exact`; the others none, and
+    the noisiest group makes what a plan with all other layers in FP32 gives."""
+    exact, file = compared(effect="exact"), str(tmp_path / "plan.yaml")
+    monkeypatch.setattr(effect, "_LEAST_ALONE", 48)
+    seen: list[Screened] = []
+
+    def kept(*given: Any) -> Screened | None:
+        found = screened(*given)
+        seen.extend([found] if found else [])
+        return found
+
+    monkeypatch.setattr(effect, "screened", kept)
+    result = compared(effect="fast", save_plan=file)
+    (found,) = seen
+    assert found.alone and found.undivided
+    effects = {x.name: x.effect for x in result.layers if x.effect}
+    pinned = {n for n, x in effects.items() if x.gain is not None}
+    assert effects.keys() == found.alone.keys() | pinned and len(pinned) == 3
+    for layer in exact.layers:
+        if layer.name in found.alone and layer.effect:
+            assert effects[layer.name].alone == pytest.approx(layer.effect.alone, rel=1e-3)
+    assert result.effect is not None
+    assert result.effect.of_layers == 14 == len(effects) + result.effect.grouped_layers
+    worst = max(found.undivided, key=lambda g: found.undivided[g].sum())
+    high = {x.name: Precision.FP32 for x in result.layers if x.name not in worst}
+    plan = replace(read_plan(file), layers=high)
+    alone = noise(qdebug.compare(MODEL, inputs=INPUTS, samples=48, plan=plan, effect="none"))
+    assert result.effect.group_share == pytest.approx(alone / noise(result), rel=0.02)
 
 
 def test_a_share_may_be_gated() -> None:

@@ -21,10 +21,10 @@ from qdebug.pipeline.bisect.engines import (
     in_milliseconds,
     with_kernel_causes,
 )
-from qdebug.pipeline.bisect.rounds import SearchOptions, answered, with_selected_point
+from qdebug.pipeline.bisect.rounds import Answered, SearchOptions, answered, with_selected_point
 from qdebug.pipeline.bisect.setup import Setup, prepare, untimed_notes
 from qdebug.pipeline.bisect.target import direction_notes
-from qdebug.pipeline.engine.build import capture_note, save_engine
+from qdebug.pipeline.engine.build import Engine, capture_note, save_engine
 from qdebug.results import ModelRef
 from qdebug.search.find import SearchResult
 from qdebug.search.outcome import BisectResult
@@ -71,22 +71,25 @@ def search_from(
     )
     answer = answered(setup, engines, options)
     answer = with_selected_point(setup, answer, engines, settings.select_point)
-    searched, search = answer.searched, answer.searched.result
+    search = answer.searched.result
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
     if engine is not None:
         save_engine(engine, settings, force=settings.force)
-    direction = direction_notes(
-        setup.target,
-        searched.reference_task,
-        search.baseline.value if search.baseline else None,
-        setup.context,
-        setup.model.graph,
-        setup.searched,
-    )
+    return _result(settings, setup, answer, engine)
+
+
+def _result(
+    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None
+) -> BisectResult:
+    """`engine` is built from the answer."""
+    searched, search = answer.searched, answer.searched.result
+    found = search.achieved is not None
     pinned = pinned_layers(setup, search) if found else ()
     if searched.on_engines:
         pinned = with_kernel_causes(setup, search.pins, pinned)
+    task = searched.reference_task
+    told = explanation(setup, search, searched.condition, task) if answer.taken is None else ""
     return BisectResult(
         model=ModelRef(settings.model, setup.model.file.sha256),
         precision=setup.planned.bound.plan.precision,
@@ -97,29 +100,42 @@ def search_from(
         samples=searched.samples,
         strategy=settings.strategy,
         candidates=len(setup.space.problem.items),
-        reference_metric=searched.reference_task,
+        reference_metric=task,
         search=search,
         found=found,
-        explanation=explanation(setup, search, searched.condition, searched.reference_task)
-        if answer.taken is None
-        else "",
+        explanation=told,
         layers=pinned,
         cost=cost_summary(setup, search.pins),
         plan=plan_with(setup, search.pins),
         checks=answer.checks,
         execution=searched.how,
-        notes=(
-            *setup.planned.notes,
-            *setup.pair.notes,
-            *untimed_notes(setup.space, settings.profile, settings.profile_layers),
-            *answer.notes,
-            *direction,
-            *(engine.notes if engine else ()),
-            *(capture_note(settings, engine.report.not_executed_because) if engine else ()),
-        ),
+        notes=_notes(settings, setup, answer, engine),
         engine=engine.report if engine else None,
         selected_point=answer.taken,
         pinned_by_plan=pinned_by_plan(setup),
+    )
+
+
+def _notes(
+    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None
+) -> tuple[str, ...]:
+    baseline = answer.searched.result.baseline
+    direction = direction_notes(
+        setup.target,
+        answer.searched.reference_task,
+        baseline.value if baseline else None,
+        setup.context,
+        setup.model.graph,
+        setup.searched,
+    )
+    return (
+        *setup.planned.notes,
+        *setup.pair.notes,
+        *untimed_notes(setup.space, settings.profile, settings.profile_layers),
+        *answer.notes,
+        *direction,
+        *(engine.notes if engine else ()),
+        *(capture_note(settings, engine.report.not_executed_because) if engine else ()),
     )
 
 

@@ -23,11 +23,11 @@ from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.cluster.recipe import known_pair
-from qdebug.pipeline.compare.lockstep import Due, affordable_samples, open_lockstep
+from qdebug.pipeline.compare.lockstep import Due, Measured, affordable_samples, run_within
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.control_flow import DataSource
-from qdebug.pipeline.effect import noise_alone
+from qdebug.pipeline.effect import Rating, noise_alone
 from qdebug.pipeline.engine.build import check_parsed, check_requested, open_runtime
 from qdebug.pipeline.engine.latency import profiled_costs, read_kernels
 from qdebug.pipeline.model_pair import (
@@ -43,9 +43,10 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.select import select_layers
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.registry import spec_of
+from qdebug.run.segmentation import DEFAULT_BUDGET
 from qdebug.run.sizing import parallelism
 from qdebug.search.cost import Costs, mac_costs
-from qdebug.search.problem import MEASURED_STD, ROUGH_STD, PinTo
+from qdebug.search.problem import MEASURED_STD, PinTo
 from qdebug.search.space import SearchSpace, local_noise, search_space
 from qdebug.search.strategies.exhaustive import check_count
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
@@ -175,7 +176,7 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
     found = rate_layers(context, pair, searched)
-    alone = noise_alone(context, pair, searched, settings.memory_budget, ends_at)
+    rating = noise_alone(context, pair, searched, settings.memory_budget, ends_at)
     local = local_noise(found)
     return Setup(
         context=context,
@@ -186,7 +187,7 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
         searched=searched,
         held_out=start.held_out,
         rated=found,
-        space=_space(settings, pair, searched.samples, alone, local, start.kernels),
+        space=_space(settings, pair, searched.samples, rating, local, start.kernels),
         engine=start.engine,
         engine_settings=start.engine_settings,
     )
@@ -195,15 +196,13 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
 def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict[str, LayerResult]:
     """Local and cumulative errors of the layers, on some samples spread over the subset: where a
     search for culprits starts."""
-    tensors = [t for t in pair.tensors if t in pair.reference.producers]
     rated = affordable_samples(macs_per_sample(pair.layers, subset))
     wanted = min(len(subset.batches), max(1, rated // subset.samples.batch_size))
     step = len(subset.batches) / wanted
     batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
-    with ExitStack() as stack:
-        one = open_lockstep(stack, context, pair, tensors, rated=False)
-        few = SampleSubset(subset.samples, batches)
-        errors = one.run(few, context, due=Due.of(few, None), stage="rate layers")
+    few = SampleSubset(subset.samples, batches)
+    measured = Measured(lambda few: Due.of(few, None), stage="rate layers")
+    errors, _ = run_within(DEFAULT_BUDGET, context, pair, few, measured)
     return {r.name: r for r in layer_results(pair, errors)}
 
 
@@ -232,7 +231,7 @@ def _space(
     settings: BisectSettings,
     pair: ModelPair,
     samples: Samples,
-    alone: Mapping[str, float] | None,
+    rating: Rating | None,
     local: Mapping[str, float],
     kernels: Sequence[KernelTime] | None,
 ) -> SearchSpace:
@@ -251,8 +250,8 @@ def _space(
     space = search_space(
         pair.precisions,
         _costs(settings.profile, pair, samples, kernels),
-        local if alone is None else {**local, **alone},
-        noise_std=ROUGH_STD if alone is None else MEASURED_STD,
+        {**local, **(rating.noise(local) if rating else {})},
+        noise_std=dict.fromkeys(rating.alone, MEASURED_STD) if rating else None,
         pin_to=pin_to,
         pin=named("pin"),
         never_pin=named("never_pin"),

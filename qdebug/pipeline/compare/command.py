@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
@@ -18,7 +18,6 @@ from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.measure.effect import EffectMode
 from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.measure.task import TaskMetric
-from qdebug.model.macs import elements_per_batch
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import whole
@@ -34,7 +33,7 @@ from qdebug.pipeline.compare.gate import (
     read_gate,
     task_result,
 )
-from qdebug.pipeline.compare.lockstep import StoredReference, due_of, open_lockstep
+from qdebug.pipeline.compare.lockstep import Measured, StoredReference, due_of, run_within
 from qdebug.pipeline.compare.remedies import with_remedies
 from qdebug.pipeline.compare.results import (
     all_skipped,
@@ -55,7 +54,7 @@ from qdebug.pipeline.compare.run_file import (
 )
 from qdebug.pipeline.compare.shards import Sinks, SpreadPass
 from qdebug.pipeline.compare.summary import with_summary
-from qdebug.pipeline.context import Context, one_at_a_time, simulation_context
+from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.effect import NoiseSink, measure_effects
 from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
@@ -76,7 +75,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.planfile import plan_to_yaml
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
-from qdebug.run.sizing import capture_groups, parallelism, probe
+from qdebug.run.sizing import parallelism
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
@@ -291,42 +290,23 @@ def _run(
     stored: StoredReference | None,
     sinks: Sequence[Sink],
 ) -> tuple[ErrorTotals, list[str]]:
-    """All tensors in one pass; in several, over groups of them, where one exceeds the budget."""
-    tensors = [t for t in pair.tensors if t in pair.reference.producers]
+    """See `run_within`."""
     evidence = [sink for sink in sinks if isinstance(sink, EvidenceSink)]
-    rated = any(sink.rates for sink in evidence)
-    how: Any = {"stored": stored, "sinks": sinks}
-    bytes_at_least = 4.0 * elements_per_batch(pair.layers, whole(samples))
-    if 3 * bytes_at_least * _held(context) > settings.memory_budget:  # without opening all of it
-        context = one_at_a_time(context)
-    with ExitStack() as stack:
-        one = open_lockstep(stack, context, pair, tensors, rated=rated, decomposed=True)
-        sizing = probe(one.reference, samples, settings.batch_size)
-        subset = whole(sizing.samples)
-        sizes, budget = sizing.bytes_per_batch, settings.memory_budget
-        groups = capture_groups(tensors, sizes, _held(context), budget)
-        how["due"] = due_of(pair, subset, settings.local_samples)
-        if len(groups) == 1:
-            return one.run(subset, context, **how), list(one.not_float)
-    if context.parallel.workers > 1:  # one execution at a time takes less, and all in one pass
-        context = one_at_a_time(context)
-        groups = capture_groups(tensors, sizes, _held(context), budget)
-    total = ErrorTotals()
-    not_float: list[str] = []
-    for group in groups:
+
+    def next_group() -> None:
         for sink in evidence:
             sink.start_group()
-        with ExitStack() as stack:
-            one = open_lockstep(stack, context, pair, group, rated=rated, decomposed=True)
-            total = total.joined(one.run(subset, context, **how))
-        not_float += one.not_float
-    return total, not_float
 
-
-def _held(context: Context) -> int:
-    """Executions whose tensors exist at once; one more where errors are decomposed meanwhile."""
-    workers = context.parallel.workers
-    return 1 if workers == 1 else workers + 2
+    measured = Measured(
+        due=lambda subset: due_of(pair, subset, settings.local_samples),
+        rated=any(sink.rates for sink in evidence),
+        decomposed=True,
+        stored=stored,
+        sinks=sinks,
+        next_group=next_group,
+    )
+    budget = settings.memory_budget
+    return run_within(budget, context, pair, whole(samples), measured, resize=True)
 
 
 def _result(
@@ -379,6 +359,7 @@ def _with_effects(
         metric=metric,
         memory_budget=settings.memory_budget,
         known_noise=noise,
+        every_layer=gate.judges_effects,
     )
     layers = (
         ranked_by_effect(result.layers, found.layers, found.summary.noise)

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from qdebug.errors import MetricError
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
+from qdebug.measure.metrics import EFFECT_METRICS
 from qdebug.measure.result import LayerResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric, labels_of, load_metric
 from qdebug.model.samples import Samples
@@ -21,6 +22,11 @@ class Gate:
 
     conditions: tuple[Condition, ...]
     metric: TaskMetric | None
+
+    @property
+    def judges_effects(self) -> bool:
+        """Whether a condition is about what every layer costs at the outputs."""
+        return any(c.scope == "layer" and c.name in EFFECT_METRICS for c in self.conditions)
 
 
 def read_gate(fail_on: Sequence[str], metric: str | None) -> Gate:

@@ -20,16 +20,17 @@ from qdebug.measure.compare import (
 )
 from qdebug.measure.sums import MeasureOptions
 from qdebug.model.layers import Layer
-from qdebug.model.macs import macs_per_sample
+from qdebug.model.macs import elements_per_batch, macs_per_sample
 from qdebug.model.samples import Batch
-from qdebug.model.samples.subset import SampleSubset
+from qdebug.model.samples.subset import SampleSubset, whole
 from qdebug.pipeline.compare.decompose import MOST_SAMPLES, PartsSink, decomposition
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import Context, one_at_a_time
 from qdebug.pipeline.evaluator import Run, Sink, evaluate, open_all, run_of
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.quantize import Grid
 from qdebug.plan.rewrite.cut import LocalGraph, cut_layers
 from qdebug.run.base import Session
+from qdebug.run.sizing import capture_groups, probe
 from qdebug.types import Precision, Tensors
 
 CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
@@ -218,6 +219,91 @@ def open_lockstep(
         not_float=tuple(t for t in tensors if t not in floats),
         parts=partial(PartsSink, plan, CUMULATIVE, local) if plan else None,
     )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What passes over the samples measure.
+
+    Attributes:
+        due: what the executions of these samples measure.
+        rated, decomposed: see `open_lockstep`.
+        stored, sinks, stage: see `Lockstep.run`.
+        next_group: called before each of several passes.
+    """
+
+    due: Callable[[SampleSubset], Due]
+    rated: bool = False
+    decomposed: bool = False
+    stored: StoredReference | None = None
+    sinks: Sequence[Sink] = ()
+    stage: str = "compare"
+    next_group: Callable[[], None] = lambda: None
+
+    def opened(
+        self, stack: ExitStack, context: Context, pair: ModelPair, tensors: Sequence[str]
+    ) -> Lockstep:
+        """See `open_lockstep`."""
+        return open_lockstep(
+            stack, context, pair, tensors, rated=self.rated, decomposed=self.decomposed
+        )
+
+    def run(self, one: Lockstep, subset: SampleSubset, context: Context) -> ErrorTotals:
+        """See `Lockstep.run`."""
+        due, stored = self.due(subset), self.stored
+        return one.run(subset, context, due=due, stored=stored, sinks=self.sinks, stage=self.stage)
+
+
+def run_within(
+    memory_budget: int,
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    measured: Measured,
+    *,
+    resize: bool = False,
+) -> tuple[ErrorTotals, list[str]]:
+    """The error totals of all tensors: in one pass over the samples, or in several, over groups of
+    tensors, where more than the budget would be held at once. And what cannot be compared.
+
+    Args:
+        memory_budget: bytes.
+        resize: execute all samples of `subset`, in batches of a size that suits.
+
+    Raises:
+        QdebugError: samples cannot be read, or a model does not run.
+    """
+    tensors = [t for t in pair.tensors if t in pair.reference.producers]
+    at_least = 4.0 * elements_per_batch(pair.layers, subset)
+    if 3 * at_least * _held(context) > memory_budget:  # without opening all of it
+        context = one_at_a_time(context)
+    with ExitStack() as stack:
+        one = measured.opened(stack, context, pair, tensors)
+        chosen = context.batch_size if resize else subset.samples.batch_size
+        sizing = probe(one.reference, subset.samples, chosen)
+        subset = whole(sizing.samples) if resize else subset
+        sizes = sizing.bytes_per_batch
+        groups = capture_groups(tensors, sizes, _held(context), memory_budget)
+        if len(groups) == 1:
+            return measured.run(one, subset, context), list(one.not_float)
+    if context.parallel.workers > 1:  # one execution at a time takes less, and all in one pass
+        context = one_at_a_time(context)
+        groups = capture_groups(tensors, sizes, _held(context), memory_budget)
+    total = ErrorTotals()
+    not_float: list[str] = []
+    for group in groups:
+        measured.next_group()
+        with ExitStack() as stack:
+            one = measured.opened(stack, context, pair, group)
+            total = total.joined(measured.run(one, subset, context))
+        not_float += one.not_float
+    return total, not_float
+
+
+def _held(context: Context) -> int:
+    """Executions whose tensors exist at once; one more where errors are decomposed meanwhile."""
+    workers = context.parallel.workers
+    return 1 if workers == 1 else workers + 2
 
 
 def stand_ins(pair: ModelPair) -> dict[str, str]:

@@ -24,7 +24,7 @@ from qdebug.plan.correspond import Unmatched
 from qdebug.plan.pair import ModelPair
 from qdebug.run.fp16_emulation.coverage import predicted
 from qdebug.types import Fp16Kernels, Precision, Skipped
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 DIVERGENCE_DB = 20.0
 """First divergence: an error of a tenth of the signal."""
@@ -116,18 +116,40 @@ def effect_notes(summary: EffectSummary, layers: Sequence[LayerResult]) -> tuple
         return ()
     exact = option("effect", "exact")
     notes = []
-    if summary.layers < summary.of_layers:
+    alone = summary.of_layers - summary.layers - summary.grouped_layers
+    if alone:
         notes.append(
-            f"{summary.of_layers - summary.layers} of {summary.of_layers} layers were measured "
-            f"alone only; {exact} leaves out every one that the simulation can."
+            f"{alone} of {summary.of_layers} layers were measured alone only; {exact} leaves out "
+            "every one that the simulation can."
         )
-    by_share = not (layers and layers[0].overflows)
-    if by_share and not summary.certain_ranks and summary.of_layers > 1:
+    if summary.grouped_layers:
+        notes.append(
+            f"{summary.grouped_layers} of {summary.of_layers} layers were measured only in groups "
+            "of layers that follow each other, since one by one takes long on so large a model. "
+            f"{_of_groups(summary)}{exact} measures every layer."
+        )
+    by_share = bool(layers) and not layers[0].overflows
+    first = layers[0].output_share if layers else None
+    if by_share and summary.group_share is not None and summary.group_share > (first or 0.0):
+        notes.append(
+            "Which layer costs most is not certain: it may be one of those that were measured in "
+            "groups."
+        )
+    elif by_share and not summary.certain_ranks and summary.of_layers > 1:
         notes.append(
             f"Which layer costs most is not certain on {summary.samples} samples: the first two "
             f"differ by less than the standard error. {exact} measures on all samples."
         )
     return tuple(notes)
+
+
+def _of_groups(summary: EffectSummary) -> str:
+    if summary.group_share is None:
+        return ""
+    if math.isinf(summary.group_share):
+        return "One of these groups alone gives NaN or Inf at the outputs. "
+    on = counted(summary.alone_samples, "sample")
+    return f"The noisiest makes {summary.group_share:.1%} of the error alone, on {on}. "
 
 
 def overflow_notes(

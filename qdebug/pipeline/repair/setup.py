@@ -26,9 +26,11 @@ from qdebug.pipeline.model_pair import load_model, plan_from, plan_ranges
 from qdebug.pipeline.repair.origin import origin_of
 from qdebug.pipeline.repair.study import study_of
 from qdebug.plan.lower import required_opset
+from qdebug.plan.plan import PrecisionPlan
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
 from qdebug.run.sizing import parallelism
+from qdebug.search.space import local_noise
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
 
@@ -83,12 +85,7 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
     target = _target(settings, search)
     metric = load_metric(settings.metric) if settings.metric else None
     plan = plan_from(search)
-    if plan.precision is Precision.FP32:
-        raise UsageError(
-            f"{option('precision')}: in FP32 there is nothing to repair",
-            f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
-            code="QD-USAGE-NOTHING-TO-REPAIR",
-        )
+    _refuse_fp32(plan)
     sources = (
         DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
         DataSource("inputs", settings.inputs, None, settings.batch_size),
@@ -108,20 +105,7 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
     more = _direction(context, reference, choosing, metric, target)
     planned = plan_ranges(search, context, origin.plan, reference, choosing, calibrate_on=fitting)
     start = quantized(reference, planned.bound).with_corrections(origin.corrections)
-    if not start.bound.layers_in(Precision.INT8) and not start.bound.layers_in(Precision.FP16):
-        raise UsageError(
-            ". ".join(
-                (
-                    f"{settings.model}: no layer runs in a lower precision: there is nothing to "
-                    "repair",
-                    *reference.notes,
-                )
-            ),
-            "INT8 takes Conv, ConvTranspose, Gemm and MatMul outside of what is left as it is."
-            if reference.notes
-            else "INT8 takes Conv, ConvTranspose, Gemm and MatMul.",
-            code="QD-USAGE-NOTHING-TO-QUANTIZE",
-        )
+    _refuse_nothing_lower(settings, reference, start)
     return Setup(
         context=context,
         search=search,
@@ -141,6 +125,27 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
             *planned.notes,
             *_overlap(fitting, choosing, proving),
         ),
+    )
+
+
+def _refuse_fp32(plan: PrecisionPlan) -> None:
+    if plan.precision is Precision.FP32:
+        raise UsageError(
+            f"{option('precision')}: in FP32 there is nothing to repair",
+            f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
+            code="QD-USAGE-NOTHING-TO-REPAIR",
+        )
+
+
+def _refuse_nothing_lower(settings: RepairSettings, reference: Model, start: Quantized) -> None:
+    if start.bound.layers_in(Precision.INT8) or start.bound.layers_in(Precision.FP16):
+        return
+    what = f"{settings.model}: no layer runs in a lower precision: there is nothing to repair"
+    takes = "INT8 takes Conv, ConvTranspose, Gemm and MatMul"
+    raise UsageError(
+        ". ".join((what, *reference.notes)),
+        f"{takes} outside of what is left as it is." if reference.notes else f"{takes}.",
+        code="QD-USAGE-NOTHING-TO-QUANTIZE",
     )
 
 
@@ -296,8 +301,9 @@ def _study(
 ) -> Study:
     """What remedies may look at, with what each layer's quantization does to the outputs."""
     pair = known_pair(context.cluster, start.model, start.bound)
-    effect = noise_alone(context, pair, fitting, settings.memory_budget) or {}
+    rating = noise_alone(context, pair, fitting, settings.memory_budget)
     found = rate_layers(context, pair, fitting)
+    effect = {} if rating is None else rating.noise(local_noise(found))
     leading = sorted(found, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
     results = diagnosed(
         context, pair, fitting.samples, fitting.batches, [found[n] for n in leading], (), _EXAMINED

@@ -50,6 +50,14 @@ def test_a_plan_with_a_metric(address: str, tmp_path: Path) -> None:
             assert np.array_equal(a, b)
 
 
+@pytest.mark.usefixtures("in_groups")
+def test_layers_that_are_measured_in_groups(address: str) -> None:
+    """Which are halved follows from what the workers found before."""
+    one = qdebug.compare(CNN, **HOW)
+    assert one.effect is not None and 0 < one.effect.grouped_layers < 14
+    same(one, qdebug.compare(CNN, **HOW, cluster=address))
+
+
 def network() -> onnx.ModelProto:
     """One that chooses, and selects by a threshold."""
     b = Builder(7)
