@@ -13,6 +13,7 @@ from producers import ONNX_RUNTIME, TOOLS, quantized_by_onnx_runtime
 
 import qdebug
 from qdebug.pipeline import effect
+from qdebug.pipeline.screening import Screened
 
 ROOT = Path(__file__).parents[2]
 CNN = ROOT / "calib_data" / "digits_cnn.onnx"
@@ -69,8 +70,8 @@ def test_models_of_other_tools_without_rounding_are_their_fp32_models(
     nothing = []
     plain = effect._alone_of
 
-    def watched(runs: effect.Runs) -> dict[str, np.ndarray]:
-        found = plain(runs)
+    def watched(runs: effect.Runs, groups: int | None) -> Screened | None:
+        found = plain(runs, groups)
         nothing.append(runs.known[runs.everything].noise.sum())
         return found
 
