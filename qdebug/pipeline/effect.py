@@ -293,7 +293,8 @@ class NoiseSink:
 def _noise_of(few: Runs, many: Runs, amounts: _Amounts) -> EffectRuns:
     """Layers alone on `few` samples, leaders left out on `many`."""
     found = _alone_of(few, amounts.groups)
-    leading = found.leading(amounts.leaders) if found else few.names[: amounts.leaders]
+    ranked = [*(found.ranked if found else ()), *few.names]  # those that do not run alone are last
+    leading = list(dict.fromkeys(ranked))[: amounts.leaders]
     pinned = _known(leading, many.noise([High({n}) for n in leading], beside=High()))
     if High() not in few.known:
         few.noise([], beside=High())

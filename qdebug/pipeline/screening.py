@@ -50,12 +50,13 @@ class Screened:
         """Of the groups of several layers."""
         return {group: noise for group, noise in self.groups.items() if len(group) > 1}
 
-    def leading(self, count: int) -> list[str]:
-        """The layers that may cost most: the first of each group before the second of any, those of
-        the groups with the most noise per layer before the others."""
+    @property
+    def ranked(self) -> list[str]:
+        """All layers, those first that may cost most: the first of each group before the second of
+        any, those of the groups with the most noise per layer before the others."""
         ranked = sorted(self.groups, key=lambda g: -float(self.groups[g].sum()) / len(g))
         places = [(place, name) for group in ranked for place, name in enumerate(group)]
-        return [name for _, name in sorted(places, key=lambda x: x[0])][:count]
+        return [name for _, name in sorted(places, key=lambda x: x[0])]
 
 
 def screened(names: Sequence[str], runs: int | None, measure: Measure) -> Screened | None:

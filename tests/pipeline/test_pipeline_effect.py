@@ -142,6 +142,24 @@ def test_a_candidate_that_cannot_be_run_has_no_gain(monkeypatch: pytest.MonkeyPa
     assert result.effect is not None and result.effect.layers == result.effect.of_layers - 1
 
 
+def test_a_layer_that_cannot_be_run_alone_is_left_out_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measure, name = effect.Runs.energies, compared(effect="none").layers[0].name
+
+    def failing(runs: Runs, high: effect.High, workers: int, *, keep: bool) -> Energies:
+        if high == runs.everything - {name}:
+            raise BackendError("out of memory")
+        return measure(runs, high, workers, keep=keep)
+
+    monkeypatch.setattr(effect.Runs, "energies", failing)
+    result = compared(effect="exact")
+    effects = {x.name: x.effect for x in result.layers if x.effect}
+    assert [n for n, found in effects.items() if found.alone is None] == [name]
+    assert result.effect is not None and result.effect.layers == result.effect.of_layers
+    assert result.effect.grouped_layers == 0
+
+
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
 def test_candidates_share_sessions_and_give_what_they_give_alone(
     precision: str, monkeypatch: pytest.MonkeyPatch

@@ -58,7 +58,7 @@ def test_every_layer_at_once() -> None:
     found = screened(NAMES, None, network)
     assert found is not None and network.calls == 1 and not found.undivided
     assert noise == {n: float(x.sum()) for n, x in found.alone.items()}
-    assert found.leading(3) == ["layer383", "layer382", "layer381"]
+    assert found.ranked[:3] == ["layer383", "layer382", "layer381"]
 
 
 def test_what_was_found_in_time_stands() -> None:
@@ -91,7 +91,7 @@ def test_enough_groups_to_come_down_to_single_layers(layers: int, groups: int) -
     assert groups_of(layers) == groups
     names = [f"layer{k}" for k in range(layers)]
     found = screened(names, groups, Network(dict.fromkeys(names, 1e-4) | {"layer7": 1.0}))
-    assert found is not None and found.leading(1) == ["layer7"] and "layer7" in found.alone
+    assert found is not None and found.ranked[:1] == ["layer7"] and "layer7" in found.alone
 
 
 def test_leading_layers_are_of_different_groups() -> None:
@@ -99,7 +99,7 @@ def test_leading_layers_are_of_different_groups() -> None:
     found = screened(NAMES, 24, Network(dict.fromkeys(NAMES, 1.0)))
     assert found is not None
     of = {name: group for group in found.groups for name in group}
-    assert len({of[name] for name in found.leading(8)}) == 8
+    assert len({of[name] for name in found.ranked[:8]}) == 8
     network = Network(dict.fromkeys(NAMES, 0.0) | {"layer5": 1.0})
     found = screened(NAMES, 64, network)
     assert found is not None and "layer5" in found.alone

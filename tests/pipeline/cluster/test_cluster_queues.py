@@ -24,49 +24,43 @@ from qdebug.types import Progress
 
 pytest.importorskip("dask_jobqueue")
 
+TAKEN = """\
+if test -e {here}/ends; then
+    sh {here}/script-$number > /dev/null 2> "$log"
+else
+    echo $number >> {here}/queue
+fi
+"""
+STARTED = """\
+if test -e {here}/waits; then
+    rm {here}/waits
+    for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
+fi
+"""
 SBATCH = """\
-#!/bin/sh
 if test -e {here}/refuses; then
     echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1
 fi
 number=$$
 cp "$1" {here}/script-$number
 log=$(sed -n 's/^#SBATCH -e \\(.*\\)%J.err/\\1/p' "$1")$number.err
-if test -e {here}/ends; then
-    sh {here}/script-$number > /dev/null 2> "$log"
-else
-    echo $number >> {here}/queue
-fi
-echo "Submitted batch job $number"
+{taken}echo "Submitted batch job $number"
 """
 SQUEUE = """\
-#!/bin/sh
 test "$*" = "--noheader --user $(id -un) --format=%A %T %r" || exit 1
 touch {here}/queue {here}/asked
 for number in $(cat {here}/queue); do echo "$number PENDING Resources"; done
-if test -e {here}/waits; then
-    rm {here}/waits
-    for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
-fi
-"""
+{started}"""
 SCANCEL = """\
-#!/bin/sh
 echo $1 >> {here}/cancelled
 """
 QSUB = """\
-#!/bin/sh
 number=$$
 cp "$1" {here}/script-$number
 log=$(sed -n 's/^#PBS -e //p' "$1")$number.server.ER
-if test -e {here}/ends; then
-    sh {here}/script-$number > /dev/null 2> "$log"
-else
-    echo $number >> {here}/queue
-fi
-echo "$number.server"
+{taken}echo "$number.server"
 """
 QSTAT = """\
-#!/bin/sh
 test "$*" = "-u $(id -un)" || exit 1
 touch {here}/queue
 echo
@@ -78,33 +72,18 @@ echo '17.server       user     workq    done         1234   1   2  2000m 01:00 C
 for number in $(cat {here}/queue); do
     echo "$number.server   user     workq    dask-work*    --    1   2  2000m 00:30 Q   --"
 done
-if test -e {here}/waits; then
-    rm {here}/waits
-    for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
-fi
-"""
+{started}"""
 BSUB = """\
-#!/bin/sh
 number=$$
 cat > {here}/script-$number
 log=$(sed -n 's/^#BSUB -e \\(.*\\)%J.err/\\1/p' {here}/script-$number)$number.err
-if test -e {here}/ends; then
-    sh {here}/script-$number > /dev/null 2> "$log"
-else
-    echo $number >> {here}/queue
-fi
-echo "Job <$number> is submitted to queue <gpu>."
+{taken}echo "Job <$number> is submitted to queue <gpu>."
 """
 BJOBS = """\
-#!/bin/sh
 test "$*" = "-noheader -o jobid stat" || exit 1
 if ! test -s {here}/queue; then echo 'No unfinished job found' >&2; exit 255; fi
 for number in $(cat {here}/queue); do echo "$number PEND"; done
-if test -e {here}/waits; then
-    rm {here}/waits
-    for number in $(cat {here}/queue); do sh {here}/script-$number > /dev/null 2>&1 & done
-fi
-"""
+{started}"""
 PROGRAMS = {
     "slurm": {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": SCANCEL},
     "pbs": {"qsub": QSUB, "qstat": QSTAT, "qdel": SCANCEL},
@@ -123,7 +102,9 @@ def installed(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = folder / "queue"
     (here / "bin").mkdir(parents=True)
     for name, text in PROGRAMS[kind].items():
-        (here / "bin" / name).write_text(text.format(here=here), encoding="utf-8")
+        parts = {"taken": TAKEN.format(here=here), "started": STARTED.format(here=here)}
+        program = f"#!/bin/sh\n{text.format(here=here, **parts)}"
+        (here / "bin" / name).write_text(program, encoding="utf-8")
         (here / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(folder)
