@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from onnx import TensorProto, checker, defs, helper
+from onnx import AttributeProto, TensorProto, checker, defs, helper
 from onnx.external_data_helper import uses_external_data
 
 from qdebug.errors import ModelError
 
 _TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+_ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}
 _MOST = 2**31
 _COMPLEX = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 _PACKED_BITS = {
@@ -104,7 +105,7 @@ def _check_node(
     _check_name(node.op_type, "an operator")
     _check_name(node.domain, "a domain")
     for attribute in node.attribute:
-        _check_name(attribute.name, "an attribute")
+        _check_attribute(attribute, called)
     for name in (*node.input, *node.output):
         _check_name(name, "a tensor")
     missing = next((t for t in node.input if t and t not in visible), None)
@@ -127,6 +128,14 @@ def _check_node(
     except checker.ValidationError as error:
         reason = next(iter(str(error).strip().splitlines()), "")
         raise _DamagedError(f"{called}: {reason}") from error
+
+
+def _check_attribute(attribute: onnx.AttributeProto, called: str) -> None:
+    _check_name(attribute.name, "an attribute")
+    if attribute.ref_attr_name:  # nodes of functions may
+        raise _DamagedError(f"{called}: '{attribute.name}' refers to an attribute of a function")
+    if attribute.type not in _ATTRIBUTE_TYPES:
+        raise _DamagedError(f"{called}: '{attribute.name}' is of no known type")
 
 
 def _is_standard(node: onnx.NodeProto, context: checker.C.CheckerContext) -> bool:

@@ -175,8 +175,9 @@ class _Run:
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode not in (0, 1):
-            sys.exit(f"{' '.join(self._command)}\n{log.read_text()}")
+        said = log.read_text()
+        if process.returncode not in (0, 1) or "Traceback" in said:
+            sys.exit(f"{' '.join(self._command)}\n{said}")
         return seconds, usage.ru_utime + usage.ru_stime
 
 

@@ -181,6 +181,11 @@ def test_what_onnx_runtime_logs_stays_off_the_terminal(desk: Any, cnn: Any) -> N
         (lambda g: g.node[1].input.__setitem__(0, "nothing"), "'nothing'"),
         (lambda g: g.node[1].output.__setitem__(0, "c1"), "'c1'"),
         (lambda g: g.node[6].attribute.add(name="axis", type=1, f=0.5), "'flatten'"),
+        (lambda g: g.node[6].attribute.add(name="axis", type=2, ref_attr_name="a"), "'flatten'"),
+        (
+            lambda g: (g.node[6].attribute.add(name="axis"), setattr(g.node[6], "domain", "own")),
+            "flatten",
+        ),
         (lambda g: g.ClearField("output"), "outputs"),
         (lambda g: setattr(g.output[0], "name", "none"), "'none'"),
         (lambda g: setattr(g.node[0], "name", "a\0b"), "zero byte"),
