@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import hypothesis.strategies as st
@@ -122,6 +123,32 @@ def test_a_long_sum_is_split_and_its_parts_are_added_by_halves(
     rng = np.random.default_rng(length)
     x, w = codes(rng, (rows, length), 90), codes(rng, (length, columns), 90)
     np.testing.assert_array_equal(run_node(MATMUL, {"x": x}, {"w": w}), matmul(x, w))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "length", "columns"),
+    [
+        ((70,), 40, 8192),  # three parts of 24, 24 and 22 rows
+        ((33,), 16, 8192),  # two parts of 17 and 16
+        ((3, 11), 33, 8192),
+        ((5,), 20, 1 << 17),  # parts of two rows, the last with one
+        ((3,), 20, (1 << 18) + 1),  # no two rows fit
+        ((0,), 40, 5),
+        ((2, 0), 40, 5),
+    ],
+)
+@pytest.mark.parametrize(("op_type", "opset"), [("MatMul", 13), ("MatMul", 17), ("Gemm", 17)])
+def test_many_elements_are_computed_in_parts(
+    op_type: str, opset: int, rows: tuple[int, ...], length: int, columns: int, known: bool
+) -> None:
+    rows = rows if op_type == "MatMul" else (math.prod(rows),)
+    rng = np.random.default_rng(columns)
+    x, w = codes(rng, (*rows, length)), codes(rng, (length, columns))
+    shapes = None if known else {"x": [*(f"d{i}" for i in range(len(rows))), length]}
+    node = helper.make_node(op_type, ["x", "w"], ["y"])
+    found = run_node(node, {"x": x}, {"w": w}, shapes=shapes, opset=opset)
+    np.testing.assert_array_equal(found, matmul(x, w))
 
 
 def test_operands_of_unknown_rank_are_multiplied_exactly() -> None:
