@@ -38,7 +38,7 @@ _SPLIT_FROM, _PART = 2560, 512  # terms of a sum that is split, and of each of i
 _TILE, _FEW_TILES = 128, 8  # rows and columns of a tile; outputs of more tiles are not split
 _MANY_COLUMNS = 512  # of a one-row Gemm whose products are not rounded
 
-_AT_ONCE = 1 << 18
+_AT_ONCE = 1 << 17
 """Elements of the accumulator that are computed at once: they fit a core's cache. A sum of 768
 terms over 2048 x 3072 elements takes an eighth of the time that it takes all at once."""
 
