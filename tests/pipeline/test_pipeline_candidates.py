@@ -155,7 +155,10 @@ def test_parts_joined_give_what_all_samples_give_bit_for_bit(cnn: Case, literal:
             replace(cnn, subset=parts[1]).runner(literal=literal, capture=capture) as last,
         ):
             for candidate, one in zip(candidates, expected, strict=True):
-                runs = [runner.run_part(candidate, keep=True) for runner in (first, last)]
+                runs = [
+                    runner.run_part(candidate, literal=literal, keep=True)
+                    for runner in (first, last)
+                ]
                 found = joined_parts(runs, task)
                 assert replace(found, seconds=one.seconds) == one
                 failed = replace(runs[1], failure="no kernel")

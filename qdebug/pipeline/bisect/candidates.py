@@ -168,18 +168,19 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             runs = list(map_in_order(lambda bound: self._run(bound, 1), bounds, workers))
         return [run.result(self._reference.task) for run in runs]
 
-    def run_part(self, overrides: PrecisionOverrides, *, keep: bool) -> PartRun:
+    def run_part(self, overrides: PrecisionOverrides, *, literal: bool, keep: bool) -> PartRun:
         """One candidate, of which the samples are a part: what is to be joined with the others. One
         that fails on INT8 kernels is not run literally, since all parts are to run alike.
 
         Args:
+            literal: on literal Q/DQ, whatever this runner would choose.
             keep: return its outputs.
 
         Raises:
             PlanError: as `evaluate_many`.
         """
         bound, errors = self._overridden(overrides), _BatchErrors()
-        modes = [_Mode.LITERAL] if self.literal else [_Mode.RESUMED, _Mode.KERNELS]
+        modes = [_Mode.LITERAL] if literal else [_Mode.RESUMED, _Mode.KERNELS]
         workers = self._context.parallel.workers
         run = self._first(bound, workers, modes, keep=keep, errors=errors)
         return PartRun(errors.each, run.outputs.by_batch, run.seconds, run.failure)

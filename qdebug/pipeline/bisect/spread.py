@@ -143,8 +143,7 @@ class CandidatesJob:
                 outputs = runner.reference_outputs if self.keep else {}
                 return Opened(runner.literal, runner.reason, outputs)
             assert asked.literal is not None
-            runner.literal = asked.literal
-            return runner.run_part(dict(asked.overrides), keep=self.keep)
+            return runner.run_part(dict(asked.overrides), literal=asked.literal, keep=self.keep)
 
         return run
 

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 import qdebug
+from qdebug.pipeline.bisect import rounds
 from qdebug.pipeline.bisect.candidates import PartRun
+from qdebug.pipeline.bisect.evaluation import SEARCHED, Verifier
 from qdebug.pipeline.cluster import dispatch
 from qdebug.pipeline.cluster.dispatch import Cluster, Pool
 from qdebug.search.oracle import Oracle
+from qdebug.search.outcome import Check
 from qdebug.search.problem import Measurement, Pins, pins_of
 from qdebug.types import Precision
 
@@ -100,6 +103,34 @@ def test_where_kernels_fail_for_some_samples_all_run_literally(
     result = qdebug.bisect(DATA / "digits_cnn.onnx", **how, cluster=address)
     assert all(not e.measurement.failure for e in result.search.history)
     assert False in asked and asked.count(True) >= asked.count(False) > 1
+
+
+def test_a_search_that_is_repeated_in_the_simulation(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that have run it on INT8 kernels before."""
+
+    class Disagreeing(Verifier):
+        def check(self, pins: Pins) -> Check:
+            check = super().check(pins)
+            if check.on != SEARCHED:
+                return check
+            return replace(check, answer=replace(check.answer, passed=False))
+
+    monkeypatch.setattr(rounds, "Verifier", Disagreeing)
+    how: dict[str, Any] = {
+        "inputs": DATA / "digits_holdout.npz",
+        "samples": 24,
+        "batch_size": 4,
+        "cache": False,
+        "target": "output.sqnr_db>=40",
+        "max_evaluations": 4,
+        "time_limit": 60,
+    }
+    one = qdebug.bisect(DATA / "digits_cnn.onnx", **how)
+    other = qdebug.bisect(DATA / "digits_cnn.onnx", **how, cluster=address)
+    assert one.search.evaluations == 4
+    assert found(one) == found(other)
 
 
 def test_what_is_expected_is_no_evaluation() -> None:
