@@ -169,6 +169,7 @@ def newest_opset() -> int:
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # it is not run, and others would be of all cores
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],

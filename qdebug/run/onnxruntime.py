@@ -9,6 +9,7 @@ well be executed in FP32: the audit, which reads the graph after all optimizatio
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 import tempfile
@@ -29,6 +30,7 @@ from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
 from qdebug.run.options import session_options
 from qdebug.run.simulation import OrtSession, loading, running
+from qdebug.run.stream import available_cores
 from qdebug.types import Feeds, Skipped
 from qdebug.wording import option
 
@@ -41,8 +43,12 @@ class OnnxRuntimeBackend:
 
     name = "onnxruntime"
 
-    def __init__(self, provider: str | None = None) -> None:
+    def __init__(self, provider: str | None = None, threads: int | None = None) -> None:
         """Use `provider`, such as "CUDAExecutionProvider" or "CUDA"; None is the CPU's.
+
+        Args:
+            threads: how many; None takes the default of ONNX Runtime, or as many as there are cores
+                where this process may not use all of the machine's: the default would.
 
         Raises:
             UsageError: this installation of ONNX Runtime does not have it.
@@ -61,6 +67,8 @@ class OnnxRuntimeBackend:
             )
         self.label = f"ONNX Runtime {ort.__version__}"
         self.device_name = self.provider
+        cores = available_cores()
+        self._threads = threads or (0 if cores == os.cpu_count() else cores)
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> DeployedSession:
         """See Backend.open.
@@ -73,7 +81,7 @@ class OnnxRuntimeBackend:
         with loading():
             marked, skipped = encode_marked(proto, capture)
             kind = AuditedSession if self.provider == CPU else DeployedSession
-            return kind(marked, self.provider, proto, skipped)
+            return kind(marked, self.provider, proto, skipped, threads=self._threads)
 
 
 class DeployedSession(OrtSession):
@@ -85,9 +93,12 @@ class DeployedSession(OrtSession):
         provider: str,
         proto: onnx.ModelProto,
         skipped: Sequence[Skipped] = (),
+        *,
+        threads: int = 0,
     ) -> None:
-        """`model` is `proto`, encoded, perhaps with more outputs."""
+        """`model` is `proto`, encoded, perhaps with more outputs; 0 `threads` are the default."""
         self._model, self._provider, self._proto = model, provider, proto
+        self._threads = threads
         super().__init__(self._created(), skipped)
 
     def layer_times(self, feeds: Feeds) -> tuple[LayerTime, ...]:
@@ -117,10 +128,11 @@ class DeployedSession(OrtSession):
         self._model = b""
 
     def _created(self, *, profile: str = "", optimized: str = "") -> Any:
-        """An InferenceSession with the defaults of ONNX Runtime."""
+        """An InferenceSession with the defaults of ONNX Runtime, but for the threads."""
         import onnxruntime as ort
 
         options = session_options()
+        options.intra_op_num_threads = self._threads
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile

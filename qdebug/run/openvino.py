@@ -31,7 +31,6 @@ from qdebug.run.base import check_imports
 from qdebug.run.capture import mark_outputs
 from qdebug.types import Feeds, Skipped, Tensors
 
-_CONFIG = {"INFERENCE_PRECISION_HINT": "f32"}
 _ROUNDS = 10
 _DTYPES = {
     "f32": "fp32",
@@ -57,9 +56,12 @@ class OpenVINOBackend:
 
     name = "openvino"
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
+        """Use so many `threads`; None: one for each core that this process may use."""
         import openvino
 
+        limit = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+        self._config = {"INFERENCE_PRECISION_HINT": "f32", **limit}
         self._core = openvino.Core()
         version = openvino.__version__.split("-")[0]
         self.label = f"OpenVINO {version}"
@@ -75,7 +77,7 @@ class OpenVINOBackend:
         try:
             marked, skipped = mark_outputs(proto, capture)
             model = self._read(marked)
-            compiled = self._core.compile_model(model, "CPU", _CONFIG)
+            compiled = self._core.compile_model(model, "CPU", self._config)
         except Exception as error:
             if not _is_foreign(error):
                 raise
@@ -98,7 +100,7 @@ class OpenVINOBackend:
 
     def profiled(self, model: Any) -> Any:
         """`model`, compiled with profiling of its layers."""
-        return self._core.compile_model(model, "CPU", {**_CONFIG, "PERF_COUNT": True})
+        return self._core.compile_model(model, "CPU", {**self._config, "PERF_COUNT": True})
 
 
 class OpenVINOSession:

@@ -48,7 +48,8 @@ class BackendSpec:
         symmetric: its INT8 is signed with zero point 0, and nothing else.
         settings: names of the engine settings it takes; all others are refused.
         context: which of "folder" (a Path to keep files in), "cached" (whether engines may be taken
-            from there) and "progress" (a ProgressCallback) its factory takes as well.
+            from there), "threads" (how many to use; None: as it likes) and "progress" (a
+            ProgressCallback) its factory takes as well.
         modules: what must be importable.
         distributions: packages that any of them may come from, for the version.
         install: how to get it.
@@ -214,6 +215,7 @@ _BUILT_IN = (
         audits=True,
         profiles=True,
         settings=FILES_TO_WRITE | {"provider"},
+        context=("threads",),
         modules=("onnxruntime",),
         distributions=("onnxruntime", "onnxruntime-gpu"),
         install="pip install onnxruntime",
@@ -225,6 +227,7 @@ _BUILT_IN = (
         audits=True,
         profiles=True,
         settings=FILES_TO_WRITE,
+        context=("threads",),
         modules=("openvino",),
         distributions=("openvino",),
         install="pip install 'qdebug[openvino]'",

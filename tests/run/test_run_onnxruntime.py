@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdebug.errors import UsageError
 from qdebug.run.onnxruntime import OnnxRuntimeBackend
 from qdebug.run.simulation import SimulationBackend
+from qdebug.run.stream import available_cores
 from qdebug.testing.contract import quantized
 
 
@@ -91,3 +96,31 @@ def test_a_provider_that_is_not_there() -> None:
         OnnxRuntimeBackend("Nobody")
     assert caught.value.code == "QD-USAGE-PROVIDER"
     assert "CPUExecutionProvider" in caught.value.hint
+
+
+_TELL_THREADS = """
+import json, os, sys
+from qdebug.config.engine import EngineSettings
+from qdebug.pipeline.engine.build import open_runtime
+from qdebug.testing.contract import quantized
+
+threads, cores = json.loads(sys.argv[1])
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+settings = EngineSettings(backend="onnxruntime")
+runtime = open_runtime(settings, cached=False, threads=threads)
+built = runtime.build(quantized())
+before = os.listdir("/proc/self/task")
+session = runtime.clean(quantized(), built)
+print(len(os.listdir("/proc/self/task")) - len(before))
+"""
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="there is one core only")
+@pytest.mark.parametrize(("threads", "cores", "more"), [(None, 1, 0), (1, 2, 0), (2, 2, 1)])
+def test_no_thread_beyond_what_a_process_may_use(
+    threads: int | None, cores: int, more: int
+) -> None:
+    """ONNX Runtime's default takes the cores of the machine, whatever the process may use."""
+    words = [sys.executable, "-c", _TELL_THREADS, json.dumps([threads, cores])]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == more

@@ -73,3 +73,9 @@ def test_an_integer_input_with_dynamic_axes() -> None:
         fed = np.array(ids, np.int64)
         expected = np.arange(15, dtype=np.float32).reshape(5, 3)[fed]
         np.testing.assert_array_equal(session.run({"ids": fed})["y"], expected)
+
+
+def test_threads() -> None:
+    backend = OpenVINOBackend(threads=1)
+    session = backend.open(quantized(), [])
+    assert backend.profiled(session._model).get_property("INFERENCE_NUM_THREADS") == 1

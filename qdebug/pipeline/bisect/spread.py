@@ -127,7 +127,7 @@ class CandidatesJob:
                 options = RunnerOptions(
                     self.capture,
                     asked.literal,
-                    self._engines(model),
+                    self._engines(model, place),
                     self.cache_bytes,
                     agree_on=subset.count,
                 )
@@ -147,8 +147,10 @@ class CandidatesJob:
 
         return run
 
-    def _engines(self, model: Model) -> Engines | None:
-        runtime = open_runtime(self.engine, cached=True) if self.engine else None
+    def _engines(self, model: Model, place: Place) -> Engines | None:
+        if self.engine is None:
+            return None
+        runtime = open_runtime(self.engine, cached=True, threads=place.threads)
         return engines_on(runtime, model) if runtime else None
 
 

@@ -29,9 +29,14 @@ def open_runtime(
     settings: EngineSettings,
     *,
     cached: bool,
+    threads: int | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> EngineRuntime | None:
     """The runtime that the settings name, ready to build; None for the simulation.
+
+    Args:
+        cached: engines may be taken from the cache folder.
+        threads: how many one that executes on the CPU uses; None: as it does by itself.
 
     Raises:
         BackendError, UsageError: it is not installed or does not load, or a setting that it does
@@ -44,7 +49,10 @@ def open_runtime(
         path = Path(settings.timing_cache)
         make_folder(str(path.parent), (), option("timing_cache"), force=True)
         check_writable(settings.timing_cache, option("timing_cache"))
-    opened = spec.open(asdict(settings), folder=cache_folder(), cached=cached, progress=progress)
+    folder = cache_folder()
+    opened = spec.open(
+        asdict(settings), folder=folder, cached=cached, threads=threads, progress=progress
+    )
     return as_runtime(spec, opened)
 
 

@@ -120,7 +120,7 @@ class SweepJob:
 
         @cache
         def runtime_of(engine: EngineSettings) -> EngineRuntime:
-            opened = open_runtime(engine, cached=self.cached)
+            opened = open_runtime(engine, cached=self.cached, threads=place.threads)
             assert opened is not None  # by what the client checked
             return fitted(opened, graph, samples)
 
