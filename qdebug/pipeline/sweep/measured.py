@@ -28,7 +28,7 @@ from qdebug.pipeline.engine.request import build_request
 from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, evaluate, run_of
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
-from qdebug.run.engine import BuiltEngine, EngineRuntime
+from qdebug.run.engine import BuiltEngine, EngineRuntime, EngineSession
 from qdebug.store.cache import load_result, save_result
 from qdebug.store.manifest import reference_key
 from qdebug.types import Feeds
@@ -135,10 +135,16 @@ class OutputEvaluator:
 
 @dataclass(frozen=True)
 class FoundEngine:
-    """What is known of an engine, and the engine itself where it is at hand."""
+    """What is known of an engine.
+
+    Attributes:
+        built: the engine itself, where it is at hand.
+        errors: of its outputs, where it was executed before it is timed.
+    """
 
     facts: EngineFacts
     built: BuiltEngine | None = None
+    errors: OutputErrors | None = None
 
 
 def facts_of(runtime: EngineRuntime, pair: ModelPair, *, not_run: str) -> FoundEngine | Failure:
@@ -179,22 +185,48 @@ def executed(
     Raises:
         QdebugError: the reference does not run, samples cannot be read, or the metric raised.
     """
-    key = _key(runtime, pair, "execution", outputs.key(pair), runtime.device_name)
-    keep = runtime.keeps and outputs.keeps
-    run = _kept(key, EngineRun) if keep else None
+    run, key = _kept_run(runtime, pair, outputs)
     if run:
         return run
     try:
-        built = built_of(runtime, pair, found)
-        asked = build_request(runtime.typing, pair).graph
-        with closing(runtime.clean(asked.proto, built)) as session:
-            errors = outputs.of(session, pair)
+        with closing(_session(runtime, pair, found)) as session:
+            errors = found.errors or outputs.of(session, pair)
             run = EngineRun(errors, session.latency_ms(outputs.first_feeds()))
     except (BackendError, ModelError) as error:
         return EngineRun(OutputErrors({}, None, None, error.message), None)
-    if keep:
+    if key:
         save_result(_KIND, key, asdict(run))
     return run
+
+
+def errors_of(
+    runtime: EngineRuntime, pair: ModelPair, found: FoundEngine, outputs: OutputEvaluator
+) -> OutputErrors | None:
+    """As `executed`, without timing it; None where it cannot be executed, which `executed` says."""
+    run, _ = _kept_run(runtime, pair, outputs)
+    if run:
+        return run.errors
+    try:
+        runtime.start()
+        with closing(_session(runtime, pair, found)) as session:
+            return outputs.of(session, pair)
+    except QdebugError:
+        return None
+
+
+def _session(runtime: EngineRuntime, pair: ModelPair, found: FoundEngine) -> EngineSession:
+    built = built_of(runtime, pair, found)
+    return runtime.clean(build_request(runtime.typing, pair).graph.proto, built)
+
+
+def _kept_run(
+    runtime: EngineRuntime, pair: ModelPair, outputs: OutputEvaluator
+) -> tuple[EngineRun | None, str]:
+    """What an earlier run measured, and the key to keep it under; "" where nothing is kept."""
+    if not (runtime.keeps and outputs.keeps):
+        return None, ""
+    key = _key(runtime, pair, "execution", outputs.key(pair), runtime.device_name)
+    return _kept(key, EngineRun), key
 
 
 def _facts(engine: Engine) -> EngineFacts:

@@ -1,7 +1,9 @@
 """Where the combinations of a sweep are simulated and built: here, or on the workers of a cluster.
 
-There, each simulation is a unit, over all samples, and so is each build. What is timed is executed
-by the command itself, one after the other, when the workers are idle.
+There, each simulation is a unit, over all samples, and so is each build. Workers of this machine
+execute the engine too; elsewhere the CPU may be another one, whose kernels compute otherwise. The
+command itself times engines, one after the other, when the workers are idle, and executes those
+that no worker did.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from qdebug.pipeline.compare.shards import worker_context
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.build import fitted, open_runtime
 from qdebug.pipeline.sweep.axes import BuilderPoint, Variant
-from qdebug.pipeline.sweep.measured import FoundEngine, OutputEvaluator, built_of, facts_of
+from qdebug.pipeline.sweep.measured import (
+    FoundEngine,
+    OutputEvaluator,
+    built_of,
+    errors_of,
+    facts_of,
+)
 from qdebug.plan.pair import ModelPair
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.registry import spec_of
@@ -74,12 +82,14 @@ class Build:
         builder: what the client's runtime says of itself; see `_builder`.
         not_run: see facts_of.
         wanted: the engine itself is wanted, too.
+        executes: so are the errors of its outputs.
     """
 
     engine: EngineSettings
     builder: tuple[str, ...]
     not_run: str
     wanted: bool
+    executes: bool
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,11 @@ class SweepJob:
             pair = part.pair.made(place)
             if part.build is None:
                 return outputs.simulated(pair)
-            return _built(runtime_of(part.build.engine), pair, part.build)
+            runtime = runtime_of(part.build.engine)
+            found = _built(runtime, pair, part.build)
+            if isinstance(found, Failure) or not part.build.executes:
+                return found
+            return replace(found, errors=errors_of(runtime, pair, found, outputs))
 
         return run
 
@@ -218,7 +232,8 @@ class Elsewhere:
 
     def _build(self, point: BuilderPoint, not_run: str) -> Build:
         wanted = not not_run or self._settings.save_engines is not None
-        return Build(point.engine, _builder(point.runtime), not_run, wanted)
+        executes = not not_run and local_processes(self._settings.cluster) > 0
+        return Build(point.engine, _builder(point.runtime), not_run, wanted, executes)
 
     def _keep(self, number: int, found: Found) -> Path:
         path = self._cluster.folder / f"found-{number}"

@@ -56,6 +56,16 @@ def test_a_worker_that_dies_changes_no_row(cluster: Cluster, address: str) -> No
     assert all(row.latency_ms for row in other.combinations)
 
 
+def test_local_workers_execute_the_engines_and_the_command_times_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = qdebug.sweep(CNN, **HOW, cache=False)
+    monkeypatch.setattr(OutputEvaluator, "of", None)  # in this process
+    other = qdebug.sweep(CNN, **HOW, cache=False, cluster="local:2")
+    assert timeless(one) == timeless(other)
+    assert all(row.latency_ms for row in other.combinations)
+
+
 def test_engines_are_saved_and_a_sweep_that_was_killed_finds_them(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
