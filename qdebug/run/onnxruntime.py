@@ -47,8 +47,9 @@ class OnnxRuntimeBackend:
         """Use `provider`, such as "CUDAExecutionProvider" or "CUDA"; None is the CPU's.
 
         Args:
-            threads: how many; None takes the default of ONNX Runtime, or as many as there are cores
-                where this process may not use all of the machine's: the default would.
+            threads: how many; None takes the default of ONNX Runtime, one for each core of the
+                machine, or, where the affinity of this process excludes some of its CPUs, one for
+                each CPU that is left.
 
         Raises:
             UsageError: this installation of ONNX Runtime does not have it.

@@ -60,7 +60,9 @@ class OpenVINOBackend:
         """Use so many `threads`; None: one for each core that this process may use."""
         import openvino
 
-        limit = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+        # Processes that know nothing of each other would all begin with the first core.
+        few = {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
+        limit = {} if threads is None else few
         self._config = {"INFERENCE_PRECISION_HINT": "f32", **limit}
         self._core = openvino.Core()
         version = openvino.__version__.split("-")[0]

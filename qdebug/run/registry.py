@@ -48,8 +48,9 @@ class BackendSpec:
         symmetric: its INT8 is signed with zero point 0, and nothing else.
         settings: names of the engine settings it takes; all others are refused.
         context: which of "folder" (a Path to keep files in), "cached" (whether engines may be taken
-            from there), "threads" (how many to use; None: as it likes) and "progress" (a
-            ProgressCallback) its factory takes as well.
+            from there), "threads" (how many to use on the CPU; None, as in the main
+            process: all that it may use) and "progress" (a ProgressCallback) its factory takes as
+            well.
         modules: what must be importable.
         distributions: packages that any of them may come from, for the version.
         install: how to get it.

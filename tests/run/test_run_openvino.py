@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qdebug.config.engine import EngineSettings
 from qdebug.engine_info.layer_info import layer_info_json, read_layer_info
 from qdebug.engine_info.layers import Role
 from qdebug.errors import BackendError
+from qdebug.pipeline.engine.build import open_runtime
+from qdebug.run.host import HostRuntime
 from qdebug.run.openvino import OpenVINOBackend, _nodes
 from qdebug.testing.contract import quantized
 
@@ -75,7 +78,10 @@ def test_an_integer_input_with_dynamic_axes() -> None:
         np.testing.assert_array_equal(session.run({"ids": fed})["y"], expected)
 
 
-def test_threads() -> None:
-    backend = OpenVINOBackend(threads=1)
-    session = backend.open(quantized(), [])
-    assert backend.profiled(session._model).get_property("INFERENCE_NUM_THREADS") == 1
+def test_threads_of_a_worker() -> None:
+    runtime = open_runtime(EngineSettings(backend="openvino"), cached=False, threads=1)
+    assert isinstance(runtime, HostRuntime)
+    session = runtime.backend.open(quantized(), [])
+    properties = session._compiled.get_property
+    assert properties("INFERENCE_NUM_THREADS") == 1
+    assert not properties("ENABLE_CPU_PINNING")

@@ -124,9 +124,11 @@ class CandidatesJob:
                 while len(runners) >= _MOST_OPEN:
                     runners.popitem(last=False)[1].close()
                 subset = self.parts[asked.part].opened(place, model.graph.inputs)
+                # A candidate says how it runs itself. What an earlier search asked for, which was
+                # of the same job, is not what a later one is told.
                 options = RunnerOptions(
                     self.capture,
-                    asked.literal,
+                    asked.literal if asked.overrides is None else True,
                     self._engines(model, place),
                     self.cache_bytes,
                     agree_on=subset.count,

@@ -38,9 +38,10 @@ _SPLIT_FROM, _PART = 2560, 512  # terms of a sum that is split, and of each of i
 _TILE, _FEW_TILES = 128, 8  # rows and columns of a tile; outputs of more tiles are not split
 _MANY_COLUMNS = 512  # of a one-row Gemm whose products are not rounded
 
-_AT_ONCE = 1 << 17
-"""Elements of the accumulator that are computed at once: they fit a core's cache. A sum of 768
-terms over 2048 x 3072 elements takes an eighth of the time that it takes all at once."""
+_AT_ONCE, _ROWS_AT_ONCE = 1 << 17, 32
+"""Elements of the accumulator that are computed at once, which fit a core's cache (768 terms over
+2048 x 3072 elements: 0.22 s in place of 0.36 s all at once), but rows enough for what each part
+does anew, making FP32 of the right operand."""
 
 Bounds = Sequence[tuple[int, int]]
 """First and past-the-end term of each block, in the order in which they are added."""
@@ -246,7 +247,7 @@ def _by_rows(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
 
     flat = sketch.add("Reshape", sketch.wide(left), sketch.ints([-1, terms]))
     rows = sketch.add("Slice", sketch.add("Shape", flat), sketch.ints([0]), one)
-    parts = parted(rows, sketch.ints([max(2, _AT_ONCE // columns)]))
+    parts = parted(rows, sketch.ints([max(_ROWS_AT_ONCE, _AT_ONCE // columns)]))
     each = parted(rows, parts)
     missing = sketch.add("Sub", sketch.add("Mul", parts, each), rows)
     more = blocks * BLOCK - terms
@@ -254,11 +255,11 @@ def _by_rows(sketch: Sketch, left: str, right: str, sizes: _Sizes) -> str:
     shape = sketch.add("Concat", parts, each, number, axis=0)
     stacked = sketch.add("Reshape", sketch.add("Pad", flat, pads), shape)
     stacked = sketch.add("Transpose", stacked, perm=[0, 2, 1, 3])
-    if more:
-        padded = sketch.add("Pad", sketch.wide(right), sketch.ints([0, 0, more, 0]))
-        right = sketch.half(padded)
-    weights = sketch.add("Reshape", right, sketch.add("Concat", number, width, axis=0))
     zero = numpy_helper.from_array(np.zeros(1, np.float16))
+    if more:
+        filling = sketch.add("ConstantOfShape", sketch.ints([more, columns]), value=zero)
+        right = sketch.add("Concat", right, filling, axis=0)
+    weights = sketch.add("Reshape", right, sketch.add("Concat", number, width, axis=0))
     zeros = sketch.add("ConstantOfShape", sketch.add("Concat", each, width, axis=0), value=zero)
 
     body = sketch.inner()

@@ -105,8 +105,9 @@ def test_where_kernels_fail_for_some_samples_all_run_literally(
     assert False in asked and asked.count(True) >= asked.count(False) > 1
 
 
+@pytest.mark.parametrize("batch_size", [4, 12], ids=["parts", "whole candidates"])
 def test_a_search_that_is_repeated_in_the_simulation(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    address: str, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     """Workers that have run it on INT8 kernels before."""
 
@@ -121,7 +122,8 @@ def test_a_search_that_is_repeated_in_the_simulation(
     how: dict[str, Any] = {
         "inputs": DATA / "digits_holdout.npz",
         "samples": 24,
-        "batch_size": 4,
+        "batch_size": batch_size,
+        "holdout_share": 0.5,
         "cache": False,
         "target": "output.sqnr_db>=40",
         "max_evaluations": 4,

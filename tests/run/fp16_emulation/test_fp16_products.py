@@ -129,11 +129,10 @@ def test_a_long_sum_is_split_and_its_parts_are_added_by_halves(
 @pytest.mark.parametrize(
     ("rows", "length", "columns"),
     [
-        ((71,), 40, 8192),  # five parts of 15 rows, one of them padded
-        ((33,), 16, 8192),  # three parts of 11
+        ((71,), 40, 8192),  # three parts of 24 rows, of which the last has 23
+        ((33,), 16, 8192),  # 17 and 16
         ((3, 11), 33, 8192),
-        ((5,), 20, 1 << 16),  # parts of two rows, the last with one
-        ((3,), 20, (1 << 17) + 1),  # no two rows fit
+        ((33,), 20, (1 << 17) + 1),  # no row fits
         ((0,), 40, 5),
         ((2, 0), 40, 5),
     ],
