@@ -292,6 +292,14 @@ def test_what_a_search_starts_from_where_layers_are_measured_in_groups(
 
 
 @pytest.mark.usefixtures("in_groups")
+def test_a_search_that_starts_from_groups_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effect, "macs_per_sample", lambda *_: 1e14)
+    target = {"target": "output.sqnr_db>=30", "max_evaluations": 2}
+    found = qdebug.bisect(MODEL, samples=24, **{**HOW, **target})
+    assert any(" of 14 layers, which were rated in " in note for note in found.notes)
+
+
+@pytest.mark.usefixtures("in_groups")
 def test_a_gate_on_effects_measures_every_layer() -> None:
     result = compared(effect="fast", fail_on=["layer.alone_sqnr_db>=10"])
     assert result.effect is not None and result.effect.grouped_layers == 0

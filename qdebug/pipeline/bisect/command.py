@@ -131,6 +131,7 @@ def _notes(
     return (
         *setup.planned.notes,
         *setup.pair.notes,
+        *setup.notes,
         *untimed_notes(setup.space, settings.profile, settings.profile_layers),
         *answer.notes,
         *direction,

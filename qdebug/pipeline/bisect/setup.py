@@ -50,7 +50,7 @@ from qdebug.search.problem import MEASURED_STD, PinTo
 from qdebug.search.space import SearchSpace, local_noise, search_space
 from qdebug.search.strategies.exhaustive import check_count
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Setup:
         space: what may be pinned.
         engine: what the answer is built with; None for the simulation alone.
         engine_settings: how workers of a cluster open the same.
+        notes: what the user must know of how the layers were rated.
     """
 
     context: Context
@@ -78,6 +79,7 @@ class Setup:
     space: SearchSpace
     engine: EngineRuntime | None
     engine_settings: EngineSettings | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,19 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
         space=_space(settings, pair, searched.samples, rating, local, start.kernels),
         engine=start.engine,
         engine_settings=start.engine_settings,
+        notes=_rating_notes(rating),
+    )
+
+
+def _rating_notes(rating: Rating | None) -> tuple[str, ...]:
+    grouped = sum(map(len, rating.groups)) if rating else 0
+    if rating is None or not grouped:
+        return ()
+    return (
+        f"The search started from an estimate for {grouped} of {grouped + len(rating.alone)} "
+        f"layers, which were rated in {counted(rating.groups, 'group')} of layers that follow each "
+        "other, since one by one takes long on so large a model. Every set that it tried was "
+        "measured.",
     )
 
 
