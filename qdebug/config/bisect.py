@@ -52,7 +52,7 @@ PIN_TO = Option(
     unset="auto, or fp32 where the candidate is in fp16",
 )
 NEVER_PIN = Option("Never pin it; repeatable.", SEARCH, metavar="NAME")
-TIME_LIMIT = Option("Stop searching after so many seconds.", SEARCH, metavar="SECONDS")
+TIME_LIMIT = Option("End after so many seconds, with the best found.", SEARCH, metavar="SECONDS")
 
 
 @dataclass(frozen=True)

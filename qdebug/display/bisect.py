@@ -281,7 +281,8 @@ def _why(result: BisectResult, layer: PinnedLayer) -> str:
 
 def _verdict(result: BisectResult) -> str:
     if not result.found:
-        return f"NOT FOUND: no set that was tried meets {result.target}."
+        tried = "no set that was tried meets" if result.search.history else "no set was tried for"
+        return f"NOT FOUND: {tried} {result.target}."
     if result.engine is not None and not result.engine.passed:
         audit = result.engine.audit
         count = len(audit.mismatches) if audit else 0

@@ -57,17 +57,20 @@ class Oracle:
         max_evaluations: int | None = None,
         time_limit_s: float | None = None,
         started: float | None = None,
+        reserve_s: Callable[[Sequence[Evaluation]], float] = lambda _: 0.0,
         clock: Callable[[], float] = time.monotonic,
         on_evaluation: Callable[[Evaluation], None] | None = None,
     ) -> None:
         """Nothing is evaluated yet. `on_evaluation` is called after each, in order. The time limit
-        counts from when the clock showed `started`; None is now."""
+        counts from when the clock showed `started`; None is now. `reserve_s`: what is to be left
+        of it for what follows a search that evaluated so much."""
         self._evaluate = evaluate
         self._journal = journal
         self._max_evaluations = max_evaluations
         self._time_limit_s = time_limit_s
         self._clock = clock
         self._started = clock() if started is None else started
+        self._reserve_s = reserve_s
         self._on_evaluation = on_evaluation
         self._memo: dict[Pins, Evaluation] = {}
 
@@ -130,8 +133,17 @@ class Oracle:
 
     def _check_time(self) -> None:
         limit = self._time_limit_s
-        if limit is not None and self._clock() - self._started >= limit:
-            raise BudgetSpent(f"the time limit of {limit:g} s is reached")
+        if limit is None:
+            return
+        elapsed, reserve = self._clock() - self._started, self._reserve_s(self.history)
+        if elapsed + reserve < limit:
+            return
+        spent = f"the time limit of {limit:g} s is reached"
+        if not self._memo:
+            spent += f" before the search: what comes first took {elapsed:.0f} s"
+        if reserve >= 1:
+            spent += f"; checks of an answer would take about {reserve:.0f} s"
+        raise BudgetSpent(spent)
 
     def _remember(self, evaluation: Evaluation) -> None:
         self._memo[evaluation.pins] = evaluation

@@ -75,6 +75,26 @@ def test_the_time_limit_is_checked_before_each_call() -> None:
         oracle.ask(pins(2))
 
 
+def test_the_time_limit_leaves_time_for_what_follows() -> None:
+    now = iter([0.0, 4.0, 5.0])
+    oracle = Oracle(
+        Counted(),
+        time_limit_s=10,
+        reserve_s=lambda history: 5.5 if history else 2.0,
+        clock=lambda: next(now),
+    )
+    oracle.ask(pins(1))
+    with pytest.raises(BudgetSpent, match=r"\b10 s\b.*\b6 s\b"):
+        oracle.ask(pins(2))
+
+
+def test_a_time_limit_that_is_over_before_the_search_says_what_it_took() -> None:
+    now = iter([0.0, 13.0])
+    oracle = Oracle(Counted(), time_limit_s=10, clock=lambda: next(now))
+    with pytest.raises(BudgetSpent, match=r"\b10 s\b.*\b13 s\b"):
+        oracle.ask(pins(1))
+
+
 def test_verdicts() -> None:
     assert Measurement(1.0, True).verdict is CandidateVerdict.PASS
     assert Measurement(0.5, False).verdict is CandidateVerdict.FAIL

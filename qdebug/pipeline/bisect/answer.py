@@ -47,11 +47,12 @@ def cost_summary(setup: Setup, pins: Pins) -> CostSummary:
     )
 
 
-def pinned_layers(setup: Setup, search: SearchResult) -> tuple[PinnedLayer, ...]:
-    """The layers of the answer, each with why it is wrong and what the set is without it."""
+def pinned_layers(setup: Setup, search: SearchResult, *, explain: bool) -> tuple[PinnedLayer, ...]:
+    """The layers of the answer, each with what the set is without it, and where `explain` with why
+    it is wrong."""
     known = {evaluation.pins: evaluation.measurement for evaluation in search.history}
     pins, chosen = search.pins, dict(search.pins)
-    causes = {r.name: r.causes for r in _explained(setup, chosen)}
+    causes = {r.name: r.causes for r in _explained(setup, chosen)} if explain else {}
     layers = []
     for layer in setup.pair.layers:
         if layer.name not in chosen:

@@ -47,6 +47,7 @@ from qdebug.types import Precision, Tensors
 PrecisionOverrides = Mapping[str, Precision]
 """Layer name -> the precision it runs in; every other layer is as in the base plan."""
 
+IN_SIMULATION = "Candidates run in the simulation."
 _INNER, _LITERAL = "inner", "literal"
 """Runs besides the candidate: tensors inside the reference, and the candidate on literal Q/DQ."""
 AGREEMENT_SAMPLES = 16
@@ -77,6 +78,7 @@ class RunnerOptions:
         engines: what runs the candidates in place of ONNX Runtime.
         cache_bytes: limit of the activations that candidates start from.
         agree_on: about how many samples tell whether the fast kernels agree.
+        sessions: of the base plan, shared with runners on other samples; None for its own.
     """
 
     capture: Sequence[str] = ()
@@ -84,6 +86,20 @@ class RunnerOptions:
     engines: Engines | None = None
     cache_bytes: int = DEFAULT_BYTES
     agree_on: int = AGREEMENT_SAMPLES
+    sessions: CandidateSessions | None = None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of the clock on the samples of a runner.
+
+    Attributes:
+        reference: of the reference, its opening included.
+        literal: of a candidate on literal Q/DQ, about; None where none was run.
+    """
+
+    reference: float
+    literal: float | None = None
 
 
 class _Mode(Enum):
@@ -104,6 +120,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         reference_task: the end-to-end metric of the reference, None without one.
         literal: whether candidates run on literal Q/DQ; `reason` says why, for the user.
         agreement: how the fast kernels compare with literal Q/DQ; None where that was not tested.
+        pace: how long it takes.
     """
 
     def __init__(
@@ -132,13 +149,15 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         self._engines: Backend | None = None
         self._lowered: Callable[[BoundPlan], onnx.ModelProto] = _lowered
         self.agreement: KernelAgreement | None = None
-        self._sessions = sessions_of(context, bound)
+        self._sessions = options.sessions or sessions_of(context, bound)
         self._cache = PrefixCache(self._sessions, options.cache_bytes) if self._sessions else None
+        started = time.perf_counter()
         with ExitStack() as stack:
             self._inner = context.backend.open(model.graph.proto, self._capture)
             stack.callback(self._inner.close)
             self._reference = KeptReference(context, model.graph, self._inner, subset, metric)
             self.subset = self._reference.subset
+            self.pace = Pace(time.perf_counter() - started)
             if (engines := options.engines) is not None:
                 self._engines, self._lowered = engines.backend(self.subset), engines.model
             task = self._reference.task
@@ -153,8 +172,13 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """Release the reference; doing so twice does nothing."""
         self._stack.close()
 
-    def evaluate_many(self, candidates: Sequence[PrecisionOverrides]) -> list[CandidateResult]:
+    def evaluate_many(
+        self, candidates: Sequence[PrecisionOverrides], *, literal: bool = False
+    ) -> list[CandidateResult]:
         """The results, in order. They do not depend on the number of workers.
+
+        Args:
+            literal: on literal Q/DQ, even where this runner uses the fast kernels.
 
         Raises:
             PlanError: an unknown layer, or an override that the model cannot be lowered with.
@@ -163,9 +187,9 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         bounds = [self._overridden(overrides) for overrides in candidates]
         workers = self._context.parallel.workers
         if len(bounds) < workers:
-            runs = [self._run(bound, workers) for bound in bounds]
+            runs = [self._run(bound, workers, literal) for bound in bounds]
         else:
-            runs = list(map_in_order(lambda bound: self._run(bound, 1), bounds, workers))
+            runs = list(map_in_order(lambda bound: self._run(bound, 1, literal), bounds, workers))
         return [run.result(self._reference.task) for run in runs]
 
     def run_part(self, overrides: PrecisionOverrides, *, literal: bool, keep: bool) -> PartRun:
@@ -196,9 +220,9 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         plan = replace(self._bound.plan, layers={**self._bound.plan.layers, **overrides})
         return replace(self._bound, plan=plan, precisions={**known, **overrides})
 
-    def _run(self, bound: BoundPlan, workers: int) -> _Run:
+    def _run(self, bound: BoundPlan, workers: int, literal: bool) -> _Run:
         """One candidate over all samples."""
-        modes = [_Mode.LITERAL] if self.literal else list(_Mode)
+        modes = [_Mode.LITERAL] if literal or self.literal else list(_Mode)
         return self._first(bound, workers, modes, keep=self._reference.task is not None)
 
     def _first(
@@ -296,11 +320,10 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         if why := why_literal(self._sessions, self._bound, self._capture):
             return True, why
         if literal is not None:
-            return (
-                literal,
-                f"Candidates run {'in the simulation' if literal else 'on INT8 kernels'}.",
-            )
+            return literal, IN_SIMULATION if literal else "Candidates run on INT8 kernels."
         found = self.agreement = self._compare_modes()
+        share = found.samples / self.subset.count
+        self.pace = replace(self.pace, literal=found.literal.seconds / share)
         if found.fast.failure:
             return (
                 True,

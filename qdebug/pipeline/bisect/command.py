@@ -32,6 +32,10 @@ from qdebug.search.pareto import check_select_point
 from qdebug.search.problem import Pins
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 
+_UNEXPLAINED = (
+    "Why the layers are wrong was not looked for: the time limit is over. qdebug compare says it."
+)
+
 
 def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progress) -> BisectResult:
     """Find the cheapest layers to keep in higher precision so that the target holds.
@@ -70,22 +74,23 @@ def search_from(
         first=first,
     )
     answer = answered(setup, engines, options)
+    explain = options.may_explain(setup.rating_s)
     answer = with_selected_point(setup, answer, engines, settings.select_point)
     search = answer.searched.result
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
     if engine is not None:
         save_engine(engine, settings, force=settings.force)
-    return _result(settings, setup, answer, engine)
+    return _result(settings, setup, answer, engine, explain)
 
 
 def _result(
-    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None
+    settings: BisectSettings, setup: Setup, answer: Answered, engine: Engine | None, explain: bool
 ) -> BisectResult:
-    """`engine` is built from the answer."""
+    """`engine` is built from the answer; `explain` it where there is time."""
     searched, search = answer.searched, answer.searched.result
     found = search.achieved is not None
-    pinned = pinned_layers(setup, search) if found else ()
+    pinned = pinned_layers(setup, search, explain=explain) if found else ()
     if searched.on_engines:
         pinned = with_kernel_causes(setup, search.pins, pinned)
     task = searched.reference_task
@@ -109,7 +114,10 @@ def _result(
         plan=plan_with(setup, search.pins),
         checks=answer.checks,
         execution=searched.how,
-        notes=_notes(settings, setup, answer, engine),
+        notes=(
+            *_notes(settings, setup, answer, engine),
+            *((_UNEXPLAINED,) if pinned and not explain else ()),
+        ),
         engine=engine.report if engine else None,
         selected_point=answer.taken,
         pinned_by_plan=pinned_by_plan(setup),

@@ -10,7 +10,7 @@ from qdebug.measure.causes.attribution import KERNEL
 from qdebug.measure.result import Cause
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.candidates import Engines
-from qdebug.pipeline.bisect.evaluation import SEARCHED, Verifier
+from qdebug.pipeline.bisect.evaluation import SEARCHED, open_verifier
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.bisect.spread import engines_on
 from qdebug.pipeline.engine.build import Engine, engine_of, fitted
@@ -87,7 +87,7 @@ def with_kernel_causes(
     }
     if not without:
         return tuple(layers)
-    with Verifier(setup, setup.searched, SEARCHED) as simulation:
+    with open_verifier(setup, setup.searched, SEARCHED) as simulation:
         simulated = simulation.measure(list(without.values()))
     explained = []
     for layer in layers:

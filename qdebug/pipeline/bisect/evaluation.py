@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 
 from qdebug import __version__
 from qdebug.measure.candidate import CandidateResult
@@ -14,7 +14,12 @@ from qdebug.measure.conditions import Condition
 from qdebug.model.layers import Layers
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.model.weights import model_digest
-from qdebug.pipeline.bisect.candidates import CandidateRunner, Engines, RunnerOptions
+from qdebug.pipeline.bisect.candidates import (
+    IN_SIMULATION,
+    CandidateRunner,
+    Engines,
+    RunnerOptions,
+)
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.bisect.spread import SpreadRunner
 from qdebug.pipeline.bisect.target import check_target
@@ -31,12 +36,27 @@ ON_ENGINE = "searched samples, on the engine"
 @dataclass(frozen=True)
 class Evaluator(AbstractContextManager["Evaluator"]):
     """Measures sets of pins on the samples of a runner, `at_once` sets in parallel. A context
-    manager."""
+    manager.
+
+    Attributes:
+        literal: on literal Q/DQ, or `on_engines`.
+    """
 
     runner: CandidateRunner | SpreadRunner
     condition: Condition
     layers: Layers
     at_once: int
+    literal: bool
+    on_engines: bool
+
+    @property
+    def how(self) -> str:
+        """What runs the candidates, for people."""
+        return self.runner.reason if self.literal == self.runner.literal else IN_SIMULATION
+
+    def literally(self) -> Evaluator:
+        """The same on literal Q/DQ; what it is compared with is run once for both."""
+        return replace(self, literal=True)
 
     def __exit__(self, *error: object) -> None:
         self.runner.close()
@@ -50,7 +70,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         """One measurement for each set, in order, each as soon as it is there."""
         for start in range(0, len(sets), self.at_once):
             chosen = [dict(pins) for pins in sets[start : start + self.at_once]]
-            for result in self.runner.evaluate_many(chosen):
+            for result in self.runner.evaluate_many(chosen, literal=self.literal):
                 yield self._measured(result)
 
     def _measured(self, result: CandidateResult) -> Measurement:
@@ -89,9 +109,12 @@ def open_evaluator(
         )
         at_once = runner.at_once
     else:
+        options = replace(options, sessions=setup.sessions)
         runner = CandidateRunner(*given, metric=target.metric, options=options)
         at_once = 1 if engines else setup.context.parallel.workers
-    return Evaluator(runner, target.condition_for(runner.reference_task), layers, at_once)
+    condition = target.condition_for(runner.reference_task)
+    on_engines = engines is not None
+    return Evaluator(runner, condition, layers, at_once, runner.literal, on_engines)
 
 
 def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
@@ -108,36 +131,24 @@ def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
         "target": one.condition.expression,
         "metric": metric,
         "machine": f"{platform.machine()} {versions}",
-        "execution": "simulation" if one.runner.literal else "fast",
+        "execution": "simulation" if one.literal else "fast",
         "fp16_kernels": str(setup.context.fp16_kernels),
     }
 
 
-class Verifier(AbstractContextManager["Verifier"]):
-    """Runs sets of pins once more on the samples of a subset, in the simulation: those searched, or
-    those that took no part in the search. A context manager.
+class Verifier:
+    """Runs sets of pins once more, more exactly than while searching or on the samples that took no
+    part in it.
 
     Attributes:
-        on_engines: they run on engines instead.
+        on_engines: they run on engines.
     """
 
-    def __init__(
-        self, setup: Setup, subset: SampleSubset, on: str, engines: Engines | None = None
-    ) -> None:
-        """Runs the reference. `on` says which samples they are, for people; `engines` runs the
-        candidates in place of the simulation.
-
-        Raises:
-            QdebugError: the samples cannot be read, the runtime or the metric failed.
-        """
-        self.on_engines = engines is not None
-        self._on = on
-        self._always = setup.space.problem.always
+    def __init__(self, evaluator: Evaluator, always: Pins, on: str) -> None:
+        """`on` says which samples it measures on, for people; `always` are there in every set."""
+        self.on_engines = evaluator.on_engines
+        self._evaluator, self._always, self._on = evaluator, always, on
         self._known: dict[Pins, Measurement] = {}
-        self._evaluator = open_evaluator(setup, subset, literal=True, engines=engines)
-
-    def __exit__(self, *error: object) -> None:
-        self._evaluator.runner.close()
 
     def check(self, pins: Pins) -> Check:
         """What `pins` give, next to nothing pinned."""
@@ -151,3 +162,17 @@ class Verifier(AbstractContextManager["Verifier"]):
         new = [pins for pins in dict.fromkeys(sets) if pins not in self._known]
         self._known |= dict(zip(new, self._evaluator(new), strict=True))
         return {pins: self._known[pins] for pins in sets}
+
+
+@contextmanager
+def open_verifier(
+    setup: Setup, subset: SampleSubset, on: str, engines: Engines | None = None
+) -> Iterator[Verifier]:
+    """Run the reference on `subset`, and be ready to measure sets on it in the simulation, or on
+    `engines`.
+
+    Raises:
+        QdebugError: the samples cannot be read, the runtime or the metric failed.
+    """
+    with open_evaluator(setup, subset, literal=True, engines=engines) as evaluator:
+        yield Verifier(evaluator, setup.space.problem.always, on)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,14 @@ from pathlib import Path
 
 from qdebug.errors import StoreError, UsageError, given_by
 from qdebug.measure.conditions import Condition
-from qdebug.pipeline.bisect.candidates import Engines
+from qdebug.pipeline.bisect.candidates import Engines, Pace
 from qdebug.pipeline.bisect.evaluation import (
     ON_ENGINE,
     SEARCHED,
     Evaluator,
     Verifier,
     open_evaluator,
+    open_verifier,
     search_key,
 )
 from qdebug.pipeline.bisect.setup import Setup
@@ -43,6 +45,11 @@ _DISAGREE = (
     "ONNX Runtime's INT8 kernels and the simulation disagree about the set found: the search was "
     "repeated in the simulation."
 )
+_TO_EXPLAIN = 0.1
+"""Of a time limit, for saying why layers are wrong: where that takes more, it is left out rather
+than the search."""
+_OPENING = 0.5
+"""Of what a run on few samples of a large model takes, for opening it, however many they are."""
 _MOST_TRIED = 8
 """Sets that passed before and are tried first when the held-out samples join."""
 _FOLDER = "searches"
@@ -73,6 +80,18 @@ class SearchOptions:
     restart: bool = False
     cached: bool = True
     first: Sequence[Pins] = ()
+
+    def explaining_s(self, takes: float) -> float:
+        """Of the time limit, what is kept for explaining the answer, which `takes` so many seconds:
+        all or nothing."""
+        limit = self.time_limit_s or 0.0
+        return takes if takes <= _TO_EXPLAIN * limit else 0.0
+
+    def may_explain(self, takes: float) -> bool:
+        """Whether there is time for that."""
+        if self.time_limit_s is None or self.started is None or self.explaining_s(takes):
+            return True
+        return time.monotonic() - self.started + takes <= self.time_limit_s
 
 
 @dataclass(frozen=True)
@@ -112,14 +131,18 @@ class _Round:
     """How one search is done.
 
     Attributes:
+        evaluator: measures sets on the samples searched.
+        repeated: the answer of a search in another way failed in this one.
         held_out: the answer must hold there too.
         before: an earlier search in the same way but for that.
+        first: sets that passed in another way, and are likely to pass in this one.
     """
 
-    literal: bool | None
-    engines: Engines | None = None
+    evaluator: Evaluator
+    repeated: bool = False
     held_out: Verifier | None = None
     before: tuple[Evaluation, ...] = field(default=())
+    first: tuple[Pins, ...] = ()
 
 
 def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> Answered:
@@ -131,22 +154,23 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
     Raises:
         QdebugError: a runtime or a metric failed, or a journal cannot be used.
     """
-    one, notes = _Round(None if options.int8_kernels else True), _not_kept(setup, options)
-    before: Answered | None = None
+    before, notes = None, _not_kept(setup, options)
     with ExitStack() as stack:
+        one = _Round(stack.enter_context(_simulation(setup, options)))
         while True:
             searched = _search(setup, one, options)
             if searched.result.achieved is None:
                 return before or Answered(searched, notes=tuple(notes))
-            checks, other = _checked(setup, searched, one, engines)
+            checks, other = _checked(setup, searched, one, engines, stack)
             if other is not None:
-                why = _ENGINE_DISAGREES if other.engines else _DISAGREE
+                why = _ENGINE_DISAGREES if other.evaluator.on_engines else _DISAGREE
                 notes.append(f"{why} The first took {searched.result.evaluations} evaluations.")
                 one = other
                 continue
             held_out = one.held_out
             if held_out is None:
-                held_out = stack.enter_context(Verifier(setup, setup.held_out, HELD_OUT, engines))
+                opened = open_verifier(setup, setup.held_out, HELD_OUT, engines)
+                held_out = stack.enter_context(opened)
             check = held_out.check(searched.result.pins)
             check = replace(check, used_in_search=one.held_out is not None)
             done = Answered(searched, (*checks, check), tuple(notes))
@@ -193,57 +217,68 @@ def _checks_of(
 ) -> Iterator[Check]:
     """`pins` once more, as the answer of a search: on the samples searched, and held out."""
     if engines is not None:
-        with Verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
+        with open_verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
             yield verifier.check(pins)
     elif not answer.searched.literal:
-        with Verifier(setup, setup.searched, SEARCHED) as verifier:
+        with open_verifier(setup, setup.searched, SEARCHED) as verifier:
             yield verifier.check(pins)
     used_in_search = any(check.used_in_search for check in answer.checks)
-    with Verifier(setup, setup.held_out, HELD_OUT, engines) as verifier:
+    with open_verifier(setup, setup.held_out, HELD_OUT, engines) as verifier:
         yield replace(verifier.check(pins), used_in_search=used_in_search)
 
 
+def _simulation(setup: Setup, options: SearchOptions) -> Evaluator:
+    literal, cache_bytes = None if options.int8_kernels else True, options.cache_bytes
+    return open_evaluator(setup, setup.searched, literal=literal, cache_bytes=cache_bytes)
+
+
 def _checked(
-    setup: Setup, searched: Searched, one: _Round, engines: Engines | None
+    setup: Setup, searched: Searched, one: _Round, engines: Engines | None, stack: ExitStack
 ) -> tuple[list[Check], _Round | None]:
     """The answer once more on the samples searched, more exactly than while searching; or how to
     search again where it fails."""
-    checks = []
-    if not searched.literal and one.engines is None:
-        with Verifier(setup, setup.searched, SEARCHED) as verifier:
-            checks.append(verifier.check(searched.result.pins))
+    checks, always, pins = [], setup.space.problem.always, searched.result.pins
+    if not one.evaluator.literal:
+        literally = one.evaluator.literally()
+        checks.append(Verifier(literally, always, SEARCHED).check(pins))
         if not checks[-1].answer.passed:
-            return [], _Round(True, held_out=one.held_out)
-    if engines is not None and one.engines is None:
-        with Verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
-            checks.append(verifier.check(searched.result.pins))
+            first = _likely(searched.result, checks[-1])
+            return [], _Round(literally, repeated=True, held_out=one.held_out, first=first)
+    if engines is not None and not one.evaluator.on_engines:
+        opened = open_evaluator(setup, setup.searched, literal=True, engines=engines)
+        engine = stack.enter_context(opened)
+        checks.append(Verifier(engine, always, ON_ENGINE).check(pins))
         if not checks[-1].answer.passed:
-            return [], _Round(True, engines, one.held_out)
+            first = _likely(searched.result, checks[-1])
+            return [], _Round(engine, repeated=True, held_out=one.held_out, first=first)
     return checks, None
+
+
+def _likely(search: SearchResult, check: Check) -> tuple[Pins, ...]:
+    """Sets that passed with more to spare than the answer lost in a check: where the time is
+    nearly over, one of them is an answer still."""
+    assert search.achieved is not None
+    lost = (search.achieved.slack or 0.0) - (check.answer.slack or 0.0)
+    passed = [e for e in search.history if e.measurement.passed and e.pins != search.pins]
+    return tuple(e.pins for e in passed if (e.measurement.slack or 0.0) >= lost)
 
 
 def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
     with ExitStack() as stack:
-        evaluator = stack.enter_context(
-            open_evaluator(
-                setup,
-                setup.searched,
-                literal=one.literal,
-                engines=one.engines,
-                cache_bytes=options.cache_bytes,
-            )
-        )
+        evaluator = one.evaluator
         predicate: Evaluator | CombinedPredicate = evaluator
         if one.held_out:
             known = {evaluation.pins: evaluation.measurement for evaluation in one.before}
             at_once = evaluator.at_once
             predicate = CombinedPredicate(evaluator, at_once, one.held_out.measure, known)
+        explaining = options.explaining_s(setup.rating_s)
         oracle = Oracle(
             predicate,
-            journal=_journal(setup, one, evaluator, options, stack),
+            journal=_journal(setup, one, options, stack),
             max_evaluations=options.max_evaluations,
             time_limit_s=options.time_limit_s,
             started=options.started,
+            reserve_s=lambda history: explaining + _reserve(setup, one, history),
             on_evaluation=_Watch(setup, options.max_evaluations or 0),
         )
         _try_first(setup, one, oracle, options.first)
@@ -254,24 +289,50 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             evaluator.condition,
             runner.reference_task,
             runner.subset.count,
-            runner.literal,
-            runner.reason,
-            one.engines is not None,
+            evaluator.literal,
+            evaluator.how,
+            evaluator.on_engines,
         )
 
 
-def _journal(
-    setup: Setup, one: _Round, evaluator: Evaluator, options: SearchOptions, stack: ExitStack
-) -> Journal | None:
+def seconds_of_checks(
+    pace: Pace, base: float, answer: float, *, on_searched: bool, held_out: float = 0.0
+) -> float:
+    """About what the checks of an answer take, from what such runs took: it and the base plan, on
+    the samples searched where `on_searched`, and on those held out, where the reference is first.
+
+    Args:
+        pace: of the samples searched.
+        base, answer: seconds that a candidate takes on them: with nothing pinned, with the answer.
+        held_out: how many times as many samples are held out; 0 where they were searched too.
+    """
+    both = base + answer
+    elsewhere = _OPENING + (1 - _OPENING) * held_out if held_out else 0.0
+    return both * on_searched + elsewhere * (pace.reference + both)
+
+
+def _reserve(setup: Setup, one: _Round, history: Sequence[Evaluation]) -> float:
+    """Seconds for checks. What an engine takes to build is not known before."""
+    pace, literal = one.evaluator.runner.pace, one.evaluator.literal
+    measured = [e.measurement.seconds for e in history] if literal else []
+    base = pace.literal or max(measured, default=pace.reference)
+    passing = [e for e in history if e.measurement.passed]
+    cheapest = min(passing, key=lambda e: setup.space.problem.cost(e.pins), default=None)
+    answer = max(base, cheapest.measurement.seconds) if cheapest else base
+    share = setup.held_out.count / setup.searched.count if one.held_out is None else 0.0
+    return seconds_of_checks(pace, base, answer, on_searched=not literal, held_out=share)
+
+
+def _journal(setup: Setup, one: _Round, options: SearchOptions, stack: ExitStack) -> Journal | None:
     """Where the evaluations of one round are kept, so that a search that was killed goes on."""
-    if one.engines is not None or (one.held_out is not None and one.held_out.on_engines):
+    if one.evaluator.on_engines or (one.held_out is not None and one.held_out.on_engines):
         # Nothing is kept but the engines themselves: they tell little of the machine.
         return None
     metric = setup.target.metric.key if setup.target.metric else ""
     if metric is None:  # a function in memory whose result does not depend on its code alone
         return None
-    key = search_key(setup, evaluator, metric)
-    again = "" if one.literal is None or not options.int8_kernels else "simulation"
+    key = search_key(setup, one.evaluator, metric)
+    again = "simulation" if one.repeated else ""
     if one.held_out:
         key["held_out"] = setup.held_out.key
         again += "joint"
@@ -332,7 +393,7 @@ def _try_first(setup: Setup, one: _Round, oracle: Oracle, first: Sequence[Pins])
     problem = setup.space.problem
     allowed = {(i.name, precision) for i in problem.items for precision in i.costs}
     passed = [problem.always | pins for pins in first if pins - problem.always <= allowed]
-    passed += [e.pins for e in one.before if e.measurement.passed]
+    passed += [*one.first, *(e.pins for e in one.before if e.measurement.passed)]
     try:
         for pins in sorted(passed, key=problem.cost)[:_MOST_TRIED]:
             if oracle.ask(pins).passed:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.engine import EngineSettings, check_engine_flags, engine_settings_of
@@ -19,6 +20,7 @@ from qdebug.model.macs import macs_per_sample, work_of
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, open_subsets
+from qdebug.pipeline.bisect.candidates import sessions_of
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
@@ -42,6 +44,7 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.select import select_layers
 from qdebug.run.engine import EngineRuntime
+from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.registry import spec_of
 from qdebug.run.segmentation import DEFAULT_BUDGET
 from qdebug.run.sizing import parallelism
@@ -51,6 +54,9 @@ from qdebug.search.space import SearchSpace, local_noise, search_space
 from qdebug.search.strategies.exhaustive import check_count
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import counted, option
+
+_FOR_RATING = 1 / 3
+"""Of the time that is left, for rating layers at the outputs: the search needs the rest."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class Setup:
         rated: the layers, worst first, with their own errors and causes.
         space: what may be pinned.
         engine: what the answer is built with; None for the simulation alone.
+        rating_s: seconds that `rated` took.
         engine_settings: how workers of a cluster open the same.
         notes: what the user must know of how the layers were rated.
     """
@@ -78,8 +85,14 @@ class Setup:
     rated: Mapping[str, LayerResult]
     space: SearchSpace
     engine: EngineRuntime | None
+    rating_s: float = 0.0
     engine_settings: EngineSettings | None = None
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def sessions(self) -> CandidateSessions | None:
+        """What opens candidates, on whatever samples: weights are quantized once for all."""
+        return sessions_of(self.context, self.planned.bound)
 
 
 @dataclass(frozen=True)
@@ -177,8 +190,11 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
     pair = known_pair(context.cluster, start.model, start.planned.bound)
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
+    began = time.monotonic()
     found = rate_layers(context, pair, searched)
-    rating = noise_alone(context, pair, searched, settings.memory_budget, ends_at)
+    now = time.monotonic()
+    until = now + _FOR_RATING * (ends_at - now)
+    rating = noise_alone(context, pair, searched, settings.memory_budget, until)
     local = local_noise(found)
     return Setup(
         context=context,
@@ -191,6 +207,7 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
         rated=found,
         space=_space(settings, pair, searched.samples, rating, local, start.kernels),
         engine=start.engine,
+        rating_s=now - began,
         engine_settings=start.engine_settings,
         notes=_rating_notes(rating),
     )

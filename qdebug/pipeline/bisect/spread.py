@@ -26,6 +26,7 @@ from qdebug.pipeline.bisect.candidates import (
     AGREEMENT_SAMPLES,
     CandidateRunner,
     Engines,
+    Pace,
     PartRun,
     PrecisionOverrides,
     RunnerOptions,
@@ -74,11 +75,13 @@ class Opened:
     Attributes:
         literal, reason: see CandidateRunner.
         outputs: of the reference, by batch, where a metric needs them.
+        pace: see CandidateRunner.
     """
 
     literal: bool
     reason: str
     outputs: Mapping[Batch, Tensors]
+    pace: Pace
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class CandidatesJob:
         bound = replace(bound, calibrated=self.calibrated, corrections=self.corrections)
         parallel = Parallelism(place.threads, 1)
         context = simulation_context(parallel, ignore_progress, self.batch_size, self.fp16_kernels)
+        sessions = sessions_of(context, bound)
         runners: OrderedDict[int, CandidateRunner] = OrderedDict()
 
         def close() -> None:
@@ -132,6 +136,7 @@ class CandidatesJob:
                     self._engines(model, place),
                     self.cache_bytes,
                     agree_on=subset.count,
+                    sessions=sessions,
                 )
                 runners[asked.part] = CandidateRunner(
                     context, model, bound, subset, options=options
@@ -143,7 +148,7 @@ class CandidatesJob:
             runner = opened(asked)
             if asked.overrides is None:
                 outputs = runner.reference_outputs if self.keep else {}
-                return Opened(runner.literal, runner.reason, outputs)
+                return Opened(runner.literal, runner.reason, outputs, runner.pace)
             assert asked.literal is not None
             return runner.run_part(dict(asked.overrides), literal=asked.literal, keep=self.keep)
 
@@ -171,7 +176,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     Attributes:
         at_once: how many candidates keep all workers busy.
-        subset, reference_task, literal, reason: see CandidateRunner.
+        subset, reference_task, literal, reason, pace: see CandidateRunner.
     """
 
     def __init__(
@@ -193,7 +198,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         """
         self.subset = subset = _sized(context, model, subset, options.capture)
         self._cluster, self._bound = cluster, bound
-        self._ahead: dict[Key, list[int]] = {}
+        self._ahead: dict[tuple[Key, bool], list[int]] = {}
         self._expected: list[Key] = []
         workers = cluster.workers
         self._parts = 1 if options.engines or len(subset.batches) < workers else workers
@@ -220,6 +225,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
                 numbers.append(self._pool.give(Asked(self._parts)))
             opened = [one for n in numbers if isinstance(one := self._pool.take(n), Opened)]
             self.literal, self.reason = opened[-1].literal, opened[-1].reason
+            self.pace = self._pace(opened, few.count)
             reference = OutputKeeper(REFERENCE, ())
             for one in opened[: self._parts]:
                 reference.by_batch |= one.outputs
@@ -244,37 +250,49 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         """These may be asked for after the next ones, the likeliest first."""
         self._expected = list(map(_key, candidates))
 
-    def evaluate_many(self, candidates: Sequence[PrecisionOverrides]) -> list[CandidateResult]:
+    def evaluate_many(
+        self, candidates: Sequence[PrecisionOverrides], *, literal: bool = False
+    ) -> list[CandidateResult]:
         """See CandidateRunner.evaluate_many."""
         for one in candidates:
             check_layers(self._bound, one)
         asked = list(map(_key, candidates))
-        given = [self._ahead.pop(one, []) or self._give(one, self.literal) for one in asked]
+        literal = literal or self.literal
+        given = [self._ahead.pop((one, literal), []) or self._give(one, literal) for one in asked]
         if self._parts == 1:
-            self._begin_expected(self._cluster.workers - len(given))
-        return [self._result(one, numbers) for one, numbers in zip(asked, given, strict=True)]
+            self._begin_expected(self._cluster.workers - len(given), literal)
+        each = zip(asked, given, strict=True)
+        return [self._result(one, numbers, literal) for one, numbers in each]
 
     def _give(self, key: Key | None, literal: bool | None) -> list[int]:
         homes = range(self._parts)
         give = self._pool.give
         return [give(Asked(k, key, literal), k if self._parts > 1 else None) for k in homes]
 
-    def _result(self, key: Key, numbers: Sequence[int]) -> CandidateResult:
+    def _result(self, key: Key, numbers: Sequence[int], literal: bool) -> CandidateResult:
         parts = self._taken(numbers)
-        if not self.literal and any(part.failure for part in parts):
+        if not literal and any(part.failure for part in parts):
             parts = self._taken(self._give(key, True))
         return joined_parts(parts, self._task)
 
     def _taken(self, numbers: Sequence[int]) -> list[PartRun]:
         return [one for n in numbers if isinstance(one := self._pool.take(n), PartRun)]
 
-    def _begin_expected(self, idle: int) -> None:
+    def _pace(self, opened: Sequence[Opened], few: int) -> Pace:
+        """What a part takes, and a candidate on literal Q/DQ where it was run on a few samples."""
+        reference = max(one.pace.reference for one in opened[: self._parts])
+        literal = opened[-1].pace.literal
+        share = few * self._parts / self.subset.count
+        return Pace(reference, None if literal is None else literal / share)
+
+    def _begin_expected(self, idle: int, literal: bool) -> None:
         """Let idle workers begin with what may be asked for next, and forget what may not."""
-        over = [key for key in self._ahead if key not in self._expected]
-        self._pool.drop([number for key in over for number in self._ahead.pop(key)])
-        for key in self._expected[: max(0, idle)]:
-            if key not in self._ahead:
-                self._ahead[key] = self._give(key, self.literal)
+        wanted = [(key, literal) for key in self._expected]
+        over = [one for one in self._ahead if one not in wanted]
+        self._pool.drop([number for one in over for number in self._ahead.pop(one)])
+        for one in wanted[: max(0, idle)]:
+            if one not in self._ahead:
+                self._ahead[one] = self._give(*one)
         self._expected = []
 
 

@@ -54,36 +54,13 @@ def open_cluster(
         UsageError: both are given, or only `limit_s`, or the file is not valid.
         ClusterStartError: dask is not installed, or there is no worker.
     """
-    if address is None and config is None:
-        if limit_s is not None:
-            raise UsageError(
-                f"{option('unit_timeout')} limits work on a cluster, and there is none",
-                f"Give {option('cluster')} or {option('cluster_config')} too, or leave it out.",
-                code="QD-USAGE-CLUSTER",
-            )
+    if not _wanted(address, config, limit_s):
         return None
-    if address is not None and config is not None:
-        raise UsageError(
-            f"{option('cluster')} and {option('cluster_config')} cannot be combined",
-            "Give one of them.",
-            code="QD-USAGE-CLUSTER",
-        )
     folder = _folder(stack)
-    _import_dask()
+    _import_dask("cluster" if config is None else "cluster_config")
     from distributed import Client
 
-    where: Any = address
-    queue = None
-    if address is not None and address.startswith(_LOCAL):
-        count = int(address.removeprefix(_LOCAL))
-        if count > (cores := available_cores()):
-            there = counted(cores, "core")
-            _LOG.warning("%s on %s: more processes than cores gain nothing", address, there)
-        where = _processes(stack, count, folder, visible_gpus() if gpus else ())
-    elif config is not None:
-        where, queue = started(stack, config, folder)
-    else:
-        _check_scheduler(str(address))
+    where, queue = _workers(stack, address, config, folder, gpus=gpus)
     try:
         client = Client(where, timeout=_CONNECT_S, set_as_default=False)
     except Exception as error:  # whatever dask raises where it does not connect
@@ -95,6 +72,42 @@ def open_cluster(
     except (OSError, TimeoutError) as error:
         fail_without_worker(f"no worker of {address or config} answers: {said(error)}")
     return Cluster(client, folder, limit_s or _UNIT_S, queue)
+
+
+def _wanted(address: str | None, config: str | None, limit_s: float | None) -> bool:
+    """Whether the settings ask for workers. Raises as `open_cluster` does where they contradict."""
+    if address is None and config is None:
+        if limit_s is not None:
+            raise UsageError(
+                f"{option('unit_timeout')} limits work on a cluster, and there is none",
+                f"Give {option('cluster')} or {option('cluster_config')} too, or leave it out.",
+                code="QD-USAGE-CLUSTER",
+            )
+        return False
+    if address is not None and config is not None:
+        raise UsageError(
+            f"{option('cluster')} and {option('cluster_config')} cannot be combined",
+            "Give one of them.",
+            code="QD-USAGE-CLUSTER",
+        )
+    return True
+
+
+def _workers(
+    stack: ExitStack, address: str | None, config: str | None, folder: Path, *, gpus: bool
+) -> tuple[Any, JobQueue | None]:
+    """What dask's client connects to, and the jobs that were asked for. See `open_cluster`."""
+    if config is not None:
+        return started(stack, config, folder)
+    assert address is not None
+    if not address.startswith(_LOCAL):
+        _check_scheduler(address)
+        return address, None
+    count = int(address.removeprefix(_LOCAL))
+    if count > (cores := available_cores()):
+        there = counted(cores, "core")
+        _LOG.warning("%s on %s: more processes than cores gain nothing", address, there)
+    return _processes(stack, count, folder, visible_gpus() if gpus else ()), None
 
 
 def _check_scheduler(address: str) -> None:
@@ -183,12 +196,12 @@ def _folder(stack: ExitStack) -> Path:
         ) from error
 
 
-def _import_dask() -> None:
-    dask = required_dask("dask")
+def _import_dask(setting: str) -> None:
+    dask = required_dask("dask", setting)
     # Before it is imported: from then on its loggers have handlers, which write to stderr.
     # A default, so that what the user has set for dask holds.
     dask.config.update_defaults(_QUIET)
-    required_dask("distributed")
+    required_dask("distributed", setting)
     logging.getLogger("tornado.application").addFilter(_no_defect_of_dask)
 
 

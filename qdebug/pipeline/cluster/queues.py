@@ -147,13 +147,13 @@ class ClusterFile(BaseModel):
         return options
 
 
-def required_dask(module: str) -> Any:
-    """A module of a package that clusters need.
+def required_dask(module: str, setting: str = "cluster_config") -> Any:
+    """A module of a package that clusters need; `setting` asks for one.
 
     Raises:
         ClusterStartError: it is not installed.
     """
-    return required(module, option("cluster"), "cluster", code=_INSTALLED, error=ClusterStartError)
+    return required(module, option(setting), "cluster", code=_INSTALLED, error=ClusterStartError)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-/** A repair: what each remedy gave, and what the network is worth on samples that took no part. */
+/** A repair: what each remedy gave, and what the network is worth on held-out samples. */
 
 import { h, nameOf } from "./dom.js";
 import { counted, decibel, number, numberIn, share } from "./format.js";
@@ -28,7 +28,7 @@ export function mount(host, { data, store }) {
 
 function repaired(result) {
   return [
-    h("h2", {}, `On ${counted(result.proof.samples, "sample")} that took no part`),
+    h("h2", {}, `On ${counted(result.proof.samples, "held-out sample")}`),
     proof(result),
     h("h2", {}, `Remedies, judged on ${counted(result.choosing_samples, "other sample")}`),
     steps(result),

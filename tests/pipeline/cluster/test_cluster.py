@@ -465,6 +465,8 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     assert opened("tcp://127.0.0.1:1", None) == "QD-CLUSTER-NO-WORKER"
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert opened("local:2", None) == "QD-CLUSTER-NOT-INSTALLED"
+    error = refused(None, config)
+    assert (error.code, "cluster_config" in error.message) == ("QD-CLUSTER-NOT-INSTALLED", True)
 
 
 def test_each_process_gets_a_gpu_of_its_own(
