@@ -204,6 +204,12 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
             _suggestion(str(value), known[name].choices),
             code="QD-USAGE-CHOICE",
         )
+    if problem["type"] in ("float_parsing", "int_parsing"):
+        return UsageError(
+            f"{option(name)}: {shown} is not a {_NUMBERS[problem['type']]}",
+            f"{known[name].option.help.partition('. ')[0].rstrip('.')}.",
+            code="QD-USAGE-VALUE",
+        )
     message = str(problem["msg"]).removeprefix("Value error, ")
     message, _, hint = message.partition("; ")
     return UsageError(
@@ -213,6 +219,9 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
         f"{hint[:1].upper()}{hint[1:]}." if hint else "",
         code="QD-USAGE-VALUE",
     )
+
+
+_NUMBERS = {"float_parsing": "number", "int_parsing": "whole number"}
 
 
 def _shown(value: object) -> str:

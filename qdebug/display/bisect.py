@@ -91,7 +91,9 @@ def _reasons(result: BisectResult) -> Iterator[Line]:
     for layer in result.layers:
         for cause in layer.causes[:1]:
             if cause.label not in said:
-                text = f"{cause.label}: {printable(cause.evidence)}. {cause.remedy}"
+                alone = sum(_label(x) == cause.label for x in result.layers) == 1
+                where = "" if alone else f", for example in {printable(layer.name)}"
+                text = f"{cause.label}{where}: {printable(cause.evidence)}. {cause.remedy}"
                 yield Line(text, indent=2)
             said.add(cause.label)
 
@@ -200,7 +202,8 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     yield "evaluations", _evaluations(result)
     if result.fp16_kernels is not None:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
-    yield "run", result.execution
+    if result.search.history:
+        yield "run", result.execution
 
 
 def _evaluations(result: BisectResult) -> str:
@@ -312,6 +315,8 @@ def _verdict(result: BisectResult) -> str:
         return f"PASSED: {result.target} holds with {by_hand}{beside}{unknown}."
     which = "each of the others" if by_user else "each" if count > 1 else "which is"
     proof = f"{which} shown to be needed" if result.minimal else "not all shown to be needed"
+    if count == result.candidates:
+        proof = f"none left in lower precision, {proof}"
     by_hand = f", {by_user} of them by {option('pin')}" if by_user else ""
     if result.selected_point is not None:
         by_hand += f" (selected {_point(result.selected_point)})"

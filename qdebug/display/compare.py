@@ -272,7 +272,8 @@ def _reasons(layers: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
             continue
         names = [layer.name] if detailed else [x.name for x in alike]
         yield Line(first_names(names, None), indent=2)
-        yield Line(f"{cause}: {printable(cause.evidence)}.", indent=4)
+        where = " in the first" if len(names) > 1 else ""
+        yield Line(f"{cause}{where}: {printable(cause.evidence)}.", indent=4)
         if cause.remedy not in said:
             yield Line(cause.remedy, "fine", 4)
         said.add(cause.remedy)

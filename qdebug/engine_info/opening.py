@@ -116,7 +116,9 @@ def _read(path: Path) -> bytes:
         return read_bytes(path)
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read: {error.strerror or error}", code="QD-USAGE-FILE-UNREADABLE"
+            f"{path} cannot be read: {error.strerror or error}",
+            _TAKES,
+            code="QD-USAGE-FILE-UNREADABLE",
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import inspect
@@ -123,9 +124,11 @@ def load_metric(spec: str) -> TaskMetric:
             return TaskMetric(spec, metric.needs_labels, globals()[spec])
     source, _, name = spec.rpartition(":")
     if not source or not name:
+        close = difflib.get_close_matches(spec, [m.name for m in metrics.BUILT_IN], n=1)
+        hint = f"Did you mean '{close[0]}'? " if close else ""
         raise MetricError(
             f"{option('metric')}: unknown metric '{spec}'",
-            f"Known: {metrics.metric_usage()}.",
+            f"{hint}Known: {metrics.metric_usage()}.",
             code="QD-METRIC-UNKNOWN",
         )
     if source.endswith(".py"):

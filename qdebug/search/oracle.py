@@ -138,12 +138,14 @@ class Oracle:
         elapsed, reserve = self._clock() - self._started, self._reserve_s(self.history)
         if elapsed + reserve < limit:
             return
-        spent = f"the time limit of {limit:g} s is reached"
-        if not self._memo:
-            spent += f" before the search: what comes first took {elapsed:.0f} s"
-        if reserve >= 1:
-            spent += f"; checks of an answer would take about {reserve:.0f} s"
-        raise BudgetSpent(spent)
+        if self._memo:
+            kept = f", with about {reserve:.2g} s of it for checking the answer" if reserve else ""
+            raise BudgetSpent(f"the time limit of {limit:g} s is reached{kept}")
+        after = f", and checking an answer about {reserve:.2g} s" if reserve else ""
+        raise BudgetSpent(
+            f"the time limit of {limit:g} s leaves nothing for the search: what comes before it "
+            f"takes {elapsed:.2g} s{after}"
+        )
 
     def _remember(self, evaluation: Evaluation) -> None:
         self._memo[evaluation.pins] = evaluation

@@ -80,10 +80,12 @@ class _Evaluating:
         CandidateRunner.evaluate_many = self._timed()  # type: ignore[method-assign]
 
     def _timed(self) -> Any:
-        def evaluate(runner: CandidateRunner, sets: Sequence[PrecisionOverrides]) -> Any:
+        def evaluate(
+            runner: CandidateRunner, sets: Sequence[PrecisionOverrides], **how: bool
+        ) -> Any:
             started = time.process_time()
             try:
-                return self._evaluate(runner, sets)
+                return self._evaluate(runner, sets, **how)
             finally:
                 self.seconds += time.process_time() - started
 
