@@ -10,7 +10,7 @@ from qdebug.display.blocks import Block, Checks, Column, Facts, Line, notes, tab
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.words import FP16_KERNELS, decibel, first_names, in_decibels, number, share
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.search.outcome import BisectResult, Check, PinnedLayer, SelectedPoint
+from qdebug.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
 from qdebug.wording import counted, option, printable
@@ -299,9 +299,14 @@ def _verdict(result: BisectResult) -> str:
     if not result.passed:
         failed = next(c for c in result.checks if not c.answer.passed)
         which = "selected point" if result.selected_point else "set found"
+        advice = "Search on more samples, or set a stricter target."
+        if (
+            failed.on != HELD_OUT and not result.selected_point
+        ):  # nothing else ends with such a check
+            advice = "With more time the search is repeated in that way."
         return (
             f"NOT CONFIRMED: the {which} meets {result.target} on the samples searched, but not "
-            f"on {failed.samples} {failed.on}. Search on more samples, or set a stricter target."
+            f"on {failed.samples} {failed.on}. {advice}"
         )
     count, by_user = len(result.layers), result.user_pinned
     beside = (

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest import approx
 
 import qdebug
 from qdebug.pipeline.bisect import candidates, rounds, setup
-from qdebug.pipeline.bisect.candidates import Pace
 from qdebug.pipeline.bisect.evaluation import Verifier
 from qdebug.pipeline.bisect.rounds import SearchOptions, seconds_of_checks
 from qdebug.pipeline.evaluator import KeptReference
@@ -58,11 +59,12 @@ def test_rating_takes_a_part_of_the_time_only(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_seconds_of_checks() -> None:
-    pace = Pace(reference=5.0)
-    assert seconds_of_checks(pace, 3.0, 4.0, on_searched=False) == 0
-    assert seconds_of_checks(pace, 3.0, 4.0, on_searched=True) == 7
-    assert seconds_of_checks(pace, 3.0, 4.0, on_searched=False, held_out=2.0) == 18
-    assert seconds_of_checks(pace, 3.0, 4.0, on_searched=True, held_out=0.5) == 16
+    seconds = partial(seconds_of_checks, 10.0)
+    assert seconds(5.0, on_searched=False) == 0
+    assert seconds(5.0, on_searched=True) == approx(26)
+    assert seconds(40.0, on_searched=True) == approx(53)
+    assert seconds(5.0, on_searched=False, held_out=2.0) == approx(72)
+    assert seconds(5.0, on_searched=True, held_out=0.5) == approx(26 + 0.75 * 36)
 
 
 def test_an_answer_is_explained_where_there_is_time() -> None:
@@ -82,19 +84,44 @@ def test_what_the_time_does_not_allow_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert any("time limit" in note for note in result.notes)
 
 
-def test_nothing_is_evaluated_where_the_checks_would_take_the_whole_limit(
+def test_a_search_ends_with_its_first_answer_where_checks_take_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Slow(candidates.CandidateRunner):
         def __init__(self, *given: Any, **more: Any) -> None:
             super().__init__(*given, **more)
-            self.pace = Pace(1000.0, 1000.0)
+            self.reference_s = 1000.0
 
     monkeypatch.setattr("qdebug.pipeline.bisect.evaluation.CandidateRunner", Slow)
     result = qdebug.bisect(DATA / "digits_cnn.onnx", **HOW, time_limit=600)
-    assert not result.found
-    assert result.search.evaluations == 0
+    *failed, last = result.search.history
+    assert result.found and last.measurement.passed
+    assert failed and not any(e.measurement.passed for e in failed)
+    assert result.search.outcome == "unfinished"
     assert "600 s" in result.search.reason
+
+
+def test_an_answer_that_a_check_refutes_at_the_end_of_the_time_is_said_to_be_refuted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refuting(Verifier):
+        def check(self, pins: Pins) -> Check:
+            check = super().check(pins)
+            return replace(check, answer=replace(check.answer, passed=False, slack=None))
+
+    search = rounds._search
+
+    def late(*given: Any) -> Any:
+        setup, one, options = given
+        return search(setup, one, replace(options, time_limit_s=1e-9) if one.repeated else options)
+
+    monkeypatch.setattr(rounds, "Verifier", Refuting)
+    monkeypatch.setattr(rounds, "_search", late)
+    result = qdebug.bisect(DATA / "digits_cnn.onnx", **HOW)
+    assert result.found and not result.passed
+    assert result.search.evaluations > 2
+    assert [c.answer.passed for c in result.checks] == [False]
+    assert not any("repeated" in note for note in result.notes)
 
 
 def test_a_repeated_search_begins_with_a_set_that_had_enough_to_spare(

@@ -71,10 +71,18 @@ def fewest(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pins, "Start", SimpleNamespace)
         patch.setattr(pins, "CalibratedPlan", lambda bound, *_: bound)
-        patch.setattr(pins, "rated", lambda _, start: start.planned)
-        patch.setattr(
-            pins, "search_from", lambda s, network, first: searches(s.time_limit, network, first)
-        )
+        ends: list[float] = []
+
+        def rate(_: Settings, start: Any, until: float) -> Any:
+            ends.append(until)
+            return start.planned
+
+        def search(settings: Settings, network: Any, started: float, first: Any) -> Any:
+            assert started + (settings.time_limit or math.inf) == ends[-1]
+            return searches(settings.time_limit, network, first)
+
+        patch.setattr(pins, "rated", rate)
+        patch.setattr(pins, "search_from", search)
         for one in (start, repaired):
             one.bound = one
         given: Any = repaired

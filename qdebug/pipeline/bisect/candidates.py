@@ -89,19 +89,6 @@ class RunnerOptions:
     sessions: CandidateSessions | None = None
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Seconds of the clock on the samples of a runner.
-
-    Attributes:
-        reference: of the reference, its opening included.
-        literal: of a candidate on literal Q/DQ, about; None where none was run.
-    """
-
-    reference: float
-    literal: float | None = None
-
-
 class _Mode(Enum):
     """How a candidate runs: on INT8 kernels from a cached prefix, on INT8 kernels from its inputs,
     or as literal Q/DQ."""
@@ -120,7 +107,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         reference_task: the end-to-end metric of the reference, None without one.
         literal: whether candidates run on literal Q/DQ; `reason` says why, for the user.
         agreement: how the fast kernels compare with literal Q/DQ; None where that was not tested.
-        pace: how long it takes.
+        reference_s: seconds that the reference took, its opening included.
     """
 
     def __init__(
@@ -157,7 +144,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             stack.callback(self._inner.close)
             self._reference = KeptReference(context, model.graph, self._inner, subset, metric)
             self.subset = self._reference.subset
-            self.pace = Pace(time.perf_counter() - started)
+            self.reference_s = time.perf_counter() - started
             if (engines := options.engines) is not None:
                 self._engines, self._lowered = engines.backend(self.subset), engines.model
             task = self._reference.task
@@ -322,8 +309,6 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         if literal is not None:
             return literal, IN_SIMULATION if literal else "Candidates run on INT8 kernels."
         found = self.agreement = self._compare_modes()
-        share = found.samples / self.subset.count
-        self.pace = replace(self.pace, literal=found.literal.seconds / share)
         if found.fast.failure:
             return (
                 True,

@@ -33,7 +33,8 @@ from qdebug.search.problem import Pins
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 
 _UNEXPLAINED = (
-    "Why the layers are wrong was not looked for: the time limit is over. qdebug compare says it."
+    "Why the layers are wrong was not looked for: the time limit leaves no time for it. qdebug "
+    "compare says it."
 )
 
 
@@ -74,8 +75,8 @@ def search_from(
         first=first,
     )
     answer = answered(setup, engines, options)
-    explain = options.may_explain(setup.rating_s)
     answer = with_selected_point(setup, answer, engines, settings.select_point)
+    explain = options.may_explain(setup.rating_s)
     search = answer.searched.result
     found = search.achieved is not None
     engine = built_answer(setup, plan_with(setup, search.pins)) if found else None
@@ -91,7 +92,7 @@ def _result(
     searched, search = answer.searched, answer.searched.result
     found = search.achieved is not None
     pinned = pinned_layers(setup, search, explain=explain) if found else ()
-    if searched.on_engines:
+    if searched.on_engines and explain:
         pinned = with_kernel_causes(setup, search.pins, pinned)
     task = searched.reference_task
     told = explanation(setup, search, searched.condition, task) if answer.taken is None else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qdebug.errors import StoreError, UsageError, given_by
 from qdebug.measure.conditions import Condition
-from qdebug.pipeline.bisect.candidates import Engines, Pace
+from qdebug.pipeline.bisect.candidates import Engines
 from qdebug.pipeline.bisect.evaluation import (
     ON_ENGINE,
     SEARCHED,
@@ -25,7 +25,7 @@ from qdebug.pipeline.bisect.evaluation import (
 )
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.search.combined import CombinedPredicate
-from qdebug.search.find import SearchResult, find, is_minimal
+from qdebug.search.find import Outcome, SearchResult, find, is_minimal
 from qdebug.search.journal import SCHEMA, Journal
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
 from qdebug.search.outcome import HELD_OUT, Check, SelectedPoint
@@ -48,10 +48,12 @@ _DISAGREE = (
 _TO_EXPLAIN = 0.1
 """Of a time limit, for saying why layers are wrong: where that takes more, it is left out rather
 than the search."""
-_OPENING = 0.5
-"""Of what a run on few samples of a large model takes, for opening it, however many they are."""
+_LITERAL = 1.3
+"""What literal Q/DQ takes, in runs of FP32, both with their opening; measured: 1.1 to 1.3."""
+_MOST_LIKELY = 2
+"""Sets that a repeated search tries before it begins."""
 _MOST_TRIED = 8
-"""Sets that passed before and are tried first when the held-out samples join."""
+"""Sets that passed before and are tried first."""
 _FOLDER = "searches"
 
 
@@ -154,15 +156,20 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
     Raises:
         QdebugError: a runtime or a metric failed, or a journal cannot be used.
     """
-    before, notes = None, _not_kept(setup, options)
+    before: Answered | None = None
+    refuted: Answered | None = None
+    notes = _not_kept(setup, options)
     with ExitStack() as stack:
         one = _Round(stack.enter_context(_simulation(setup, options)))
         while True:
             searched = _search(setup, one, options)
             if searched.result.achieved is None:
-                return before or Answered(searched, notes=tuple(notes))
+                unfinished = searched.result.outcome is Outcome.UNFINISHED
+                known = before or (refuted if unfinished else None)
+                return known or Answered(searched, notes=tuple(notes))
             checks, other = _checked(setup, searched, one, engines, stack)
             if other is not None:
+                refuted = Answered(searched, tuple(checks), tuple(notes))
                 why = _ENGINE_DISAGREES if other.evaluator.on_engines else _DISAGREE
                 notes.append(f"{why} The first took {searched.result.evaluations} evaluations.")
                 one = other
@@ -235,32 +242,36 @@ def _simulation(setup: Setup, options: SearchOptions) -> Evaluator:
 def _checked(
     setup: Setup, searched: Searched, one: _Round, engines: Engines | None, stack: ExitStack
 ) -> tuple[list[Check], _Round | None]:
-    """The answer once more on the samples searched, more exactly than while searching; or how to
+    """The answer once more on the samples searched, more exactly than while searching; and how to
     search again where it fails."""
     checks, always, pins = [], setup.space.problem.always, searched.result.pins
     if not one.evaluator.literal:
         literally = one.evaluator.literally()
         checks.append(Verifier(literally, always, SEARCHED).check(pins))
         if not checks[-1].answer.passed:
-            first = _likely(searched.result, checks[-1])
-            return [], _Round(literally, repeated=True, held_out=one.held_out, first=first)
+            first = _likely(setup, searched.result, checks[-1])
+            return checks, _Round(literally, repeated=True, held_out=one.held_out, first=first)
     if engines is not None and not one.evaluator.on_engines:
-        opened = open_evaluator(setup, setup.searched, literal=True, engines=engines)
-        engine = stack.enter_context(opened)
-        checks.append(Verifier(engine, always, ON_ENGINE).check(pins))
+        with open_verifier(setup, setup.searched, ON_ENGINE, engines) as verifier:
+            checks.append(verifier.check(pins))
         if not checks[-1].answer.passed:
-            first = _likely(searched.result, checks[-1])
-            return [], _Round(engine, repeated=True, held_out=one.held_out, first=first)
+            first = _likely(setup, searched.result, checks[-1])
+            opened = open_evaluator(setup, setup.searched, literal=True, engines=engines)
+            engine = stack.enter_context(opened)
+            return checks, _Round(engine, repeated=True, held_out=one.held_out, first=first)
     return checks, None
 
 
-def _likely(search: SearchResult, check: Check) -> tuple[Pins, ...]:
-    """Sets that passed with more to spare than the answer lost in a check: where the time is
-    nearly over, one of them is an answer still."""
-    assert search.achieved is not None
-    lost = (search.achieved.slack or 0.0) - (check.answer.slack or 0.0)
+def _likely(setup: Setup, search: SearchResult, check: Check) -> tuple[Pins, ...]:
+    """The cheapest sets that passed with at least as much to spare as the answer lost in a check:
+    where the time is nearly over, one of them is an answer still. None where no number tells."""
+    before, after = search.achieved, check.answer
+    if before is None or before.slack is None or after.slack is None:
+        return ()
+    lost = before.slack - after.slack
     passed = [e for e in search.history if e.measurement.passed and e.pins != search.pins]
-    return tuple(e.pins for e in passed if (e.measurement.slack or 0.0) >= lost)
+    enough = [e.pins for e in passed if (e.measurement.slack or 0.0) >= lost]
+    return tuple(sorted(enough, key=setup.space.problem.cost)[:_MOST_LIKELY])
 
 
 def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
@@ -271,14 +282,18 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             known = {evaluation.pins: evaluation.measurement for evaluation in one.before}
             at_once = evaluator.at_once
             predicate = CombinedPredicate(evaluator, at_once, one.held_out.measure, known)
-        explaining = options.explaining_s(setup.rating_s)
+
+        def reserve(history: Sequence[Evaluation]) -> float:
+            seconds = _reserve(setup, one, history)
+            return seconds + options.explaining_s(setup.rating_s) if seconds else 0.0
+
         oracle = Oracle(
             predicate,
             journal=_journal(setup, one, options, stack),
             max_evaluations=options.max_evaluations,
             time_limit_s=options.time_limit_s,
             started=options.started,
-            reserve_s=lambda history: explaining + _reserve(setup, one, history),
+            reserve_s=reserve,
             on_evaluation=_Watch(setup, options.max_evaluations or 0),
         )
         _try_first(setup, one, oracle, options.first)
@@ -296,31 +311,33 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
 
 
 def seconds_of_checks(
-    pace: Pace, base: float, answer: float, *, on_searched: bool, held_out: float = 0.0
+    reference: float, answer: float, *, on_searched: bool, held_out: float = 0.0
 ) -> float:
-    """About what the checks of an answer take, from what such runs took: it and the base plan, on
-    the samples searched where `on_searched`, and on those held out, where the reference is first.
+    """About what the checks of an answer take: the answer and nothing pinned, on the samples
+    searched where `on_searched`, and on those held out, where the reference comes first.
 
     Args:
-        pace: of the samples searched.
-        base, answer: seconds that a candidate takes on them: with nothing pinned, with the answer.
+        reference: seconds that it took on the samples searched.
+        answer: seconds that the answer took on them, in whatever way.
         held_out: how many times as many samples are held out; 0 where they were searched too.
     """
-    both = base + answer
-    elsewhere = _OPENING + (1 - _OPENING) * held_out if held_out else 0.0
-    return both * on_searched + elsewhere * (pace.reference + both)
+    literal = _LITERAL * reference
+    both = literal + max(literal, answer)
+    # Of few samples much of the time is opening, however many they are: half is assumed.
+    elsewhere = max(held_out, (1 + held_out) / 2) if held_out else 0.0
+    return both * on_searched + elsewhere * (reference + both)
 
 
 def _reserve(setup: Setup, one: _Round, history: Sequence[Evaluation]) -> float:
-    """Seconds for checks. What an engine takes to build is not known before."""
-    pace, literal = one.evaluator.runner.pace, one.evaluator.literal
-    measured = [e.measurement.seconds for e in history] if literal else []
-    base = pace.literal or max(measured, default=pace.reference)
+    """Seconds for checks; none before there is anything to check. What an engine takes to build is
+    not known before."""
     passing = [e for e in history if e.measurement.passed]
-    cheapest = min(passing, key=lambda e: setup.space.problem.cost(e.pins), default=None)
-    answer = max(base, cheapest.measurement.seconds) if cheapest else base
+    if not passing:
+        return 0.0
+    answer = min(passing, key=lambda e: setup.space.problem.cost(e.pins)).measurement.seconds
     share = setup.held_out.count / setup.searched.count if one.held_out is None else 0.0
-    return seconds_of_checks(pace, base, answer, on_searched=not literal, held_out=share)
+    reference, exact = one.evaluator.runner.reference_s, one.evaluator.literal
+    return seconds_of_checks(reference, answer, on_searched=not exact, held_out=share)
 
 
 def _journal(setup: Setup, one: _Round, options: SearchOptions, stack: ExitStack) -> Journal | None:

@@ -26,7 +26,6 @@ from qdebug.pipeline.bisect.candidates import (
     AGREEMENT_SAMPLES,
     CandidateRunner,
     Engines,
-    Pace,
     PartRun,
     PrecisionOverrides,
     RunnerOptions,
@@ -75,13 +74,13 @@ class Opened:
     Attributes:
         literal, reason: see CandidateRunner.
         outputs: of the reference, by batch, where a metric needs them.
-        pace: see CandidateRunner.
+        reference_s: see CandidateRunner.
     """
 
     literal: bool
     reason: str
     outputs: Mapping[Batch, Tensors]
-    pace: Pace
+    reference_s: float
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class CandidatesJob:
             runner = opened(asked)
             if asked.overrides is None:
                 outputs = runner.reference_outputs if self.keep else {}
-                return Opened(runner.literal, runner.reason, outputs, runner.pace)
+                return Opened(runner.literal, runner.reason, outputs, runner.reference_s)
             assert asked.literal is not None
             return runner.run_part(dict(asked.overrides), literal=asked.literal, keep=self.keep)
 
@@ -176,7 +175,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     Attributes:
         at_once: how many candidates keep all workers busy.
-        subset, reference_task, literal, reason, pace: see CandidateRunner.
+        subset, reference_task, literal, reason, reference_s: see CandidateRunner.
     """
 
     def __init__(
@@ -225,7 +224,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
                 numbers.append(self._pool.give(Asked(self._parts)))
             opened = [one for n in numbers if isinstance(one := self._pool.take(n), Opened)]
             self.literal, self.reason = opened[-1].literal, opened[-1].reason
-            self.pace = self._pace(opened, few.count)
+            self.reference_s = max(one.reference_s for one in opened[: self._parts])
             reference = OutputKeeper(REFERENCE, ())
             for one in opened[: self._parts]:
                 reference.by_batch |= one.outputs
@@ -277,13 +276,6 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     def _taken(self, numbers: Sequence[int]) -> list[PartRun]:
         return [one for n in numbers if isinstance(one := self._pool.take(n), PartRun)]
-
-    def _pace(self, opened: Sequence[Opened], few: int) -> Pace:
-        """What a part takes, and a candidate on literal Q/DQ where it was run on a few samples."""
-        reference = max(one.pace.reference for one in opened[: self._parts])
-        literal = opened[-1].pace.literal
-        share = few * self._parts / self.subset.count
-        return Pace(reference, None if literal is None else literal / share)
 
     def _begin_expected(self, idle: int, literal: bool) -> None:
         """Let idle workers begin with what may be asked for next, and forget what may not."""

@@ -98,7 +98,8 @@ def _searched(
 ) -> BisectResult:
     """What bisect's search finds; `first` are sets that it tries before."""
     assert setup.target is not None
-    left = max(_LEAST, ends_at - time.monotonic()) if math.isfinite(ends_at) else None
+    started = time.monotonic()
+    left = max(_LEAST, ends_at - started)
     if setup.context.cluster is not None:
         setup.context.cluster.made(network.model)
     start = Start(
@@ -109,5 +110,5 @@ def _searched(
         searched=setup.choosing,
         held_out=setup.proving,
     )
-    settings = replace(setup.search, time_limit=left)
-    return search_from(settings, rated(settings, start), first=first)
+    settings = replace(setup.search, time_limit=left if math.isfinite(left) else None)
+    return search_from(settings, rated(settings, start, started + left), started, first)
