@@ -300,9 +300,8 @@ def _verdict(result: BisectResult) -> str:
         failed = next(c for c in result.checks if not c.answer.passed)
         which = "selected point" if result.selected_point else "set found"
         advice = "Search on more samples, or set a stricter target."
-        if (
-            failed.on != HELD_OUT and not result.selected_point
-        ):  # nothing else ends with such a check
+        if failed.on != HELD_OUT and not result.selected_point:
+            # Else the search would have been repeated in that way.
             advice = "With more time the search is repeated in that way."
         return (
             f"NOT CONFIRMED: the {which} meets {result.target} on the samples searched, but not "
