@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).parents[1] / "scripts" / "hardening" / "fuzz.py"
-CASES = 60
+CASES = 500
 
 
 @pytest.mark.parametrize("first", range(0, 4 * CASES, CASES))

@@ -16,7 +16,6 @@ from rich.progress import (
     Task,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.progress import (
     Progress as Bars,
@@ -69,6 +68,21 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.{1 if speed < 100 else 0}f} {unit}/s", no_wrap=True)
 
 
+class _TimeLeft(ProgressColumn):
+    """At the speed since the stage began: results of workers come in bursts, which may lie further
+    apart than what rich looks back at."""
+
+    max_refresh = 0.5
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def render(self, task: Task) -> Text:
+        ends = task.fields.get("ends")
+        return Text("" if ends is None else _duration(max(0.0, ends - self._clock())))
+
+
 class ProgressBars:
     """A context manager whose instances are progress callbacks. Off a terminal there are no bars,
     but log lines: one when a stage begins, one when it ends, and one from time to time."""
@@ -86,7 +100,7 @@ class ProgressBars:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             _Rate(),
-            TimeRemainingColumn(),
+            _TimeLeft(clock),
             console=console,
             transient=True,
             disable=not (enabled and console.is_terminal),
@@ -103,12 +117,17 @@ class ProgressBars:
 
     def __call__(self, step: Progress) -> None:
         """Show one step."""
+        last, now = self._last.get(step.stage), self._clock()
+        begins = last is None or _starts_over(last, step)
+        if begins:
+            self._begun[step.stage] = now, step.done
+        left = _seconds_left(step, now, *self._begun[step.stage])
         if self._logs:
-            self._log(step)
+            self._log(step, now, left, begins=begins)
         if step.stage not in self._tasks:
             unit = "samples" if step.stage in _SAMPLES else ""
             self._tasks[step.stage] = self._bars.add_task("", total=None, unit=unit)
-        elif _starts_over(self._last[step.stage], step):
+        elif begins:
             # Its clock, too: else a second run of few steps has the rate of a moment.
             self._bars.reset(self._tasks[step.stage], total=step.total or None)
         self._last[step.stage] = step
@@ -118,30 +137,31 @@ class ProgressBars:
             completed=step.done,
             total=step.total or None,
             description=f"{label}: {step.note}" if step.note else label,
+            ends=None if left is None else now + left,
         )
 
-    def _log(self, step: Progress) -> None:
-        last, now = self._last.get(step.stage), self._clock()
-        begins = last is None or _starts_over(last, step)
+    def _log(self, step: Progress, now: float, left: float | None, *, begins: bool) -> None:
         recent = not begins and now - self._logged[step.stage] < _LOG_EVERY_S
         if recent and step.done != step.total:
             return
         self._logged[step.stage] = now
-        if begins:
-            self._begun[step.stage] = now, step.done
         label = LABELS.get(step.stage, step.stage)
         of = f" of {step.total}" if step.total else ""
-        left = _left(step, now, *self._begun[step.stage])
-        _LOG.info("%s: %d%s%s%s", label, step.done, of, step.note and f", {step.note}", left)
+        rest = "" if left is None else f", {_duration(left)} left"
+        _LOG.info("%s: %d%s%s%s", label, step.done, of, step.note and f", {step.note}", rest)
 
 
-def _left(step: Progress, now: float, begun: float, first: int) -> str:
+def _seconds_left(step: Progress, now: float, begun: float, first: int) -> float | None:
     """How long a stage will take from `now`, if it goes on as since `begun`, when `first` was done;
-    "" where that cannot be said or it is done."""
+    None where that cannot be said or it is done."""
     done, rest = step.done - first, step.total - step.done
     if done <= 0 or rest <= 0:
-        return ""
-    return f", {timedelta(seconds=round((now - begun) * rest / done))} left"
+        return None
+    return (now - begun) * rest / done
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _starts_over(last: Progress, step: Progress) -> bool:

@@ -25,6 +25,7 @@ from qdebug.measure.task import TaskMetric
 from qdebug.model.graph import Graph
 from qdebug.model.macs import macs_per_sample
 from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.cluster.dispatch import Cluster, workers_note
 from qdebug.pipeline.cluster.recipe import PairRecipe
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedSubset, cut_evenly, part_of
 from qdebug.pipeline.context import Context, simulation_context
@@ -206,7 +207,7 @@ class Runs:
         groups += [(high,) for high in sets if high not in grouped]
         parts = self._parts(groups, beside, cluster.workers, spread.preparing)
         found: dict[High, list[Energies | None]] = {}
-        count = self._count(parts, before, total)
+        count = self._count(cluster, parts, before, total)
         with closing(cluster.map(job, parts, count)) as results:
             for part, energies in zip(parts, results, strict=True):
                 for high, one in zip(part.sets, energies, strict=True):
@@ -236,7 +237,9 @@ class Runs:
                 parts.append(EffectPart(shard, (*first, *sets)))
         return parts
 
-    def _count(self, parts: Sequence[EffectPart], before: int, total: int) -> Callable[[int], None]:
+    def _count(
+        self, cluster: Cluster, parts: Sequence[EffectPart], before: int, total: int
+    ) -> Callable[[int], None]:
         """Reports progress when a part is done, in sets, of which `before` were run before."""
         executions = len(self._subset.batches)
         work = [len(p.sets) * (p.shard.stop - p.shard.start) for p in parts]
@@ -246,7 +249,8 @@ class Runs:
             nonlocal done
             done += work[index]
             now = min(total, before + done // executions)
-            self._context.progress(Progress("effects", now, total))
+            note = workers_note(cluster.workers)
+            self._context.progress(Progress("effects", now, total, note))
 
         return count
 

@@ -77,6 +77,19 @@ def test_nowhere_else(terminal: bool, enabled: bool) -> None:
     assert "Calibrating" not in text and "Comparing" not in text
 
 
+def test_on_a_terminal_the_time_left_is_that_of_the_whole_stage() -> None:
+    """Results of workers come in bursts, here a minute apart."""
+    now, file = [0.0], io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80, get_time=lambda: now[0])
+    with ProgressBars(console, enabled=True, clock=lambda: now[0]) as progress:
+        for done in (0, 97, 98, 100):
+            now[0] = 60.0 if done else 0.0
+            progress(Progress("compare", done, 1000, "4 workers"))
+        now[0] = 70.0
+        progress._bars.refresh()
+        assert "0:08:50" in file.getvalue()
+
+
 def test_off_a_terminal_progress_is_logged_from_time_to_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 from qdebug.errors import StoreError, UsageError, given_by
@@ -24,6 +25,7 @@ from qdebug.pipeline.bisect.evaluation import (
     search_key,
 )
 from qdebug.pipeline.bisect.setup import Setup
+from qdebug.pipeline.cluster.dispatch import workers_note
 from qdebug.search.combined import CombinedPredicate
 from qdebug.search.find import Outcome, SearchResult, find, is_minimal
 from qdebug.search.journal import SCHEMA, Journal
@@ -294,7 +296,7 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             time_limit_s=options.time_limit_s,
             started=options.started,
             reserve_s=reserve,
-            on_evaluation=_Watch(setup, options.max_evaluations or 0),
+            on_evaluation=_Watch(setup, options),
         )
         _try_first(setup, one, oracle, options.first)
         result = find(setup.space.problem, oracle, load_strategy(options.strategy))
@@ -432,9 +434,13 @@ def _falls(search: SearchResult, check: Check) -> str:
 class _Watch:
     """Reports how a search is doing."""
 
-    def __init__(self, setup: Setup, limit: int) -> None:
+    def __init__(self, setup: Setup, options: SearchOptions) -> None:
         self._setup = setup
-        self._limit = limit
+        self._limit = options.max_evaluations or 0
+        self._ends_at: float | None = None
+        if options.time_limit_s is not None:
+            began = time.monotonic() if options.started is None else options.started
+            self._ends_at = began + options.time_limit_s
         self._count = 0
         self._best: int | None = None
 
@@ -451,5 +457,11 @@ class _Watch:
             measured.verdict,
             " (from the journal)" if evaluation.replayed else "",
         )
-        best = "" if self._best is None else f"{self._best} pinned pass"
-        self._setup.context.progress(Progress("search", self._count, self._limit, best))
+        context = self._setup.context
+        notes = [] if self._best is None else [f"{self._best} pinned pass"]
+        if context.cluster is not None:
+            notes.append(workers_note(context.cluster.workers))
+        if not self._limit and self._ends_at is not None:
+            left = timedelta(seconds=round(max(0.0, self._ends_at - time.monotonic())))
+            notes.append(f"at most {left} left")
+        context.progress(Progress("search", self._count, self._limit, ", ".join(notes)))

@@ -59,6 +59,9 @@ _LOOK_EVERY_S = 0.5
 _ATTEMPTS = 3
 """How often a unit may exceed its time, or get lost."""
 _RESTART_S = 10.0
+_NO_WORKER_S = 60.0
+"""How long there may be no worker at all, however short a unit is: those that hang take a while to
+be started anew."""
 _LONG = 32
 """Executions in a part of a pass whose results are large."""
 _AHEAD = 4
@@ -75,6 +78,7 @@ class _Running:
         since: when it was first seen on a worker.
         helped: the workers that lacked a file for it, with the file's digest; they have it since.
         home: the only worker that may take it; "" for any.
+        preferred: the workers that should, though others may; all may where it is empty.
         patience_s: how long its result is waited for at a time: no other worker finds it once more
             for a home that goes before it has come.
     """
@@ -84,6 +88,7 @@ class _Running:
     since: float | None = None
     helped: frozenset[tuple[str, str]] = frozenset()
     home: str = ""
+    preferred: frozenset[str] = frozenset()
     patience_s: float = 5.0
 
 
@@ -115,7 +120,11 @@ class Cluster:
         return max(1, len(self.addresses()))
 
     def addresses(self) -> list[str]:
-        """Those of the workers that there are now.
+        """Those of the workers that there are now, and work. Raises as `_known`."""
+        return [at for at, worker in self._known().items() if worker["status"] == "running"]
+
+    def _known(self) -> dict[str, Any]:
+        """What the scheduler says of its workers, by address.
 
         Raises:
             ClusterError: the scheduler is gone.
@@ -128,7 +137,7 @@ class Cluster:
                 "See whether it still runs, then start the command again.",
                 code="QD-CLUSTER-LOST",
             )
-        return list(known["workers"])
+        return dict(known["workers"])
 
     def model(self, spec: str, opset: int, model: Model) -> SharedModel:
         """A model of the user's, as workers open it; from now on its graph is known.
@@ -212,8 +221,12 @@ class Cluster:
         def count(index: int) -> None:
             nonlocal done
             done += counts[index]
+            report()
+
+        def report() -> None:
             progress(Progress(stage, done, total, workers_note(self.workers)))
 
+        report()
         return self.map(job, _Lazily(parts, given), count, meanwhile)
 
     def map(
@@ -304,17 +317,24 @@ class Cluster:
                 self.client.run(worker.receive, file.digest, name, offset, data, workers=[address])
             self.client.run(worker.received, file.digest, workers=[address])
 
+    def begin_to_wait(self) -> None:
+        """From now on it counts how long no worker is there: before, nobody looked."""
+        self._seen = time.monotonic()
+
     def look(self) -> None:
         """Have jobs that ended submitted anew.
 
         Raises:
-            ClusterStartError: no worker has been there for the time of a unit, and none waits.
+            ClusterStartError: no worker has been there for the time of a unit (at least a minute),
+                and none waits.
         """
-        now = time.monotonic()
+        now, limit = time.monotonic(), max(self.limit_s, _NO_WORKER_S)
         if self.addresses():
             self._seen = now
-        elif now - self._seen > self.limit_s and not (self.queue and self.queue.waits()):
-            fail_without_worker(f"the cluster has had no worker for {self.limit_s:g} s")
+        elif now - self._seen > limit and not (self.queue and self.queue.waits()):
+            paused = sum(worker["status"] == "paused" for worker in self._known().values())
+            short = f": {counted(paused, 'worker')} paused, short of memory" if paused else ""
+            fail_without_worker(f"the cluster has had no worker for {limit:g} s{short}")
         if self.queue:
             self.queue.renew()
 
@@ -381,6 +401,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
             QdebugError: as the job does.
             ClusterError: workers fail, die or hang over it time and again.
         """
+        self._cluster.begin_to_wait()
         while number not in self._ready:
             if number in self._failed:
                 raise self._failed.pop(number)
@@ -415,6 +436,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         key = f"qdebug-{uuid4().hex}"
         # A worker that joins later may take it too, unless one has the job open.
         loosely = bool(others) and not one.home
+        one.preferred = frozenset(others or ()) if loosely else frozenset()
         future = client.submit(
             worker.execute, unit, key=key, workers=others, allow_other_workers=loosely
         )
@@ -492,6 +514,11 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
                 continue
             address = places.get(future.key)
             if address is None:
+                if one.preferred.isdisjoint(known) and one.preferred and not future.done():
+                    # Where nobody is there when it is submitted, dask waits for these alone.
+                    del self._running[future]
+                    client.cancel([future])
+                    self._submit(_Running(one.index, one.attempt, helped=one.helped))
                 continue
             one.since = one.since or now
             if now - max(one.since, self._cluster._last_result.get(address, 0.0)) < self._limit:

@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LOCAL = "local:"
 _QUIET = {"distributed": {"logging": {"distributed": "critical", "distributed.client": "critical"}}}
+_KEPT = {"distributed": {"deploy": {"lost-worker-timeout": "1000 days"}}}
+"""So long after a worker was lost, dask ends its place for good if it is empty then: after its own
+15 s also that of one which came back at once and is started for the second time just then."""
 
 
 def open_cluster(
@@ -68,7 +72,7 @@ def open_cluster(
     try:
         stack.callback(closed, client)
         _wait(client, queue, progress)
-        client.run(worker.begin, on_error="ignore")
+        _begin(client)
     except (OSError, TimeoutError) as error:
         fail_without_worker(f"no worker of {address or config} answers: {said(error)}")
     return Cluster(client, folder, limit_s or _UNIT_S, queue)
@@ -183,6 +187,16 @@ def _wait(client: Client, queue: JobQueue | None, progress: ProgressCallback) ->
         time.sleep(_LOOK_EVERY_S)
 
 
+def _begin(client: Client) -> None:
+    """Have the workers import what they will need, without waiting for them: one may not answer."""
+
+    def begin() -> None:
+        with suppress(Exception):  # they import it with their first unit then
+            client.run(worker.begin, on_error="ignore")
+
+    threading.Thread(target=begin, name="qdebug-begin", daemon=True).start()
+
+
 def _folder(stack: ExitStack) -> Path:
     """A folder of this command, for what workers are sent."""
     where = temporary_folder()
@@ -202,6 +216,7 @@ def _import_dask(setting: str) -> None:
     # A default, so that what the user has set for dask holds.
     dask.config.update_defaults(_QUIET)
     required_dask("distributed", setting)
+    dask.config.update_defaults(_KEPT)  # now, since it brings a default of its own
     logging.getLogger("tornado.application").addFilter(_no_defect_of_dask)
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import cloudpickle
 import dask
@@ -23,12 +25,13 @@ from qdebug.config.cluster import parse_cluster
 from qdebug.config.compare import CompareSettings
 from qdebug.config.resolve import validated
 from qdebug.errors import ClusterError, QdebugError, SampleError
-from qdebug.pipeline.cluster import files, machines, unit
+from qdebug.pipeline.cluster import dispatch, files, machines, unit
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.cluster.unit import Place, Shard, shards
 from qdebug.pipeline.effect_runs import cut
+from qdebug.types import Progress
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
 
@@ -90,10 +93,10 @@ class Kills:
 
 
 @contextmanager
-def joining(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def joining(address: str, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of its own that joins a scheduler, and is not started anew."""
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny"]
-    command += ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder)]
+    command += ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder), *more]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         yield process
         process.kill()
@@ -178,12 +181,21 @@ def test_effects_are_cut_into_no_more_than_there_is(workers: int, executions: in
     assert shards * bundles >= min(workers, executions) / 2
 
 
-def test_workers_that_all_go_are_not_waited_for_for_ever(tmp_path: Path) -> None:
+@pytest.fixture
+def scheduler() -> Iterator[str]:
+    """The address of a scheduler without workers."""
+    here = {"cls": Scheduler, "options": {**machines._HERE, "port": 0}}
+    with SpecCluster(workers={}, scheduler=here) as found:
+        yield found.scheduler_address
+
+
+def test_workers_that_all_go_are_not_waited_for_for_ever(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_NO_WORKER_S", 1.0)
     with ExitStack() as stack:
-        scheduler = {"cls": Scheduler, "options": {**machines._HERE, "port": 0}}
-        where = stack.enter_context(SpecCluster(workers={}, scheduler=scheduler))
-        only = stack.enter_context(joining(where.scheduler_address, tmp_path))
-        cluster = open_cluster(stack, where.scheduler_address, None, limit_s=1.0)
+        only = stack.enter_context(joining(scheduler, tmp_path))
+        cluster = open_cluster(stack, scheduler, None, limit_s=1.0)
         assert cluster is not None
         results = cluster.map(Where(), range(3000))
         next(results)
@@ -195,6 +207,142 @@ def test_workers_that_all_go_are_not_waited_for_for_ever(tmp_path: Path) -> None
         with pytest.raises(ClusterError) as lost:
             list(cluster.map(Where(), range(3)))
         assert lost.value.code == "QD-CLUSTER-LOST"
+
+
+def test_workers_that_are_all_paused_are_not_waited_for_for_ever(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_NO_WORKER_S", 1.0)
+    with ExitStack() as stack:
+        stack.enter_context(joining(scheduler, tmp_path, "--memory-limit", "20MB"))
+        cluster = open_cluster(stack, scheduler, None, limit_s=1.0)
+        assert cluster is not None
+        with pytest.raises(ClusterError, match="1 worker paused") as found:
+            list(cluster.map(Where(), range(3000)))
+        assert found.value.code == "QD-CLUSTER-NO-WORKER"
+
+
+def test_a_worker_that_does_not_answer_stops_nobody(scheduler: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(joining(scheduler, tmp_path / name)) for name in "ab"]
+        first = open_cluster(stack, scheduler, None, limit_s=1.0)
+        assert first is not None
+        while first.workers < 2:
+            time.sleep(0.1)
+        os.kill(workers[0].pid, signal.SIGSTOP)
+        cluster = open_cluster(stack, scheduler, None, limit_s=1.0)
+        assert cluster is not None
+        assert [square for square, _ in cluster.map(Where(), range(20))] == SQUARES
+
+
+_LOST = "distributed.deploy.lost-worker-timeout"
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """dask ends the place of a worker at once when it is lost, unless we say otherwise."""
+    before, defaults = dask.config.get(_LOST), {"distributed": {"deploy": {_LOST[19:]: "1ms"}}}
+    dask.config.update_defaults(defaults)
+    try:
+        yield
+    finally:
+        dask.config.defaults.remove(defaults)
+        dask.config.set({_LOST: before})
+
+
+def test_places_are_kept_in_a_new_process() -> None:
+    """dask brings a default of its own when it is imported."""
+    code = f"""
+import dask
+from contextlib import ExitStack
+from qdebug.pipeline.cluster.machines import open_cluster
+if __name__ == "__main__":
+    with ExitStack() as stack:
+        open_cluster(stack, "local:1", None, limit_s=None)
+        print(dask.config.get("{_LOST}"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{machines._KEPT['distributed']['deploy'][_LOST[19:]]}\n"
+
+
+def test_the_place_of_a_worker_that_dies_is_kept(impatient: None) -> None:
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, "local:1", None, limit_s=60.0)
+        assert cluster is not None
+        ((_, process),) = cluster.map(Where(), [1])
+        os.kill(process, signal.SIGKILL)
+        ((square, other),) = cluster.map(Where(), [2])
+        assert square == 4 and other != process
+
+
+def test_units_are_not_kept_for_workers_that_all_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unit that hangs is given to another worker, which goes at that moment, while the one that
+    hangs is started anew: the next to come takes it."""
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, "local:1", None, limit_s=1.0)
+        assert cluster is not None
+        addresses = Cluster.addresses
+
+        def seen(self: Cluster) -> list[str]:
+            return [*addresses(self), *(["tcp://127.0.0.1:9"] if not gone else [])]
+
+        gone: list[str] = []
+        start_anew = Cluster.start_anew
+
+        def starting(self: Cluster, address: str) -> None:
+            start_anew(self, address)
+            while addresses(self):
+                time.sleep(0.1)
+
+        once_more = dispatch.Pool._once_more
+
+        def given(self: dispatch.Pool, *arguments: object) -> None:  # type: ignore[type-arg]
+            once_more(self, *arguments)  # type: ignore[arg-type]
+            gone.append("now")
+
+        monkeypatch.setattr(Cluster, "addresses", seen)
+        monkeypatch.setattr(Cluster, "start_anew", starting)
+        monkeypatch.setattr(dispatch.Pool, "_once_more", given)
+        job = Once(str(tmp_path / "marker"), "hangs")
+        assert list(cluster.map(job, [3])) == [9]
+        assert gone
+
+
+@dataclass(frozen=True)
+class Opens:
+    """Says how often it was opened in a process."""
+
+    folder: str
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[int], str]:
+        (Path(self.folder) / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+
+        def run(number: int) -> str:
+            time.sleep(0.02)
+            return str(os.getpid())
+
+        return run
+
+
+def test_a_worker_opens_a_job_once(cluster: Cluster, tmp_path: Path) -> None:
+    while cluster.workers < 2:
+        time.sleep(0.1)
+    job = Opens(str(tmp_path))
+    places = {*cluster.map(job, range(12)), *cluster.map(job, range(12))}
+    opened = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
+    assert sorted(opened) == sorted(places)
+
+
+def test_progress_is_that_of_all_workers(cluster: Cluster) -> None:
+    seen: list[Progress] = []
+    subset: Any = SimpleNamespace(batches=[SimpleNamespace(count=1)] * 20)
+    done = cluster.over_shards(Where(), subset, seen.append, "compare", lambda part: part.start)
+    assert len(list(done)) == len(seen) - 1
+    assert [step.total for step in seen] == [20] * len(seen)
+    assert seen[0].done == 0 and seen[-1].done == 20
+    assert "worker" in seen[0].note
 
 
 @dataclass(frozen=True)
