@@ -363,7 +363,8 @@ def _unfinished(folder: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, boo
 @contextmanager
 def own_folder(prefix: str, parent: str | Path) -> Iterator[Path]:
     """A new folder, which is removed at the end. It is locked as long as its process lives: so what
-    a killed one left is known, and the next with this prefix removes it.
+    a killed one left is known, and the next with this prefix removes it. A file in it says that it
+    is ours: a folder of the user may be called alike.
 
     Raises:
         OSError: the system refuses.
@@ -378,6 +379,7 @@ def own_folder(prefix: str, parent: str | Path) -> Iterator[Path]:
                 os.close(fd)
                 fd = -1
     try:
+        (path / _OURS).touch()
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -396,13 +398,15 @@ def _remove_folders(prefix: str, parent: str | Path) -> None:
         try:
             if os.fstat(fd).st_uid == os.geteuid():
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(entry.path, ignore_errors=True)
+                if os.path.lexists(Path(entry.path) / _OURS):
+                    shutil.rmtree(entry.path, ignore_errors=True)
         except OSError:  # in use; or a file system without locks, where nobody can know
             pass
         finally:
             os.close(fd)
 
 
+_OURS = ".qdebug-temporary"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -89,11 +89,16 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            found = super().construct_object(node, deep)
+            if isinstance(found, int) and found.bit_length() > _LARGEST_BITS:
+                raise ValueError("the number is too large")
+            return found
         except ValueError as problem:  # a date in month 13
             raise yaml.MarkedYAMLError(None, None, str(problem), node.start_mark) from problem
 
 
+_LARGEST_BITS = 1024
+"""Of a whole number: what is larger is no float either, and Python refuses to print the largest."""
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -218,7 +223,7 @@ def _expected(schema: type[BaseModel]) -> tuple[str, ...]:
     return get_args(field.annotation) if field else ()
 
 
-_COMMANDS = ("bisect", "calibrate", "compare", "sweep")
+_COMMANDS = ("bisect", "calibrate", "compare", "export", "inspect", "ranges", "repair", "sweep")
 _OTHER_FILES = {
     "qdebug.plan/1": ("a precision plan", "plan"),
     "qdebug.scales/1": ("a calibration", "calibration"),

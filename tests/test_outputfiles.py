@@ -173,12 +173,15 @@ with own_folder("mine-", sys.argv[1]) as folder:
 def test_the_next_folder_removes_what_a_killed_program_left_and_nothing_else(
     tmp_path: Path,
 ) -> None:
+    others = {"other-mine-", "mine-link", "mine-notes"}
     (tmp_path / "other-mine-").mkdir()
     (tmp_path / "mine-link").symlink_to(tmp_path / "other-mine-")
+    (tmp_path / "mine-notes").mkdir()  # the user's
+    (tmp_path / "mine-notes" / "a.txt").touch()
     with own_folder("mine-", tmp_path) as in_use:
         subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path)], check=False)
-        assert len(list(tmp_path.iterdir())) == 4
+        assert len(list(tmp_path.iterdir())) == len(others) + 2
         with own_folder("mine-", tmp_path) as second:
             found = {path.name for path in tmp_path.iterdir()}
-            assert found == {"other-mine-", "mine-link", in_use.name, second.name}
-    assert {path.name for path in tmp_path.iterdir()} == {"other-mine-", "mine-link"}
+            assert found == {*others, in_use.name, second.name}
+    assert {path.name for path in tmp_path.iterdir()} == others

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from qdebug.cli.parser import parse_and_run
-from qdebug.cli.process import interrupted_code, terminated
+from qdebug.cli.process import (
+    discard,
+    interrupted_code,
+    output_error,
+    standard_output,
+    terminated,
+)
 from qdebug.config.commands import Command
 from qdebug.config.option import flags_of
 from qdebug.errors import BackendError, QdebugError, UsageError
@@ -26,18 +32,28 @@ from qdebug.wording import Spelling, printable, spelled_by
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; never raises on bad input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    begun: list[Command] = []
+
+    def run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
+        begun.append(command)
+        return _run(command, given, shown)
+
     try:
-        return parse_and_run(arguments, _run)
+        code = parse_and_run(arguments, run)
+        with standard_output():
+            return code
     except KeyboardInterrupt:
         pass
     except SystemExit:  # Rich's, where the reader of a help text went away
         return 0
     except Exception as error:
         if not _was_interrupted(error):
+            if isinstance(error, OSError) and not begun:  # only help was printed
+                error = output_error(error)
             return _report(error, arguments)
         if _wants_traceback(arguments):
             _say("".join(traceback.format_exception(error)))
-    print("qdebug: interrupted; nothing half-written was left behind", file=sys.stderr)
+    _say("qdebug: interrupted; nothing half-written was left behind\n")
     return interrupted_code()
 
 
@@ -131,7 +147,7 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
             code="QD-BACKEND-HOST-MEMORY",
         )
     if isinstance(error, QdebugError):
-        print(f"qdebug: error: {error}", file=sys.stderr)
+        _print_error(f"qdebug: error: {error}\n")
         return error.exit_code
     # A defect of ours: said without a page of traceback.
     last = printable(traceback.format_exception_only(error)[-1].strip())
@@ -141,7 +157,16 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
 
 def _say(text: str) -> None:
     """Print foreign text on the error stream."""
-    sys.stderr.write(printable(text, kept="\n"))
+    _print_error(printable(text, kept="\n"))
+
+
+def _print_error(text: str) -> None:
+    """Print on the error stream, if it takes anything: the exit code says as much."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:  # a full disk
+        discard(sys.stderr)
 
 
 _LONGEST = 1000

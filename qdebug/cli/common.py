@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
-from qdebug.cli.process import heed_signals
+from qdebug.cli.process import heed_signals, standard_output
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.blocks import Block
 from qdebug.display.progress import ProgressBars
 from qdebug.display.terminal import print_view, print_written
-from qdebug.errors import StoreError
 from qdebug.outputfiles import write_text
 from qdebug.results import Result
 from qdebug.types import Progress
@@ -80,27 +78,6 @@ def write_json(data: dict[str, Any], target: str, *, force: bool) -> None:
         write_text(target, text + "\n", option("json_to"), force=force)
 
 
-@contextmanager
-def standard_output() -> Iterator[None]:
-    """What is printed in the block is flushed when it ends; a reader that went away (`| head`) is
-    not an error.
-
-    Raises:
-        StoreError: the standard output is a file on a full disk, for example.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard_output()
-    except OSError as error:
-        _discard_output()
-        raise StoreError(
-            f"the standard output cannot be written: {error.strerror or error}",
-            code="QD-STORE-OUTPUT",
-        ) from error
-
-
 def emit(
     json_target: str | None,
     result: Result,
@@ -133,8 +110,3 @@ def resumable(kept: bool) -> Iterator[None]:
         if kept:
             print("qdebug: progress is saved; rerun the command to resume", file=sys.stderr)
         raise
-
-
-def _discard_output() -> None:
-    """Discard what is still buffered: otherwise the interpreter tries to write it again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from qdebug import api
+from qdebug.cli.process import standard_output
 from qdebug.config.commands import ShownWithConfig
 from qdebug.config.export import ExportSettings
 from qdebug.wording import printable
@@ -13,8 +14,9 @@ from qdebug.wording import printable
 def run(settings: ExportSettings, shown: ShownWithConfig) -> int:
     """Write the files, and say which."""
     done = api.export(settings)
-    for file in done.files:
-        print(f"Wrote {printable(str(file))}")
+    with standard_output():
+        for file in done.files:
+            print(f"Wrote {printable(str(file))}")
     for note in done.notes:
         print(f"note: {printable(note)}", file=sys.stderr)
     return 0

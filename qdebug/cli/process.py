@@ -6,7 +6,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import TextIO
+
+from qdebug.errors import StoreError
 
 _received: list[int] = []
 _AGAIN_S = 0.05
@@ -68,3 +73,35 @@ def open_missing_streams() -> None:
 
 
 _STDERR = 2
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """What is printed in the block is flushed when it ends; a reader that went away (`| head`) is
+    not an error.
+
+    Raises:
+        StoreError: the standard output is a file on a full disk, for example.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
+    except OSError as error:
+        failed = output_error(error)
+        raise failed from error
+
+
+def output_error(error: OSError) -> StoreError:
+    """What is said where the standard output took no more, which is discarded from now on."""
+    discard(sys.stdout)
+    return StoreError(
+        f"the standard output cannot be written: {error.strerror or error}",
+        code="QD-STORE-OUTPUT",
+    )
+
+
+def discard(stream: TextIO) -> None:
+    """Discard what is still buffered: otherwise the interpreter tries to write it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

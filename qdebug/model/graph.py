@@ -145,7 +145,18 @@ class Graph:
 
     def is_float(self, tensor: str) -> bool:
         """Whether the tensor may hold floating point; an unknown type counts as float."""
-        return self.types.get(tensor, TensorProto.FLOAT) in FLOAT_TYPES
+        return self.is_array(tensor) and self.types.get(tensor, TensorProto.FLOAT) in FLOAT_TYPES
+
+    def is_array(self, tensor: str) -> bool:
+        """Whether it may be an array: what is known to be a sequence or a map is none."""
+        return tensor not in self._no_arrays
+
+    @cached_property
+    def _no_arrays(self) -> frozenset[str]:
+        graph = self.proto.graph
+        values = [*graph.value_info, *graph.input, *graph.output]
+        kinds = {v.name: v.type.WhichOneof("value") for v in values}
+        return frozenset(t for t, kind in kinds.items() if kind not in (None, "tensor_type"))
 
     def activations(self) -> Iterator[str]:
         """Floating-point tensors that nodes compute from the inputs, in execution order."""

@@ -54,11 +54,12 @@ class Moments:
         """Rows [g, positions, k] and what is missing there, [g, positions, n]."""
         across = x.transpose(0, 2, 1)
         self.count += x.shape[1]
-        self.x += x.sum(axis=1, dtype=np.float64)
-        self.r += r.sum(axis=1, dtype=np.float64)
-        self.xx += across @ x
-        self.xr += across @ r
-        self.rr += np.square(r).sum(axis=1, dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # values of 1e30: sums are not finite
+            self.x += x.sum(axis=1, dtype=np.float64)
+            self.r += r.sum(axis=1, dtype=np.float64)
+            self.xx += across @ x
+            self.xr += across @ r
+            self.rr += np.square(r).sum(axis=1, dtype=np.float64)
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(

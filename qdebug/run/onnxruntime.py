@@ -24,7 +24,7 @@ from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.onnx_file import dtype_of
 from qdebug.engine_info.profile import LayerTime
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.errors import UsageError
+from qdebug.errors import StoreError, UsageError
 from qdebug.outputfiles import temporary_folder
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
@@ -115,7 +115,7 @@ class DeployedSession(OrtSession):
                 for _ in range(_ROUNDS + 1):
                     session.run(None, used)
                 path = Path(session.end_profiling())
-            events = json.loads(path.read_text(encoding="utf-8"))
+            events = _events(path)
         times: dict[str, list[float]] = {}
         for event in events:
             name = str(event.get("name", ""))
@@ -141,6 +141,24 @@ class DeployedSession(OrtSession):
             options.optimized_model_filepath = optimized
         providers = list(dict.fromkeys([self._provider, CPU]))
         return ort.InferenceSession(self._model, options, providers=providers, enable_fallback=0)
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """What ONNX Runtime wrote while it profiled.
+
+    Raises:
+        StoreError: it is not whole.
+    """
+    try:
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # ONNX Runtime does not say that the disk is full
+        raise StoreError(
+            f"{path.parent.parent}: the execution times of the layers cannot be kept in a "
+            "temporary file",
+            "Make room, or let TMPDIR name a folder on a larger disk.",
+            code="QD-STORE-TEMPORARY",
+        ) from error
+    return events
 
 
 class AuditedSession(DeployedSession):

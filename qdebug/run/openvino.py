@@ -238,7 +238,8 @@ def _checked(inputs: Mapping[str, Any], feeds: Feeds) -> dict[str, Any]:
                 f"input '{name}' has shape {list(given.shape)}; the model takes {shape}",
                 code="QD-BACKEND-FEED",
             )
-    return {name: np.ascontiguousarray(feeds[name]) for name in inputs}
+    # Not ascontiguousarray, which makes arrays of one axis of scalars.
+    return {name: np.asarray(feeds[name], order="C") for name in inputs}
 
 
 @dataclass(frozen=True)

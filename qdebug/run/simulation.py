@@ -103,6 +103,8 @@ class OrtSession:
         if session is None:
             raise BackendError("the session is closed", code="QD-BACKEND-CLOSED")
         names = list(self._dtypes)
+        if not names:  # ONNX Runtime would give all outputs, which no array may be
+            return {}
         used = {name: array for name, array in feeds.items() if name in self._inputs}
         with running():
             return dict(zip(names, session.run(names, used), strict=True))

@@ -256,16 +256,55 @@ def test_samples_of_another_type_than_bfloat16(desk: Any, make: Any) -> None:
     desk.refused("compare", "bf16.onnx", "--inputs", "four.npz", says=says)
 
 
-def test_a_metric_of_a_model_without_arrays(desk: Any, make: Any) -> None:
+@pytest.fixture
+def sequence(desk: Any, make: Any) -> str:
+    """A model whose only output is a sequence."""
     node = onnx.helper.make_node
     nodes = [node("MatMul", ["x", "w"], ["y"], "m"), node("SequenceConstruct", ["y"], ["s"], "s")]
     proto = make(nodes, {"x": (1, 4)}, {"s": (1, 4)}, {"w": np.eye(4, dtype=np.float32)})
-    sequence = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
-    proto.graph.output[0].CopyFrom(sequence)
+    output = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    proto.graph.output[0].CopyFrom(output)
     desk.save(proto, "sequence.onnx")
-    desk.data("four.npz", x=np.ones((2, 4), np.float32), labels=np.arange(2))
-    command = ("compare", "sequence.onnx", "--inputs", "four.npz", "--metric", "top1")
-    desk.refused(*command, says=["QD-METRIC-OUTPUT"])
+    desk.data("four.npz", x=np.ones((8, 4), np.float32), labels=np.arange(8))
+    return "sequence.onnx"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("compare {} --inputs four.npz --metric top1", "QD-METRIC-OUTPUT"),
+        ("repair {} --calib-data four.npz", "QD-USAGE-NOTHING-TO-JUDGE"),
+        ("sweep {} --inputs four.npz --backend onnxruntime", "QD-USAGE-NOTHING-TO-JUDGE"),
+    ],
+)
+def test_what_needs_an_output_that_is_an_array(
+    desk: Any, sequence: str, words: str, code: str
+) -> None:
+    desk.refused(*words.format(sequence).split(), says=[code])
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["compare {} --inputs four.npz --backend onnxruntime", "calibrate {} --calib-data four.npz"],
+)
+def test_the_tensors_of_a_model_without_such_an_output(
+    desk: Any, sequence: str, words: str
+) -> None:
+    done = desk.run(*words.format(sequence).split())
+    assert done.code == 0 and "by output SQNR" not in done.out
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 5000, "1" + ":0" * 3000, "9" * 400])
+def test_a_number_that_is_no_number_of_a_plan(desk: Any, number: str) -> None:
+    desk.write("large.yaml", f"schema: qdebug.plan/1\ntensors:\n  x: {{amax: {number}}}\n")
+    desk.refused(*BASE, "--plan", "large.yaml", says=["QD-PLAN-FILE", "large.yaml:3"])
+
+
+@pytest.mark.parametrize("command", ["ranges", "repair", "export"])
+def test_a_configuration_of_another_command(desk: Any, command: str) -> None:
+    desk.write("other.yaml", f"command: {command}\n")
+    says = ["QD-USAGE-CONFIG-FILE", f"qdebug {command} --config"]
+    desk.refused("compare", "--config", "other.yaml", says=says)
 
 
 def test_values_near_the_largest_of_float32(desk: Any, pictures: Any) -> None:

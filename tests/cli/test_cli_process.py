@@ -197,6 +197,20 @@ def test_full_disk_while_exporting(desk: Any) -> None:
     assert desk.files() == before
 
 
+def test_times_of_layers_that_cannot_be_written_down(desk: Any) -> None:
+    """ONNX Runtime's profile ends in the middle then."""
+    done = desk.spawn(
+        "compare",
+        "net.onnx",
+        "--inputs",
+        "data.npz",
+        "--backend",
+        "onnxruntime",
+        preexec_fn=limited(10 << 10),
+    )
+    assert done.code == 2 and "[QD-STORE-TEMPORARY]" in done.err
+
+
 def test_standard_output_on_a_full_disk(desk: Any) -> None:
     for flags in ([], ["--json", "-"]):
         with Path("/dev/full").open("w") as full:
@@ -205,6 +219,22 @@ def test_standard_output_on_a_full_disk(desk: Any) -> None:
             )
         assert done.returncode == 2
         assert done.stderr.startswith("qdebug: error: the standard output cannot be written")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["compare", "--help"]])
+def test_help_on_a_full_disk(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "qdebug", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("[QD-STORE-OUTPUT]\n") and len(done.stderr.splitlines()) == 1
+
+
+def test_an_error_that_nobody_can_be_told_of_has_its_exit_code(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "qdebug", "inspect", str(tmp_path / "none.onnx")]
+        done = subprocess.run(command, stderr=full, check=False)
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,9 @@ def test_inputs_that_are_all_zero_change_nothing() -> None:
     found = refitted(_moments(x * 0, r), 0.01)
     assert found is not None
     assert not found.any()
+
+
+def test_values_whose_squares_are_beyond_float32() -> None:
+    """Their sums are not finite, without a warning."""
+    x = np.full((1, 4, 300), 1e30, np.float32)
+    assert not np.isfinite(_moments(x, x).rr).all()

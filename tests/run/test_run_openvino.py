@@ -78,6 +78,20 @@ def test_an_integer_input_with_dynamic_axes() -> None:
         np.testing.assert_array_equal(session.run({"ids": fed})["y"], expected)
 
 
+def test_a_scalar_input() -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "scale"], ["y"], "mul")],
+        "g",
+        [value("x", TensorProto.FLOAT, ["N"]), value("scale", TensorProto.FLOAT, [])],
+        [value("y", TensorProto.FLOAT, ["N"])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    session = OpenVINOBackend().open(proto, [])
+    found = session.run({"x": np.ones(3, np.float32), "scale": np.array(2, np.float32)})
+    np.testing.assert_array_equal(found["y"], np.full(3, 2, np.float32))
+
+
 def test_threads_of_a_worker() -> None:
     runtime = open_runtime(EngineSettings(backend="openvino"), cached=False, threads=1)
     assert isinstance(runtime, HostRuntime)

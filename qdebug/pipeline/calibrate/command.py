@@ -181,6 +181,8 @@ def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
     )
     close = list(methods.values())
     reason = "output SQNR"
+    if top is None and not any(m.trial.outputs for m in close):
+        return close[0].name, "order; no output can be compared"
     if top is not None:
         error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
         close = [m for m in close if m.trial.metric is not None and m.trial.metric >= top - error]

@@ -11,6 +11,7 @@ from qdebug import __version__
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import settings_of
 from qdebug.config.sweep import SweepSettings
+from qdebug.inputfiles import open_file
 from qdebug.outputfiles import make_folder, write_bytes, write_text
 from qdebug.run.engine import BuiltEngine
 from qdebug.wording import option
@@ -60,8 +61,10 @@ class SavedEngines:
 
 def _read(marker: Path) -> str:
     try:
-        with marker.open(encoding="ascii") as file:
-            return file.read(_LONGEST_KEY)
+        if marker.is_symlink():  # of somebody else's
+            return ""
+        with open_file(marker) as file:
+            return file.read(_LONGEST_KEY).decode("ascii")
     except (OSError, ValueError):
         return ""
 
