@@ -78,7 +78,7 @@ def make_folder(path: str, names: Iterable[str], flag: str, *, force: bool) -> N
     """
     folder = Path(path)
     for name in names:
-        if not force and (folder / name).exists():
+        if not force and os.path.lexists(folder / name):
             raise output_exists(str(folder / name), flag)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,6 +153,8 @@ def keep(path: Path, data: Content) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _clear(path.parent)
+        if path.is_symlink():  # of somebody who shares the folder
+            path.unlink()
         partial = PartialFile(path)
     except OSError:
         return

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdebug.errors import BackendError, ModelError
+from qdebug.errors import BackendError, ModelError, StoreError
 from qdebug.model.weights import executed_bytes, lightened
 from qdebug.outputfiles import own_folder, temporary_folder
 from qdebug.run.capture import encode_marked
@@ -242,6 +242,10 @@ def running() -> AbstractContextManager[None]:
     return _mapped_errors("run the model")
 
 
+_NOT_WRITTEN = "Protobuf serialization failed"
+"""What ONNX Runtime says where the disk takes no more."""
+
+
 @contextmanager
 def _mapped_errors(action: str) -> Iterator[None]:
     """The one edge at which ONNX Runtime's exceptions become ours."""
@@ -251,6 +255,13 @@ def _mapped_errors(action: str) -> Iterator[None]:
         if not _is_foreign(error):
             raise
         message = _shorten(str(error))
+        if _NOT_WRITTEN in message:
+            raise StoreError(
+                f"{temporary_folder()}: the network that ONNX Runtime optimized cannot be kept in "
+                "a temporary file",
+                "Make room, or let TMPDIR name a folder on a larger disk.",
+                code="QD-STORE-TEMPORARY",
+            ) from error
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
             unknown = "is not a registered function/op" in message
             hint = _NO_OPERATOR.format(option("custom_op_library")) if unknown else _HINT

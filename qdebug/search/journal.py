@@ -40,19 +40,22 @@ class Journal(AbstractContextManager["Journal"]):
         recorded: the evaluations that were in it when it was opened.
     """
 
-    def __init__(self, path: Path, key: Mapping[str, str], *, restart: bool = False) -> None:
+    def __init__(
+        self, path: Path, key: Mapping[str, str], *, restart: bool = False, needed: bool = True
+    ) -> None:
         """Open the journal, or create it.
 
         Args:
             key: what the search depends on (hashes of model and samples, the target, …), by name;
                 a journal with another key is not used.
             restart: drop what is in it, whatever it belongs to.
+            needed: a disk that refuses an evaluation is an error; else the search goes on without.
 
         Raises:
             StoreError: it cannot be read or written, is in use, belongs to another search, or
                 holds a line that is not an evaluation.
         """
-        self.path = path
+        self.path, self._needed = path, needed
         self._header = _line({"schema": SCHEMA, "key": dict(key)})
         try:
             self._fd = _open(path)
@@ -79,10 +82,15 @@ class Journal(AbstractContextManager["Journal"]):
         Raises:
             StoreError: the disk is full, or failed.
         """
+        if self._fd < 0:
+            return
         try:
             entry = _entry(pins, measurement)
             self._write(_line({**entry, "digest": self._digest(entry)}))
         except OSError as error:
+            if not self._needed:
+                self.close()
+                return
             raise StoreError(
                 f"{self.path}: cannot be written ({error.strerror}).",
                 "Free some space and run the same command again: it continues from here.",

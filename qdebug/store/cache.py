@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from qdebug.inputfiles import open_file, read_text
 from qdebug.outputfiles import keep
 from qdebug.store.schema import RangeRecord, read_range_records, write_range_records
 from qdebug.types import Array
@@ -41,7 +42,7 @@ def load_calibration(key: str) -> dict[str, RangeRecord] | None:
 
     path = cache_folder() / f"{key}.h5"
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_file(path) as data, h5py.File(data, "r") as file:
             if file.attrs.get("schema") != CALIBRATION_SCHEMA:
                 return None
             records = read_range_records(file)
@@ -65,7 +66,7 @@ def save_calibration(key: str, records: Mapping[str, RangeRecord]) -> None:
 def load_result(kind: str, key: str) -> dict[str, Any] | None:
     """The result of a kind that is kept under `key`, or None."""
     try:
-        found = json.loads(_result_path(kind, key).read_text(encoding="utf-8"))
+        found = json.loads(read_text(_result_path(kind, key)))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -85,7 +86,8 @@ def save_result(kind: str, key: str, result: dict[str, Any]) -> None:
 def load_arrays(kind: str, key: str) -> dict[str, Array] | None:
     """The arrays of a kind that are kept under `key`, by name, or None."""
     try:
-        with np.load(_result_path(kind, key).with_suffix(".npz"), allow_pickle=False) as file:
+        path = _result_path(kind, key).with_suffix(".npz")
+        with open_file(path) as data, np.load(data, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except Exception:  # numpy and zipfile raise many types over a damaged file
         return None

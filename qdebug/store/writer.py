@@ -158,7 +158,9 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
             for rows in self._rows.values():
                 rows.finish(samples)
             self._file[schema.SAMPLES] = np.array(samples, np.int64)
-            self._file[schema.RESULTS] = results_json
+            # A name that is no text, as of a file, is as JSON escapes it then.
+            text = results_json.encode("utf-8", "backslashreplace").decode("utf-8")
+            self._file[schema.RESULTS] = text
             self._file.attrs[schema.ATTR_COMPLETE] = True
             self._forget_handles()
             self._file.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import resource
 import signal
@@ -362,3 +363,27 @@ def test_help_texts() -> None:
         assert flag in compare
     bare = subprocess.run(QDEBUG, capture_output=True, text=True, check=False)
     assert bare.returncode == 2 and "compare" in bare.stdout + bare.stderr
+
+
+def test_a_file_whose_name_is_no_text(desk: Any) -> None:
+    name = os.fsdecode(b"\xff")
+    Path(f"{name}.onnx").write_bytes(Path("net.onnx").read_bytes())
+    done = desk.run("compare", f"{name}.onnx", "--inputs", "data.npz", "-o", "a.h5")
+    assert done.code == 0
+    assert desk.run("report", "a.h5", "-o", "page.html").code == 0
+    assert desk.compare("--save-plan", "plan.yaml").code == 0
+    for kind in ("trtexec", "polygraphy", "python", "ort"):
+        script = f"{name}.{kind}"
+        done = desk.run("export", "plan.yaml", "--to", kind, "-o", script)
+        assert done.code == 0, done
+        if kind == "trtexec":
+            assert b"\xff" in Path(script).read_bytes()
+        else:
+            ast.parse(Path(script).read_text(encoding="utf-8"))
+
+
+def test_an_optimized_network_that_cannot_be_written(desk: Any) -> None:
+    """By ONNX Runtime, which says that it cannot serialize it."""
+    command = ("sweep", "net.onnx", "--inputs", "data.npz", "--backend", "onnxruntime")
+    done = desk.spawn(*command, "--no-cache", preexec_fn=limited(1 << 10))
+    assert "temporary file" in done.out and "Check the model" not in done.out + done.err

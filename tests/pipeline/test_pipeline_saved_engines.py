@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
 from refusals import refused
 
 from qdebug.config.sweep import SweepSettings
@@ -36,3 +38,17 @@ def test_the_same_sweep_goes_on(tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == names
     with refused("QD-STORE-OUTPUT-EXISTS", "1.engine"):
         SavedEngines(settings(folder), "digest", 2)
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe"])
+def test_what_somebody_planted_in_the_folder_is_not_followed(tmp_path: Path, planted: str) -> None:
+    folder, victim = tmp_path / "engines", tmp_path / "victim"
+    victim.write_text("precious")
+    folder.mkdir()
+    marker = folder / ".unfinished"
+    marker.symlink_to(victim) if planted == "link" else os.mkfifo(marker)
+    SavedEngines(settings(folder), "digest", 1).finish()
+    assert victim.read_text() == "precious" and not list(folder.iterdir())
+    (folder / "1.engine").symlink_to(tmp_path / "new")  # leads nowhere yet
+    with refused("QD-STORE-OUTPUT-EXISTS", "1.engine"):
+        SavedEngines(settings(folder), "digest", 1)

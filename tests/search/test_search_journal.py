@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -185,3 +186,25 @@ def test_a_search_killed_in_the_middle_goes_on_without_repeating(tmp_path: Path)
         assert done.returncode == (0 if dies_at < 0 else -signal.SIGKILL), done.stderr
         evaluated += [int(n) for n in done.stdout.split()]
     assert evaluated == list(range(8))
+
+
+def test_a_disk_that_refuses_ends_only_what_the_user_wants_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = Measurement(0.5, False, 0.1, 1.5, -0.4)
+    path = filled(tmp_path / "journal")
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EFBIG, "File too large")
+
+    with Journal(path, KEY) as own, monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        with refused("QD-STORE-DISK-FULL", "journal"):
+            own.append(ONE, measured)
+    with Journal(path, KEY, needed=False) as cached:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", refuse)
+            cached.append(ONE, measured)
+        cached.append(TWO, measured)  # nor is it asked again
+    with Journal(path, KEY) as again:
+        assert len(again.recorded) == 2

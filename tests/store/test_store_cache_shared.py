@@ -12,7 +12,14 @@ import pytest
 
 from qdebug.errors import StoreError
 from qdebug.search.journal import Journal
-from qdebug.store.cache import load_calibration, save_calibration
+from qdebug.store.cache import (
+    load_arrays,
+    load_calibration,
+    load_result,
+    save_arrays,
+    save_calibration,
+    save_result,
+)
 from qdebug.store.schema import RangeRecord
 
 ROUNDS, VALUES = 60, 4000
@@ -71,3 +78,26 @@ def test_a_search_in_another_process_has_its_journal_to_itself(tmp_path: Path) -
         done.set()
         process.join()
     Journal(path, {"a": "1"}).close()
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe"])
+def test_what_somebody_planted_in_the_folder_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    monkeypatch.setenv("QDEBUG_CACHE_DIR", str(tmp_path / "cache"))
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "cache" / "kind").mkdir(parents=True)
+    for name in ("key.h5", "kind/key.json", "kind/key.npz"):
+        path = tmp_path / "cache" / name
+        path.symlink_to(victim) if planted == "link" else os.mkfifo(path)
+    assert load_calibration("key") is None
+    assert load_result("kind", "key") is None
+    assert load_arrays("kind", "key") is None
+    save_calibration("key", record(3))
+    save_result("kind", "key", {"a": 1})
+    save_arrays("kind", "key", {"a": np.arange(3)})
+    assert load_calibration("key") is not None
+    assert load_result("kind", "key") == {"a": 1}
+    assert load_arrays("kind", "key") is not None
+    assert victim.read_text() == "precious"

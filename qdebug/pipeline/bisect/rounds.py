@@ -382,7 +382,7 @@ def _open_journal(options: SearchOptions, key: dict[str, str], again: str) -> Jo
     path = cache_folder() / _FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return Journal(path, key)
+        return None if path.is_symlink() else Journal(path, key, needed=False)
     except (OSError, StoreError):
         return None  # it only saves time
 

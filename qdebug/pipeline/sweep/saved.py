@@ -41,6 +41,8 @@ class SavedEngines:
         names = [f"{k}{end}" for k in range(1, rows + 1) for end in (".engine", ".log")]
         flag = option("save_engines")
         make_folder(str(self._folder), names, flag, force=settings.force or resumed)
+        if not self._marker.is_file() or self._marker.is_symlink():  # nothing that we wrote
+            self._marker.unlink(missing_ok=True)
         write_text(str(self._marker), key, flag, force=True)
 
     def save(self, row: int, built: BuiltEngine) -> None:

@@ -117,7 +117,7 @@ def render_modelopt(source: ExportSource, path: Path) -> Rendered:
         high=high,
         renamed=dict(source.nodes.renamed),
     )
-    return Rendered({path: script.encode("utf-8"), cache: data}, notes)
+    return Rendered({path: script.encode("utf-8", "backslashreplace"), cache: data}, notes)
 
 
 def command_line(model: str, cache: str, nodes: list[str], ops: list[str], high: str) -> str:

@@ -133,7 +133,13 @@ def render_ort(source: ExportSource, path: Path) -> Rendered:
         notes=comment(notes),
     )
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    return Rendered({path: script.encode("utf-8"), arguments: text.encode("utf-8")}, notes)
+    return Rendered(
+        {
+            path: script.encode("utf-8", "backslashreplace"),
+            arguments: text.encode("utf-8", "backslashreplace"),
+        },
+        notes,
+    )
 
 
 def quantizer_arguments(source: ExportSource) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -67,7 +67,7 @@ def render_polygraphy(source: ExportSource, path: Path) -> Rendered:
         notes=comment(notes),
         plan_script=plan_script(models.constraints),
     )
-    return Rendered({path: script.encode("utf-8"), **models.files}, notes)
+    return Rendered({path: script.encode("utf-8", "backslashreplace"), **models.files}, notes)
 
 
 def explicit_command(explicit: Path) -> str:

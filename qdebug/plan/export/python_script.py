@@ -113,7 +113,7 @@ def render_python(source: ExportSource, path: Path) -> Rendered:
         shapes=_entries({name: (shape,) * 3 for name, shape in dynamic.items()}),
         plan_script=plan_script(models.constraints),
     )
-    return Rendered({path: script.encode("utf-8"), **models.files}, notes)
+    return Rendered({path: script.encode("utf-8", "backslashreplace"), **models.files}, notes)
 
 
 def _entries(mapping: Mapping[str, object]) -> str:

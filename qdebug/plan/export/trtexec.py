@@ -113,7 +113,7 @@ def render_trtexec(source: ExportSource, path: Path) -> Rendered:
         implicit=shlex.quote(models.implicit.name),
         flags=" ".join(_flags(models.flags, cache)),
     )
-    return Rendered({path: script.encode("utf-8"), **files}, notes)
+    return Rendered({path: script.encode("utf-8", "surrogateescape"), **files}, notes)
 
 
 def _flags(builder_flags: Collection[str], cache: Path) -> list[str]:
