@@ -51,8 +51,8 @@ def main() -> int:
     parser.add_argument(
         "--nets",
         nargs="+",
-        default=["encoder_0.1b"],
-        help=f"{', '.join([*large_nets.SIZES, *NETS])}; default: encoder_0.1b",
+        default=["resnet50", "encoder_0.1b"],
+        help=f"{', '.join([*large_nets.SIZES, *NETS])}; default: resnet50 encoder_0.1b",
     )
     parser.add_argument("--cores", help="run on these, such as 0,1")
     parser.add_argument("--folder", type=Path, help="keep the models here; default: nowhere")
