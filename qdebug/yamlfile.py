@@ -51,7 +51,8 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
     if str(data.get("schema")) in _OTHER_FILES and str(data["schema"]) not in _expected(schema):
         what, setting = _OTHER_FILES[str(data["schema"])]
         line = _line_of(root, ("schema",))
-        raise wrong(f"{name}:{line}: schema: it is {what}", f"Give it as {option(setting)}.")
+        hint = f"It is what {option(setting)} takes, in the commands that have it."
+        raise wrong(f"{name}:{line}: schema: it is {what}", hint)
     try:
         return schema.model_validate(data)
     except ValidationError as problem:

@@ -19,6 +19,7 @@ from qdebug.cli.process import (
     discard,
     interrupted_code,
     output_error,
+    signalled,
     standard_output,
     terminated,
 )
@@ -123,11 +124,11 @@ def _check_directory() -> None:
 
 def _was_interrupted(error: BaseException) -> bool:
     """Whether Ctrl-C caused an error: foreign code may turn it into an exception of its own, as the
-    import of an extension does."""
+    import of an extension does, or drop it, after which the next import fails."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__cause__ or seen.__context__
-    return seen is not None
+    return seen is not None or signalled()
 
 
 def _wants_traceback(arguments: Sequence[str]) -> bool:

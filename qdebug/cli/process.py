@@ -45,6 +45,11 @@ def terminated() -> bool:
     return any(number != signal.SIGINT for number in _received)
 
 
+def signalled() -> bool:
+    """Whether a signal came that ends the program."""
+    return bool(_received)
+
+
 def heed_signals() -> None:
     """Notice a signal that came, also where foreign code dropped what was raised then, as the
     import of an extension may.
@@ -52,7 +57,7 @@ def heed_signals() -> None:
     Raises:
         KeyboardInterrupt: one came.
     """
-    if _received:
+    if signalled():
         raise KeyboardInterrupt
 
 

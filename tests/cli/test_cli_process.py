@@ -387,3 +387,17 @@ def test_an_optimized_network_that_cannot_be_written(desk: Any) -> None:
     command = ("sweep", "net.onnx", "--inputs", "data.npz", "--backend", "onnxruntime")
     done = desk.spawn(*command, "--no-cache", preexec_fn=limited(1 << 10))
     assert "temporary file" in done.out and "Check the model" not in done.out + done.err
+
+
+def test_an_import_that_fails_after_a_signal_is_no_defect(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the first one dropped the interruption, an extension is half-loaded."""
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr("qdebug.cli.process._received", [signal.SIGTERM])
+        raise ImportError("the type is already registered")
+
+    monkeypatch.setattr("qdebug.pipeline.compare.command.load_model", fail)
+    done = desk.compare()
+    assert done.code == 143 and done.err.startswith("qdebug: interrupted")

@@ -49,6 +49,9 @@ def test_what_somebody_planted_in_the_folder_is_not_followed(tmp_path: Path, pla
     marker.symlink_to(victim) if planted == "link" else os.mkfifo(marker)
     SavedEngines(settings(folder), "digest", 1).finish()
     assert victim.read_text() == "precious" and not list(folder.iterdir())
+    marker.mkdir()
+    with refused("QD-STORE-OUTPUT-PATH", ".unfinished"):
+        SavedEngines(settings(folder), "digest", 1)
     (folder / "1.engine").symlink_to(tmp_path / "new")  # leads nowhere yet
     with refused("QD-STORE-OUTPUT-EXISTS", "1.engine"):
         SavedEngines(settings(folder), "digest", 1)

@@ -42,7 +42,8 @@ class SavedEngines:
         flag = option("save_engines")
         make_folder(str(self._folder), names, flag, force=settings.force or resumed)
         if not self._marker.is_file() or self._marker.is_symlink():  # nothing that we wrote
-            self._marker.unlink(missing_ok=True)
+            with suppress(OSError):  # then it cannot be written either, which is said below
+                self._marker.unlink(missing_ok=True)
         write_text(str(self._marker), key, flag, force=True)
 
     def save(self, row: int, built: BuiltEngine) -> None:
