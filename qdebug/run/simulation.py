@@ -128,6 +128,9 @@ for Gemm and MatMul, and constants not folded: a session opens in a fraction of 
 memory for them, and executes about as fast. Nor is memory kept for the next execution, which takes
 7% longer where all tensors are outputs (measured): kept, it grew to several times what is in
 use."""
+_FOLDING = "ConstantFolding", "FuseFp16InitializerToFp32NodeTransformer"
+"""Also of FP16 weights, which ONNX Runtime would keep in FP32: where it has no FP16 kernel, it
+converts them as they are needed instead, with the same bits."""
 _AS_STORED_BYTES = 256 << 20
 """From this size on, weights of Conv are not reordered either, which costs some speed."""
 
@@ -168,7 +171,7 @@ class SimulationSession(OrtSession):
             options.add_session_config_entry("session.disable_prepacking", "1")
             options.enable_cpu_mem_arena = False
             options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-            disabled.append("ConstantFolding")
+            disabled += _FOLDING
         if mapped_bytes >= _AS_STORED_BYTES:
             disabled.append("NchwcTransformer")
         if written_to is not None:

@@ -294,3 +294,6 @@ def test_the_memory_budget_holds(tmp_path: Path) -> None:
     bound = (64 << 20) + 0.2e9
     assert peak(model, data, "--memory-budget", "64M") < bound
     assert peak(model, data, "--memory-budget", "64M", "--segments", "off") > 1.4 * bound
+    weights = (tmp_path / "model.data").stat().st_size
+    half = "--memory-budget", "64M", "--precision", "fp16"
+    assert peak(model, data, *half) < 1.3 * weights + (64 << 20) + 0.5e9
