@@ -20,7 +20,14 @@ from qdebug.errors import StoreError, UsageError
 from qdebug.outputfiles import own_folder, temporary_folder, uninterrupted
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.dispatch import Cluster, fail_without_worker
-from qdebug.pipeline.cluster.queues import JobQueue, closed, required_dask, said, started
+from qdebug.pipeline.cluster.queues import (
+    JobQueue,
+    closed,
+    keep_places,
+    required_dask,
+    said,
+    started,
+)
 from qdebug.run.stream import available_cores
 from qdebug.types import Progress, ProgressCallback, ignore_progress
 from qdebug.wording import counted, option
@@ -31,9 +38,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LOCAL = "local:"
 _QUIET = {"distributed": {"logging": {"distributed": "critical", "distributed.client": "critical"}}}
-_KEPT = {"distributed": {"deploy": {"lost-worker-timeout": "1000 days"}}}
-"""So long after a worker was lost, dask ends its place for good if it is empty then: after its own
-15 s also that of one which came back at once and is started for the second time just then."""
 
 
 def open_cluster(
@@ -216,7 +220,6 @@ def _import_dask(setting: str) -> None:
     # A default, so that what the user has set for dask holds.
     dask.config.update_defaults(_QUIET)
     required_dask("distributed", setting)
-    dask.config.update_defaults(_KEPT)  # now, since it brings a default of its own
     logging.getLogger("tornado.application").addFilter(_no_defect_of_dask)
 
 
@@ -245,6 +248,7 @@ def _processes(stack: ExitStack, count: int, folder: Path, gpus: Sequence[str]) 
     from distributed import Scheduler, SpecCluster
 
     scheduler = {"cls": Scheduler, "options": {**_HERE, "port": 0}}
+    keep_places(stack)
     # After it was closed: of semaphores that Python has not collected it warns at the end.
     stack.callback(gc.collect)
     with (

@@ -276,6 +276,18 @@ def closed(what: Any) -> None:
         _LOG.debug("%s did not close: %r", type(what).__name__, error)
 
 
+def keep_places(stack: ExitStack) -> None:
+    """Until `stack` ends, a worker's place is its own, however often it is started anew.
+
+    So long after a worker was lost, dask ends its place for good if it is empty then: after its own
+    15 s also that of one which came back at once and is started for the second time just then. Of
+    job queues it must, or no other job would be submitted.
+    """
+    import dask
+
+    stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1000 days"}))
+
+
 def started(stack: ExitStack, config: str, folder: Path) -> tuple[Any, JobQueue | None]:
     """The workers that a file describes, asked for: dask's cluster, which `stack` closes, and the
     jobs of it, where there are any.
@@ -384,6 +396,7 @@ def _by_ssh(stack: ExitStack, config: str, file: ClusterFile) -> Any:
         scheduler["preload"] = [*scheduler.get("preload", ()), _REMOTE]
         options["scheduler_options"] = {**_NO_PAGE, **scheduler}
         options["worker_options"] = {**_ENDS_ALONE, **(options.get("worker_options") or {})}
+        keep_places(stack)
         # By these lines dask learns that a process has started, and where it listens.
         with dask.config.set({"distributed.logging.distributed": "info"}):
             cluster = SSHCluster(**options)

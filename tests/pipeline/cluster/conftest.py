@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import dask
 import pytest
 
 from qdebug.pipeline.cluster.dispatch import Cluster
@@ -22,3 +23,10 @@ def cluster() -> Iterator[Cluster]:
 def address(cluster: Cluster) -> str:
     """For commands, which take it as that of a scheduler."""
     return str(cluster.client.scheduler.address)
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """dask ends the place of a worker at once when it is lost, where we do not say otherwise."""
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}):
+        yield

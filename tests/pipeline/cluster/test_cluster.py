@@ -222,6 +222,19 @@ def test_workers_that_are_all_paused_are_not_waited_for_for_ever(
         assert found.value.code == "QD-CLUSTER-NO-WORKER"
 
 
+def test_only_time_that_is_waited_counts_as_time_without_workers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command itself has worked for a minute, and its workers are away for a moment."""
+    monkeypatch.setattr(dispatch, "_NO_WORKER_S", 30.0)
+    brief = replace(cluster, limit_s=1.0)
+    with brief.pool(Where()) as pool:
+        number = pool.give(3)
+        brief._seen = pool._looked = time.monotonic() - 60
+        monkeypatch.setattr(Cluster, "addresses", lambda _: [])
+        assert pool.take(number)[0] == 9
+
+
 def test_a_worker_that_does_not_answer_stops_nobody(scheduler: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         workers = [stack.enter_context(joining(scheduler, tmp_path / name)) for name in "ab"]
@@ -233,36 +246,6 @@ def test_a_worker_that_does_not_answer_stops_nobody(scheduler: str, tmp_path: Pa
         cluster = open_cluster(stack, scheduler, None, limit_s=1.0)
         assert cluster is not None
         assert [square for square, _ in cluster.map(Where(), range(20))] == SQUARES
-
-
-_LOST = "distributed.deploy.lost-worker-timeout"
-
-
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """dask ends the place of a worker at once when it is lost, unless we say otherwise."""
-    before, defaults = dask.config.get(_LOST), {"distributed": {"deploy": {_LOST[19:]: "1ms"}}}
-    dask.config.update_defaults(defaults)
-    try:
-        yield
-    finally:
-        dask.config.defaults.remove(defaults)
-        dask.config.set({_LOST: before})
-
-
-def test_places_are_kept_in_a_new_process() -> None:
-    """dask brings a default of its own when it is imported."""
-    code = f"""
-import dask
-from contextlib import ExitStack
-from qdebug.pipeline.cluster.machines import open_cluster
-if __name__ == "__main__":
-    with ExitStack() as stack:
-        open_cluster(stack, "local:1", None, limit_s=None)
-        print(dask.config.get("{_LOST}"))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{machines._KEPT['distributed']['deploy'][_LOST[19:]]}\n"
 
 
 def test_the_place_of_a_worker_that_dies_is_kept(impatient: None) -> None:
@@ -286,20 +269,18 @@ def test_units_are_not_kept_for_workers_that_all_went(
         addresses = Cluster.addresses
 
         def seen(self: Cluster) -> list[str]:
-            return [*addresses(self), *(["tcp://127.0.0.1:9"] if not gone else [])]
+            return [*addresses(self), *([] if gone else ["tcp://127.0.0.1:9"])]
 
         gone: list[str] = []
-        start_anew = Cluster.start_anew
+        start_anew, once_more = Cluster.start_anew, dispatch.Pool._once_more
 
         def starting(self: Cluster, address: str) -> None:
             start_anew(self, address)
             while addresses(self):
                 time.sleep(0.1)
 
-        once_more = dispatch.Pool._once_more
-
-        def given(self: dispatch.Pool, *arguments: object) -> None:  # type: ignore[type-arg]
-            once_more(self, *arguments)  # type: ignore[arg-type]
+        def given(self: Any, *arguments: Any) -> None:
+            once_more(self, *arguments)
             gone.append("now")
 
         monkeypatch.setattr(Cluster, "addresses", seen)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,6 +144,23 @@ def test_jobs_that_wait_are_said_and_waited_for(slurm: Path) -> None:
     assert sorted((slurm / "cancelled").read_text("utf-8").split()) == numbers
     assert not list(Path().glob(".qdebug-jobs-*"))
     assert signal.getsignal(signal.SIGINT) is handler  # which dask-jobqueue replaces
+
+
+def test_a_job_that_ends_is_submitted_anew(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    monkeypatch.setattr(queues, "_RENEW_EVERY_S", 0.2)
+    (slurm / "waits").touch()
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, None, config(OPTIONS, workers=1), limit_s=60.0)
+        assert cluster is not None
+        # What would start the worker anew; the worker goes with it.
+        os.kill(cluster.client.submit(os.getppid).result(), signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while len(list(slurm.glob("script-*"))) < 2:
+            assert time.monotonic() < deadline
+            cluster.look()
+            time.sleep(0.1)
 
 
 @pytest.mark.parametrize(("kind", "note"), [("pbs", "2 jobs queued"), ("lsf", "2 jobs pending")])
