@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from qdebug.errors import StoreError, UsageError
 from qdebug.wording import option
@@ -215,6 +215,23 @@ def temporary_folder() -> Path:
         f"Let {name} name one.",
         code="QD-STORE-TEMPORARY",
     )
+
+
+def refuse_temporary(folder: Path, what: str, error: Exception, why: str = "") -> NoReturn:
+    """The folder for temporary files takes no more.
+
+    Args:
+        what: is lost by that.
+        why: the system says so.
+
+    Raises:
+        StoreError: always.
+    """
+    raise StoreError(
+        f"{folder}: {what}{why and f': {why}'}",
+        "Make room, or let TMPDIR name a folder on a larger disk.",
+        code="QD-STORE-TEMPORARY",
+    ) from error
 
 
 class PartialFile:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
+from datetime import timedelta
 
 Spelling = Callable[[str, str | None], str]
 """Takes the name of a setting, and a value to set it to or None."""
@@ -47,6 +48,11 @@ def counted(items: int | Sized, what: str) -> str:
     """A number, or that of some items, with its noun, such as "1 tensor" or "3 tensors"."""
     count = items if isinstance(items, int) else len(items)
     return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: 0:01:30."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 @contextmanager

@@ -47,8 +47,15 @@ def view(result: CalibrateResult) -> list[Block]:
     if result.cache_difference:
         blocks += _difference(result.cache_difference)
     blocks += [Line(printable(note), "note") for note in result.notes]
-    blocks.append(Line(f"Best: {result.best} (by {result.best_by})", "good"))
+    blocks.append(_chosen(result))
     return blocks
+
+
+def _chosen(result: CalibrateResult) -> Line:
+    if not result.best_by:
+        text = "No output can be compared, which would tell the methods apart"
+        return Line(f"{text}: the first is taken, {result.best}.", "note")
+    return Line(f"Best: {result.best} (by {result.best_by})", "good")
 
 
 def _methods(result: CalibrateResult) -> Table:

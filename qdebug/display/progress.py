@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import (
@@ -23,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from qdebug.types import Progress
+from qdebug.wording import duration
 
 _LOG = logging.getLogger(__name__)
 LABELS = {
@@ -80,7 +80,7 @@ class _TimeLeft(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         ends = task.fields.get("ends")
-        return Text("" if ends is None else _duration(max(0.0, ends - self._clock())))
+        return Text("" if ends is None else duration(max(0.0, ends - self._clock())))
 
 
 class ProgressBars:
@@ -147,7 +147,7 @@ class ProgressBars:
         self._logged[step.stage] = now
         label = LABELS.get(step.stage, step.stage)
         of = f" of {step.total}" if step.total else ""
-        rest = "" if left is None else f", {_duration(left)} left"
+        rest = "" if left is None else f", {duration(left)} left"
         _LOG.info("%s: %d%s%s%s", label, step.done, of, step.note and f", {step.note}", rest)
 
 
@@ -158,10 +158,6 @@ def _seconds_left(step: Progress, now: float, begun: float, first: int) -> float
     if done <= 0 or rest <= 0:
         return None
     return (now - begun) * rest / done
-
-
-def _duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
 
 
 def _starts_over(last: Progress, step: Progress) -> bool:

@@ -275,10 +275,11 @@ class CalibrateResult(Result):
 
     def headline(self) -> str:
         """The model, how many methods were tried, and the best."""
-        return (
-            f"{self.model.name}: {len(self.methods)} calibrations, best {self.best} "
-            f"({self.chosen.trial.sqnr_db:.1f} dB at the outputs, by {self.best_by})"
-        )
+        tried = f"{self.model.name}: {len(self.methods)} calibrations"
+        if not self.best_by:
+            return f"{tried}, no output to compare them by"
+        sqnr = f"{self.chosen.trial.sqnr_db:.1f} dB at the outputs"
+        return f"{tried}, best {self.best} ({sqnr}, by {self.best_by})"
 
 
 def _mean(values: list[float]) -> float | None:

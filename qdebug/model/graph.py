@@ -116,21 +116,24 @@ class Graph:
                 readers.setdefault(tensor, {})[node.name] = node
         return {t: tuple(nodes.values()) for t, nodes in readers.items()}
 
+    @property
+    def _values(self) -> list[onnx.ValueInfoProto]:
+        """What is declared or inferred of tensors."""
+        graph = self.proto.graph
+        return [*graph.value_info, *graph.input, *graph.output]
+
     @cached_property
     def types(self) -> Mapping[str, int]:
         """ONNX element type of each tensor, where shape inference finds one."""
-        graph = self.proto.graph
-        values = [*graph.value_info, *graph.input, *graph.output]
-        types = {v.name: v.type.tensor_type.elem_type for v in values}
+        types = {v.name: v.type.tensor_type.elem_type for v in self._values}
         types |= {name: t.data_type for name, t in self.initializers.items()}
         return {name: kind for name, kind in types.items() if kind}
 
     @cached_property
     def shapes(self) -> Mapping[str, tuple[int | str | None, ...]]:
         """Inferred shape of each tensor, where there is one."""
-        graph = self.proto.graph
-        values = [*graph.value_info, *graph.input, *graph.output]
-        known = {v.name: _shape(v) for v in values if v.type.tensor_type.HasField("shape")}
+        described = (v for v in self._values if v.type.tensor_type.HasField("shape"))
+        known = {v.name: _shape(v) for v in described}
         return known | {name: tuple(t.dims) for name, t in self.initializers.items()}
 
     @cached_property
@@ -153,9 +156,7 @@ class Graph:
 
     @cached_property
     def _no_arrays(self) -> frozenset[str]:
-        graph = self.proto.graph
-        values = [*graph.value_info, *graph.input, *graph.output]
-        kinds = {v.name: v.type.WhichOneof("value") for v in values}
+        kinds = {v.name: v.type.WhichOneof("value") for v in self._values}
         return frozenset(t for t, kind in kinds.items() if kind not in (None, "tensor_type"))
 
     def activations(self) -> Iterator[str]:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 import numpy as np
 import onnx
@@ -26,11 +26,11 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from qdebug.errors import StoreError
 from qdebug.outputfiles import (
     Content,
     PartialFile,
     at_end,
+    refuse_temporary,
     temporary_folder,
     write_all,
     write_bytes,
@@ -325,18 +325,22 @@ def write_temporary(proto: onnx.ModelProto, path: Path) -> list[Path]:
             with file.open("wb") as stream:
                 _ = stream.write(data) if isinstance(data, bytes) else data(stream)
     except OSError as error:
-        refused = _refused(path.parent, size_with_data(proto), error)
-        raise refused from error
+        _refuse(path.parent, size_with_data(proto), error)
     return list(files)
 
 
 def _light(tensor: TensorProto) -> TensorProto:
-    if uses_external_data(tensor) or tensor.ByteSize() < LARGE_BYTES:
+    if uses_external_data(tensor) or _held_bytes(tensor) < LARGE_BYTES:
         return tensor
     if tensor.data_type == TensorProto.STRING:
         return tensor
     values = numpy_helper.to_array(tensor)
     return tensor_of(values, tensor.name) if is_large(values) else tensor
+
+
+def _held_bytes(tensor: TensorProto) -> int:
+    """What it takes in its message. Of a message of over 2 GiB protobuf does not say the size."""
+    return len(tensor.raw_data) if tensor.HasField("raw_data") else tensor.ByteSize()
 
 
 def _copy_fields(source: Message, target: Message, left_out: str) -> None:
@@ -392,7 +396,7 @@ class _Scratch:
             while written < len(data):
                 written += os.pwrite(self._file.fd, data[written:], offset + written)
         except OSError as error:
-            raise _refused(folder, len(data), error) from error
+            _refuse(folder, len(data), error)
         self._end = offset + len(data)
         return Place(self._file.path, offset, len(data), digest)
 
@@ -415,10 +419,6 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
-def _refused(folder: Path, size: int, error: OSError) -> StoreError:
-    return StoreError(
-        f"{folder}: {size / 1e6:.1f} MB of weights cannot be kept in a temporary file: "
-        f"{error.strerror or error}",
-        "Make room, or let TMPDIR name a folder on a larger disk.",
-        code="QD-STORE-TEMPORARY",
-    )
+def _refuse(folder: Path, size: int, error: OSError) -> NoReturn:
+    what = f"{size / 1e6:.1f} MB of weights cannot be kept in a temporary file"
+    refuse_temporary(folder, what, error, error.strerror or str(error))

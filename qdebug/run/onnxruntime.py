@@ -24,8 +24,8 @@ from qdebug.engine_info.mismatch import MOVING_OPS
 from qdebug.engine_info.onnx_file import dtype_of
 from qdebug.engine_info.profile import LayerTime
 from qdebug.engine_info.tensors import EngineTensor
-from qdebug.errors import StoreError, UsageError
-from qdebug.outputfiles import temporary_folder
+from qdebug.errors import UsageError
+from qdebug.outputfiles import refuse_temporary, temporary_folder
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
 from qdebug.run.options import session_options
@@ -152,12 +152,8 @@ def _events(path: Path) -> list[dict[str, Any]]:
     try:
         events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ONNX Runtime does not say that the disk is full
-        raise StoreError(
-            f"{path.parent.parent}: the execution times of the layers cannot be kept in a "
-            "temporary file",
-            "Make room, or let TMPDIR name a folder on a larger disk.",
-            code="QD-STORE-TEMPORARY",
-        ) from error
+        what = "the execution times of the layers cannot be kept in a temporary file"
+        refuse_temporary(path.parent.parent, what, error)
     return events
 
 

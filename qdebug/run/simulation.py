@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdebug.errors import BackendError, ModelError, StoreError
+from qdebug.errors import BackendError, ModelError
 from qdebug.model.weights import executed_bytes, lightened
-from qdebug.outputfiles import own_folder, temporary_folder
+from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
 from qdebug.run.capture import encode_marked
 from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
 from qdebug.run.options import session_options
@@ -259,12 +259,8 @@ def _mapped_errors(action: str) -> Iterator[None]:
             raise
         message = _shorten(str(error))
         if _NOT_WRITTEN in message:
-            raise StoreError(
-                f"{temporary_folder()}: the network that ONNX Runtime optimized cannot be kept in "
-                "a temporary file",
-                "Make room, or let TMPDIR name a folder on a larger disk.",
-                code="QD-STORE-TEMPORARY",
-            ) from error
+            what = "the network that ONNX Runtime optimized cannot be kept in a temporary file"
+            refuse_temporary(temporary_folder(), what, error)
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
             unknown = "is not a registered function/op" in message
             hint = _NO_OPERATOR.format(option("custom_op_library")) if unknown else _HINT

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from qdebug.model.weights import Place, place_of, renamed, tensor_of, values_of
 from qdebug.plan.quantize import dequantize
@@ -89,7 +89,7 @@ def _is_of_weight(node: onnx.NodeProto, stored: Mapping[str, TensorProto]) -> bo
         return False
     codes, scale, *zero = (t for t in inputs if t is not None)
     flat = scale.data_type == TensorProto.FLOAT and len(scale.dims) <= 1
-    symmetric = not any(numpy_helper.to_array(t).any() for t in zero)
+    symmetric = not any(values_of(t).any() for t in zero)
     is_large = codes.data_type == TensorProto.INT8 and place_of(codes) is not None
     return flat and symmetric and is_large
 
@@ -99,7 +99,7 @@ def _values(node: onnx.NodeProto, stored: Mapping[str, TensorProto]) -> TensorPr
     codes, *others = (stored[name] for name in node.input if name)
     place = place_of(codes)
     assert place is not None
-    scale = numpy_helper.to_array(others[0])
+    scale = values_of(others[0])
     given = next((int(a.i) for a in node.attribute), 1)
     axis = given if scale.size > 1 else None
     key = hashlib.sha256(repr((place.digest, *codes.dims, axis, scale.tobytes())).encode())

@@ -82,7 +82,7 @@ class Journal(AbstractContextManager["Journal"]):
         Raises:
             StoreError: the disk is full, or failed.
         """
-        if self._fd < 0:
+        if self._fd < 0 and not self._needed:  # the disk has refused before
             return
         try:
             entry = _entry(pins, measurement)

@@ -273,6 +273,10 @@ def sequence(desk: Any, make: Any) -> str:
     ("words", "code"),
     [
         ("compare {} --inputs four.npz --metric top1", "QD-METRIC-OUTPUT"),
+        ("calibrate {} --calib-data four.npz --metric top1", "QD-METRIC-OUTPUT"),
+        ("bisect {} --inputs four.npz --metric top1 --max-drop 0", "QD-METRIC-OUTPUT"),
+        ("bisect {} --inputs four.npz --target output.cosine>=1", "QD-USAGE-NOTHING-TO-JUDGE"),
+        ("repair {} --calib-data four.npz --metric top1", "QD-METRIC-OUTPUT"),
         ("repair {} --calib-data four.npz", "QD-USAGE-NOTHING-TO-JUDGE"),
         ("sweep {} --inputs four.npz --backend onnxruntime", "QD-USAGE-NOTHING-TO-JUDGE"),
     ],
@@ -280,7 +284,7 @@ def sequence(desk: Any, make: Any) -> str:
 def test_what_needs_an_output_that_is_an_array(
     desk: Any, sequence: str, words: str, code: str
 ) -> None:
-    desk.refused(*words.format(sequence).split(), says=[code])
+    desk.refused(*words.format(sequence).split(), says=[code, sequence])
 
 
 @pytest.mark.parametrize(
@@ -291,7 +295,7 @@ def test_the_tensors_of_a_model_without_such_an_output(
     desk: Any, sequence: str, words: str
 ) -> None:
     done = desk.run(*words.format(sequence).split())
-    assert done.code == 0 and "by output SQNR" not in done.out
+    assert done.code == 0 and "Best:" not in done.out
 
 
 @pytest.mark.parametrize("number", ["0x" + "f" * 5000, "1" + ":0" * 3000, "9" * 400])

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 
 from qdebug.errors import StoreError, UsageError, given_by
@@ -36,7 +35,7 @@ from qdebug.search.problem import Measurement, Pins
 from qdebug.search.strategies import load_strategy
 from qdebug.store.cache import cache_folder
 from qdebug.types import Progress
-from qdebug.wording import counted, option
+from qdebug.wording import counted, duration, option
 
 _LOG = logging.getLogger(__name__)
 _ENGINE_DISAGREES = (
@@ -85,6 +84,13 @@ class SearchOptions:
     cached: bool = True
     first: Sequence[Pins] = ()
 
+    @property
+    def ends_at(self) -> float | None:
+        """When the time is over, on the clock of `time.monotonic`; None where it is not known."""
+        if self.time_limit_s is None or self.started is None:
+            return None
+        return self.started + self.time_limit_s
+
     def explaining_s(self, takes: float) -> float:
         """Of the time limit, what is kept for explaining the answer, which `takes` so many seconds:
         all or nothing."""
@@ -93,9 +99,9 @@ class SearchOptions:
 
     def may_explain(self, takes: float) -> bool:
         """Whether there is time for that."""
-        if self.time_limit_s is None or self.started is None or self.explaining_s(takes):
+        if self.ends_at is None or self.explaining_s(takes):
             return True
-        return time.monotonic() - self.started + takes <= self.time_limit_s
+        return time.monotonic() + takes <= self.ends_at
 
 
 @dataclass(frozen=True)
@@ -436,11 +442,7 @@ class _Watch:
 
     def __init__(self, setup: Setup, options: SearchOptions) -> None:
         self._setup = setup
-        self._limit = options.max_evaluations or 0
-        self._ends_at: float | None = None
-        if options.time_limit_s is not None:
-            began = time.monotonic() if options.started is None else options.started
-            self._ends_at = began + options.time_limit_s
+        self._limit, self._ends_at = options.max_evaluations or 0, options.ends_at
         self._count = 0
         self._best: int | None = None
 
@@ -462,6 +464,6 @@ class _Watch:
         if context.cluster is not None:
             notes.append(workers_note(context.cluster.workers))
         if not self._limit and self._ends_at is not None:
-            left = timedelta(seconds=round(max(0.0, self._ends_at - time.monotonic())))
-            notes.append(f"at most {left} left")
+            left = max(0.0, self._ends_at - time.monotonic())
+            notes.append(f"at most {duration(left)} left")
         context.progress(Progress("search", self._count, self._limit, ", ".join(notes)))

@@ -15,7 +15,6 @@ from qdebug.errors import UsageError
 from qdebug.measure.engine import KernelTime
 from qdebug.measure.recorded import is_run_file
 from qdebug.measure.result import LayerResult
-from qdebug.measure.task import labels_of
 from qdebug.model.macs import macs_per_sample, work_of
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
@@ -25,6 +24,7 @@ from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.cluster.recipe import known_pair
+from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
 from qdebug.pipeline.compare.lockstep import Due, Measured, affordable_samples, run_within
 from qdebug.pipeline.compare.results import layer_results
 from qdebug.pipeline.context import Context, simulation_context
@@ -151,8 +151,9 @@ def prepare(
         batch_size=settings.batch_size,
     )
     for subset in (searched, held_out):
-        if target.metric is not None and target.metric.needs_labels:
-            labels_of(subset.samples.extras, subset.samples.where)
+        check_metric(target.metric, model, subset.samples)
+    if target.of_outputs:
+        refuse_without_arrays(model, "a set of layers")
     cluster = _cluster(settings, stack, progress) if stack else None
     if cluster is not None:
         cluster.model(settings.model, required_opset(plan), model)

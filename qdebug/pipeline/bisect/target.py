@@ -51,6 +51,11 @@ class AccuracyTarget:
         text = f"metric{operator}{reference_task:.6g}{'-+'[sign > 0]}{self.allowed:g}"
         return Condition(text, "metric", "", operator, bound)
 
+    @property
+    def of_outputs(self) -> bool:
+        """Whether it is about the errors of the outputs."""
+        return self.condition is not None and self.condition.scope == "output"
+
     def captured(self, layers: Layers, graph: Graph) -> tuple[str, ...]:
         """The tensors that must be observed to check it, besides the outputs."""
         scope = self.condition.scope if self.condition else "metric"

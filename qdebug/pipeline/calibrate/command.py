@@ -30,6 +30,7 @@ from qdebug.pipeline.calibrate.cache_difference import compare_with_cache
 from qdebug.pipeline.calibrate.quantizable import read_quantizable
 from qdebug.pipeline.calibrate.shards import evaluated
 from qdebug.pipeline.cluster.machines import open_cluster
+from qdebug.pipeline.compare.gate import check_metric
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.model_pair import range_notes, ranges_for
@@ -76,6 +77,7 @@ def _calibrate(
         batch_size=settings.batch_size,
         executions=(_EXECUTIONS_FOR_MIX,) * 2 if settings.mix else (_EXECUTIONS, 1),
     )
+    check_metric(metric, pair.model, held_out.samples)
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     where = settings.cluster, settings.cluster_config
     cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
@@ -169,7 +171,7 @@ def _clipped(
 
 
 def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
-    """The method to take, and by what.
+    """The method to take, and by what; "" where no output tells them apart: then the first.
 
     Without a metric, that of the highest SQNR of the outputs. With one, the same among the methods
     within one standard error of the best metric: closer ones cannot be distinguished on so many
@@ -182,7 +184,7 @@ def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
     close = list(methods.values())
     reason = "output SQNR"
     if top is None and not any(m.trial.outputs for m in close):
-        return close[0].name, "order; no output can be compared"
+        return close[0].name, ""
     if top is not None:
         error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
         close = [m for m in close if m.trial.metric is not None and m.trial.metric >= top - error]

@@ -16,8 +16,13 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdebug.errors import StoreError, UsageError
-from qdebug.outputfiles import own_folder, temporary_folder, uninterrupted
+from qdebug.errors import UsageError
+from qdebug.outputfiles import (
+    own_folder,
+    refuse_temporary,
+    temporary_folder,
+    uninterrupted,
+)
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.dispatch import Cluster, fail_without_worker
 from qdebug.pipeline.cluster.queues import (
@@ -207,11 +212,8 @@ def _folder(stack: ExitStack) -> Path:
     try:
         return stack.enter_context(own_folder("qdebug-cluster-", where))
     except OSError as error:
-        raise StoreError(
-            f"{where}: no folder can be made for the files of workers: {error.strerror or error}",
-            "Make room, or let TMPDIR name a folder on a larger disk.",
-            code="QD-STORE-TEMPORARY",
-        ) from error
+        what = "no folder can be made for the files of workers"
+        refuse_temporary(where, what, error, error.strerror or str(error))
 
 
 def _import_dask(setting: str) -> None:

@@ -28,7 +28,7 @@ from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.compare.flips import FlipSink, with_comparisons, with_flips
 from qdebug.pipeline.compare.gate import (
     Gate,
-    check_labels,
+    check_metric,
     checked_conditions,
     read_gate,
     task_result,
@@ -204,7 +204,7 @@ def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
             limit=settings.samples,
             batch_size=settings.batch_size,
         )
-    check_labels(gate, samples)
+    check_metric(gate.metric, model, samples)
     return samples
 
 

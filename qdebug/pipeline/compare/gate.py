@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from qdebug.errors import MetricError
+from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.measure.metrics import EFFECT_METRICS
 from qdebug.measure.result import LayerResult, TaskResult, TensorResult
 from qdebug.measure.task import TaskMetric, labels_of, load_metric
+from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.wording import option
@@ -56,14 +57,41 @@ def refuse_missing_metric(setting: str) -> NoReturn:
     )
 
 
-def check_labels(gate: Gate, samples: Samples) -> None:
-    """Find out before the run whether a metric's labels are there.
+def check_metric(metric: TaskMetric | None, model: Model, samples: Samples) -> None:
+    """Find out before the run whether there is what a metric is computed from.
 
     Raises:
-        MetricError: they are not.
+        MetricError: the model has no output that is an array, or the samples have no labels.
     """
-    if gate.metric is not None and gate.metric.needs_labels:
+    if metric is None:
+        return
+    if not _has_arrays(model):
+        raise MetricError(
+            f"{model.file.path}: the metric needs an output that is an array, and the model has "
+            "none: sequences and maps are not observed",
+            "Make an array the model's output.",
+            code="QD-METRIC-OUTPUT",
+        )
+    if metric.needs_labels:
         labels_of(samples.extras, samples.where)
+
+
+def refuse_without_arrays(model: Model, what: str) -> None:
+    """Refuse a model without an output that is an array, by which `what` would be judged.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if not _has_arrays(model):
+        raise UsageError(
+            f"{model.file.path} has no output that is an array, by which {what} could be judged",
+            "Make an array the model's output.",
+            code="QD-USAGE-NOTHING-TO-JUDGE",
+        )
+
+
+def _has_arrays(model: Model) -> bool:
+    return any(map(model.graph.is_array, model.graph.outputs))
 
 
 def task_result(

@@ -11,7 +11,7 @@ import numpy as np
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError
-from qdebug.measure.task import TaskMetric, labels_of, load_metric
+from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.pipeline.bisect.setup import rate_layers
@@ -19,6 +19,7 @@ from qdebug.pipeline.bisect.target import AccuracyTarget, more_is_better, read_t
 from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.cluster.recipe import known_pair
 from qdebug.pipeline.compare.diagnose import diagnosed
+from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import noise_alone
@@ -169,14 +170,14 @@ def _samples(
         executions=(_EXECUTIONS, 2 * _EXECUTIONS),
     )
     choosing, proving = halves(held_out, "inputs" if settings.inputs else "calib_data")
+    check_metric(metric, reference, held_out.samples)
+    refuse_without_arrays(reference, "a repair")
     if metric is None and not any(map(reference.graph.is_float, reference.graph.outputs)):
         raise UsageError(
             f"{settings.model} has no floating-point output whose error could judge a repair",
             f"Give a metric, such as {option('metric', 'agreement')}.",
             code="QD-USAGE-NOTHING-TO-JUDGE",
         )
-    if metric is not None and metric.needs_labels:
-        labels_of(held_out.samples.extras, held_out.samples.where)
     return fitting, choosing, proving
 
 

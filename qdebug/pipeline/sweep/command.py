@@ -13,9 +13,10 @@ from qdebug.errors import QdebugError, given_by
 from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Condition
 from qdebug.measure.sweep import Failure, SweepResult, SweepRow
-from qdebug.measure.task import labels_of, load_metric
+from qdebug.measure.task import load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
+from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.engine.build import check_requested, shapes_of
@@ -77,8 +78,8 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     models = _Models(settings.model, settings.backend, sources_of(settings), {})
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
-    if metric is not None and metric.needs_labels:
-        labels_of(samples.extras, samples.where)
+    check_metric(metric, models.of(plans[0]), samples)
+    refuse_without_arrays(models.of(plans[0]), "settings")
     fit = _fitted(points, models.of(plans[0]), samples)
     parallel = parallelism()
     not_run = [_why_not_run(point) for point in fit]

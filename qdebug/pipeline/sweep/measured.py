@@ -80,19 +80,12 @@ class OutputEvaluator:
         """Errors of what `session` gives for the outputs of the candidate.
 
         Raises:
-            UsageError: the candidate lacks outputs of the reference, or none is an array.
+            UsageError: the candidate lacks outputs of the reference.
             QdebugError: the reference or the session does not run.
         """
         reference = self._reference(pair.reference)
         graph = pair.reference
         names = {t: pair.tensors.get(t, t) for t in graph.outputs if graph.is_array(t)}
-        if not names:
-            raise UsageError(
-                f"{pair.model.file.path} has no output that is an array, by which settings could "
-                "be judged",
-                "Make an array the model's output.",
-                code="QD-USAGE-NOTHING-TO-JUDGE",
-            )
         if not session.dtypes.keys() >= set(names.values()):
             raise UsageError(
                 f"the reference has outputs that the model does not have: {', '.join(names)}",

@@ -17,6 +17,7 @@ from qdebug.plan.export.source import (
     beside,
     comment,
     docstring,
+    in_utf8,
     one_line,
 )
 from qdebug.plan.export.trt_cache import calibration_cache
@@ -117,7 +118,7 @@ def render_modelopt(source: ExportSource, path: Path) -> Rendered:
         high=high,
         renamed=dict(source.nodes.renamed),
     )
-    return Rendered({path: script.encode("utf-8", "backslashreplace"), cache: data}, notes)
+    return Rendered({path: in_utf8(script), cache: data}, notes)
 
 
 def command_line(model: str, cache: str, nodes: list[str], ops: list[str], high: str) -> str:

@@ -12,7 +12,7 @@ from qdebug.model.graph import opset_of
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.prepare import QDQ_OPSET
 from qdebug.plan.export.file_nodes import FileNode, FileNodes
-from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, docstring
+from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, docstring, in_utf8
 from qdebug.plan.plan import BoundPlan, Granularity
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
@@ -135,8 +135,8 @@ def render_ort(source: ExportSource, path: Path) -> Rendered:
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return Rendered(
         {
-            path: script.encode("utf-8", "backslashreplace"),
-            arguments: text.encode("utf-8", "backslashreplace"),
+            path: in_utf8(script),
+            arguments: in_utf8(text),
         },
         notes,
     )

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from qdebug.plan.export.models import dynamic_inputs, plan_script, tensorrt_models
-from qdebug.plan.export.source import ExportSource, Rendered, comment, docstring, one_line
+from qdebug.plan.export.source import ExportSource, Rendered, comment, docstring, in_utf8, one_line
 
 _SCRIPT = '''\
 """The precisions of {plan} for Polygraphy."""
@@ -67,7 +67,7 @@ def render_polygraphy(source: ExportSource, path: Path) -> Rendered:
         notes=comment(notes),
         plan_script=plan_script(models.constraints),
     )
-    return Rendered({path: script.encode("utf-8", "backslashreplace"), **models.files}, notes)
+    return Rendered({path: in_utf8(script), **models.files}, notes)
 
 
 def explicit_command(explicit: Path) -> str:

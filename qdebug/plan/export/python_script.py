@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qdebug.plan.export.models import dynamic_inputs, plan_script, tensorrt_models
-from qdebug.plan.export.source import ExportSource, Rendered, comment, docstring
+from qdebug.plan.export.source import ExportSource, Rendered, comment, docstring, in_utf8
 
 _SCRIPT = '''\
 """Builds a TensorRT engine in the precisions of {plan}.
@@ -113,7 +113,7 @@ def render_python(source: ExportSource, path: Path) -> Rendered:
         shapes=_entries({name: (shape,) * 3 for name, shape in dynamic.items()}),
         plan_script=plan_script(models.constraints),
     )
-    return Rendered({path: script.encode("utf-8", "backslashreplace"), **models.files}, notes)
+    return Rendered({path: in_utf8(script), **models.files}, notes)
 
 
 def _entries(mapping: Mapping[str, object]) -> str:

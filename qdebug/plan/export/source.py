@@ -113,6 +113,11 @@ def beside(path: Path, suffix: str, target: str) -> Path:
     return path.with_name(stem + suffix)
 
 
+def in_utf8(text: str) -> bytes:
+    """A program of Python, or JSON; a file name that is no text is escaped, as both read it."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def one_line(text: str) -> str:
     """`text` on one line, for a comment."""
     return " ".join(text.splitlines())
