@@ -224,7 +224,8 @@ def _expected(schema: type[BaseModel]) -> tuple[str, ...]:
     return get_args(field.annotation) if field else ()
 
 
-_COMMANDS = ("bisect", "calibrate", "compare", "export", "inspect", "ranges", "repair", "sweep")
+_COMMANDS = frozenset(["bisect", "calibrate", "compare", "export", "inspect", "ranges", "repair", "report", "sweep"])
+"""Those that read a configuration."""
 _OTHER_FILES = {
     "qdebug.plan/1": ("a precision plan", "plan"),
     "qdebug.scales/1": ("a calibration", "calibration"),

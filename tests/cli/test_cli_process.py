@@ -200,16 +200,16 @@ def test_full_disk_while_exporting(desk: Any) -> None:
 
 def test_times_of_layers_that_cannot_be_written_down(desk: Any) -> None:
     """ONNX Runtime's profile ends in the middle then."""
-    done = desk.spawn(
-        "compare",
-        "net.onnx",
-        "--inputs",
-        "data.npz",
-        "--backend",
-        "onnxruntime",
-        preexec_fn=limited(10 << 10),
-    )
+    command = ("compare", "net.onnx", "--inputs", "data.npz", "--backend", "onnxruntime")
+    done = desk.spawn(*command, preexec_fn=limited(10 << 10))
     assert done.code == 2 and "[QD-STORE-TEMPORARY]" in done.err
+
+
+def test_a_page_without_a_run_file_that_finds_no_room(desk: Any) -> None:
+    """Nobody asked for the temporary run file that it is made from."""
+    command = ("compare", "net.onnx", "--inputs", "data.npz", "--html", "page.html", "--no-cache")
+    done = desk.spawn(*command, preexec_fn=limited(8 << 10))
+    assert done.code == 2 and "[QD-STORE-TEMPORARY]" in done.err and "--keep" not in done.err
 
 
 def test_standard_output_on_a_full_disk(desk: Any) -> None:

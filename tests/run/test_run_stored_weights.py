@@ -10,7 +10,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import qdebug.run.stored_weights as stored_weights
 from qdebug.model.weights import external_bytes, tensor_of
@@ -24,10 +24,10 @@ _X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 512])
 
 def _model(codes: Array, scale: Array, zero: Array | None, axis: int | None) -> onnx.ModelProto:
     """y = x @ DequantizeLinear(codes)."""
-    constants = [tensor_of(codes, "codes"), numpy_helper.from_array(scale, "scale")]
+    constants = [tensor_of(codes, "codes"), tensor_of(scale, "scale")]
     inputs = ["codes", "scale"]
     if zero is not None:
-        constants.append(numpy_helper.from_array(zero, "zero"))
+        constants.append(tensor_of(zero, "zero"))
         inputs.append("zero")
     attributes = {} if axis is None else {"axis": axis}
     nodes = [
@@ -62,6 +62,15 @@ def test_dequantized_weights_are_those_of_the_runtime(
     feeds = {"x": np.eye(3, 512, seed % 500, dtype=np.float32)}
     as_written, once = (SimulationBackend(1).open(m, ()).run(feeds)["y"] for m in (model, plain))
     assert np.array_equal(as_written, once)
+
+
+def test_scales_and_zero_points_that_lie_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of very wide layers do."""
+    monkeypatch.setattr("qdebug.model.weights.LARGE_BYTES", 256)
+    scale = np.full(513, 0.5, np.float32)
+    model = _model(np.ones((512, 513), np.int8), scale, np.zeros(513, np.int8), None)
+    assert all(t.data_location == TensorProto.EXTERNAL for t in model.graph.initializer)
+    assert [n.op_type for n in dequantized(model, ()).graph.node] == ["MatMul"]
 
 
 def test_what_is_asked_for_or_takes_too_much_stays_computed(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdebug.config.commands import command_of
 from qdebug.config.compare import CompareSettings
 from qdebug.config.option import settings_of
+from qdebug.errors import StoreError
 from qdebug.inmemory import path_in
 from qdebug.measure.result import CompareResult
-from qdebug.outputfiles import temporary_folder
+from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
 from qdebug.pipeline.compare.command import compare
 from qdebug.pipeline.report.command import write_page
 from qdebug.pipeline.report.reproduction import reproduction_of_call
@@ -30,14 +30,21 @@ def compare_with_page(
 
     Raises:
         QdebugError: as of `compare`, or the page cannot be written.
+        StoreError: nor can the temporary file.
     """
     if settings.output:
         result = compare(settings, progress)
         _write_run_page(settings.output, html, Path(settings.output).name, settings.force)
         return result
-    with TemporaryDirectory(prefix="qdebug-", dir=temporary_folder()) as folder:
-        file = str(Path(folder, "run.h5"))
-        result = compare(replace(settings, output=file), progress)
+    with own_folder("qdebug-page-", temporary_folder()) as folder:
+        file = str(folder / "run.h5")
+        try:
+            result = compare(replace(settings, output=file), progress)
+        except StoreError as error:
+            if not error.message.startswith(file):
+                raise
+            what = "what the page shows of activations cannot be kept in a temporary file"
+            refuse_temporary(folder.parent, what, error)
         _write_run_page(file, html, result.model.name, settings.force)
     return replace(result, run_file=None)
 
