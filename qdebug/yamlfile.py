@@ -224,7 +224,10 @@ def _expected(schema: type[BaseModel]) -> tuple[str, ...]:
     return get_args(field.annotation) if field else ()
 
 
-_COMMANDS = frozenset(["bisect", "calibrate", "compare", "export", "inspect", "ranges", "repair", "report", "sweep"])
+_COMMANDS = (
+    *("bisect", "calibrate", "compare", "export", "inspect"),
+    *("ranges", "repair", "report", "sweep"),
+)
 """Those that read a configuration."""
 _OTHER_FILES = {
     "qdebug.plan/1": ("a precision plan", "plan"),
