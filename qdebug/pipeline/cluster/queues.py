@@ -9,9 +9,11 @@ from __future__ import annotations
 import getpass
 import logging
 import re
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -325,6 +327,8 @@ def _submitted(stack: ExitStack, config: str, file: ClusterFile) -> JobQueue:
     try:
         options["scheduler_options"] = {**_NO_PAGE, **(options.get("scheduler_options") or {})}
         logs = options.setdefault("log_directory", _log_folder(stack, file.kind))
+        if _known_to_dask(file.kind, "python") is None:  # a path may hold a space
+            options.setdefault("python", shlex.quote(sys.executable))
         options["job_cls"] = _reporting(make.job_cls, refusals)
         cluster = make(**options)
     except Exception as error:  # whatever dask's class objects to
@@ -340,12 +344,17 @@ _ENDS_ALONE = {"death_timeout": 60.0}
 _NO_PAGE = {"dashboard": False, "dashboard_address": ":0"}
 
 
+def _known_to_dask(kind: str, name: str) -> Any:
+    """What the user has set for dask's class for a job queue."""
+    import dask
+
+    return dask.config.get(f"jobqueue.{kind}.{name}", None)
+
+
 def _log_folder(stack: ExitStack, kind: str) -> str:
     """Where jobs write what goes wrong: where the user has set it for dask, or beside the user's
     files, which other machines see, until the command ends."""
-    import dask
-
-    known = dask.config.get(f"jobqueue.{kind}.log-directory", None)
+    known = _known_to_dask(kind, "log-directory")
     return str(known or stack.enter_context(own_folder(".qdebug-jobs-", Path.cwd())))
 
 

@@ -146,6 +146,21 @@ def test_jobs_that_wait_are_said_and_waited_for(slurm: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is handler  # which dask-jobqueue replaces
 
 
+def test_a_python_whose_path_holds_a_space(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "a folder" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    (slurm / "waits").touch()
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, None, config(OPTIONS, workers=1), limit_s=60.0)
+        assert cluster is not None
+        assert cluster.client.submit(os.getpid).result() != os.getpid()
+
+
 def test_a_job_that_ends_is_submitted_anew(
     slurm: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
