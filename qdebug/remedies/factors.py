@@ -23,7 +23,7 @@ from qdebug.plan.rewrite.weights import (
 from qdebug.remedies.channels import ChannelRange, Float64, channel_ranges
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Study
-from qdebug.remedies.walk import Batches, Site, Walk
+from qdebug.remedies.walk import Site, Walk
 
 Exponents = tuple[float, float]
 """Of the activation's range and of the weight's: f_j = max|W_j|^b / max|X_j|^a."""
@@ -148,21 +148,21 @@ def _measure(
     writing = {name: i for i, group in enumerate(groups) for name in group.writers}
     if _per_channel(network):
         writing = {}  # each output channel has a scale of its own
-    for site in Walk(other, network, frozenset(reading) | frozenset(writing), "factors", _SAMPLES):
+    wanted = frozenset(reading) | frozenset(writing)
+    for site in Walk(other, network, wanted, "factors", _SAMPLES, exact=True):
         name = site.layer.name
-        exact = site.run(site.reference, site.weight)
         if name in reading:
             i, amax = reading[name], ranges[site.source].amax
             places = groups[i].readers[name]
             for exponents, factors in candidates[i].items():
-                result = _read(network, site, _placed(factors, places), amax)
-                noise[i][exponents] = noise[i].get(exponents, 0.0) + noise_share(exact, result)
+                found = _read_noise(network, site, _placed(factors, places), amax)
+                noise[i][exponents] = noise[i].get(exponents, 0.0) + found
         if name in writing:
             i = writing[name]
             places = groups[i].writers[name]
             for exponents, factors in candidates[i].items():
-                result = _written(site, _placed(factors, places))
-                noise[i][exponents] = noise[i].get(exponents, 0.0) + noise_share(exact, result)
+                found = _written_noise(site, _placed(factors, places))
+                noise[i][exponents] = noise[i].get(exponents, 0.0) + found
 
 
 def _per_channel(network: Quantized) -> bool:
@@ -211,9 +211,9 @@ def _written_reach(network: Quantized, group: Group) -> Factors:
     return np.maximum(total, 1 / _FARTHEST)
 
 
-def _read(network: Quantized, site: Site, factors: Factors, amax: Float64) -> Batches:
-    """What a layer gives with its operands quantized, what it reads multiplied by `factors`; `amax`
-    is that of each channel without them."""
+def _read_noise(network: Quantized, site: Site, factors: Factors, amax: Float64) -> float:
+    """That of a layer with its operands quantized, what it reads multiplied by `factors`; `amax` is
+    that of each channel without them."""
     graph = network.graph
     node = graph.by_name[site.layer.name]
     each = along(factors, 0, -channel_axis(graph, node)).astype(np.float32)
@@ -221,22 +221,14 @@ def _read(network: Quantized, site: Site, factors: Factors, amax: Float64) -> Ba
     weight = divided_weight(graph, node, site.weight, factors).astype(np.float32)
     axis = site.axis if _per_channel(network) else None
     rounded = fake_quantize(weight, scale_of(weight_amax(weight, axis)), axis)
-    return site.run([fake_quantize(x * each, scale) for x in site.reference], rounded)
+    return site.noise(lambda x: fake_quantize(x * each, scale), rounded)
 
 
-def _written(site: Site, factors: Factors) -> Batches:
-    """What a layer gives with its weight, of one scale, rounded after a product with `factors`
-    along the output channels."""
+def _written_noise(site: Site, factors: Factors) -> float:
+    """That of a layer with its weight, of one scale, rounded after a product with `factors` along
+    the output channels."""
     assert site.axis is not None
     each = along(factors, site.axis, site.weight.ndim).astype(np.float32)
     weight: FloatArray = site.weight * each
     rounded = fake_quantize(weight, scale_of(weight_amax(weight, None))) / each
-    return site.run(site.reference, rounded)
-
-
-def noise_share(exact: Batches, found: Batches) -> float:
-    """Σerr²/Σref² of what a layer gives."""
-    pairs = zip(exact, found, strict=True)
-    error = sum(float(np.square(a - b, dtype=np.float64).sum()) for a, b in pairs)
-    total = sum(float(np.square(a, dtype=np.float64).sum()) for a in exact)
-    return error / total if total else 0.0
+    return site.noise(lambda x: x, rounded)

@@ -12,7 +12,7 @@ and a weight that is off by D makes the squared error Σ|r − D x|² = Σ|r|² 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ MOST_ROWS = 1 << 13
 ROWS_PER_UNKNOWN = 6
 _HELD_BACK = 4  # one in so many samples
 _CHUNK_BYTES = 64 << 20
+_TOGETHER_BYTES = 32 << 20
 _LARGE = 512
 """Unknowns beyond which sums are float32: products of such matrices take most of the time."""
 
@@ -119,7 +120,7 @@ def moments_of(site: Site, product: Product) -> SiteMoments:
     """The moments of a layer with its input as quantized now, at up to MOST_ROWS positions, or
     ROWS_PER_UNKNOWN for each unknown where that is more."""
     shape = product.matrix_shape
-    fit, held = Moments.none(*shape), Moments.none(*shape)
+    fit, held = _Adding(Moments.none(*shape)), _Adding(Moments.none(*shape))
     matrix = product.matrix(site.weight)
     about: FloatArray | None = None  # nearly the mean of r, with which sums would lose digits
     total = sum(_positions(product, t) for t in site.targets)
@@ -131,7 +132,33 @@ def moments_of(site: Site, product: Product) -> SiteMoments:
             missing = product.columns(target, at) - rows @ matrix
             about = missing.mean(axis=1, keepdims=True) if about is None else about
             (fit if kept else held).add(rows, missing - about)
-    return SiteMoments(product, fit, held)
+    return SiteMoments(product, fit.all(), held.all())
+
+
+@dataclass
+class _Adding:
+    """Moments to which rows are added, those of several executions at once: few rows take as long
+    as many where there are many unknowns."""
+
+    moments: Moments
+    _waiting: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
+    _bytes: int = 0
+
+    def add(self, x: FloatArray, r: FloatArray) -> None:
+        """See Moments.add."""
+        if self._bytes and self._bytes + x.nbytes > _TOGETHER_BYTES:
+            self.all()
+        self._waiting.append((x, r))
+        self._bytes += x.nbytes
+
+    def all(self) -> Moments:
+        """With all rows."""
+        if self._waiting:
+            parts = zip(*self._waiting, strict=True)
+            x, r = (p[0] if len(p) == 1 else np.concatenate(p, axis=1) for p in parts)
+            self.moments.add(x, r)
+            self._waiting, self._bytes = [], 0
+        return self.moments
 
 
 def positions_to_fit(site: Site, product: Product) -> int:

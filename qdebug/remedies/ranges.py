@@ -19,7 +19,7 @@ from qdebug.calibrators.registry import parse_method
 from qdebug.measure.sums import error_energy, signal_energy
 from qdebug.plan.lower import activation_scales, lower
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.quantize import scale_of
+from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
 from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
@@ -184,12 +184,20 @@ def _least(site: Site, choice: _Choice) -> float | None:
     weight = site.rounded_weight()
     errors = []
     for amax in tried:
-        found = site.run(site.rounded(scale_of(amax)), weight)
-        pairs = zip(site.targets, found, strict=True)
-        errors.append(sum(error_energy(target, one) for target, one in pairs))
+        errors.append(_error(site, scale_of(amax), weight))
     if not tried or not np.isfinite(errors).any():
         return None
     return tried[int(np.nanargmin(errors))]
+
+
+def _error(site: Site, scale: FloatArray, weight: FloatArray) -> float:
+    """The squared error of what a layer gives with this scale of its input."""
+
+    def error(i: int) -> float:
+        found = site.product(fake_quantize(site.inputs[i], scale), weight)
+        return error_energy(site.targets[i], found)
+
+    return sum(site.each(error))
 
 
 def _searched(

@@ -27,7 +27,7 @@ class Study:
             those of which nothing is known are missing.
         causes: labels of why each layer is wrong, by layer name.
         memory_bytes: what a remedy may hold of activations.
-        workers: executions at once, each in one thread.
+        workers: executions at once.
     """
 
     backend: Backend

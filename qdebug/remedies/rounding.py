@@ -52,8 +52,7 @@ def rounded_together(
     level = diagonal.mean(axis=1)
     level = np.where(level > 0, level, 1.0)
     order = np.argsort(diagonal, axis=1, kind="stable")
-    sorted_h = np.take_along_axis(hessian, order[:, :, None], 1)
-    sorted_h = np.take_along_axis(sorted_h, order[:, None, :], 2)
+    sorted_h = np.stack([h[at].take(at, 1) for h, at in zip(hessian, order, strict=True)])
     sorted_h[:, range(unknowns), range(unknowns)] += damping * level[:, None]
     try:
         upper = _roots(sorted_h)

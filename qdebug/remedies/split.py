@@ -38,10 +38,10 @@ from qdebug.plan.rewrite.weights import (
     weight_reach,
 )
 from qdebug.remedies.channels import ChannelRange, channel_ranges
-from qdebug.remedies.factors import folds, noise_share
+from qdebug.remedies.factors import folds
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
-from qdebug.remedies.walk import Batches, Site, Walk
+from qdebug.remedies.walk import Site, Walk
 from qdebug.wording import counted
 
 _FEWEST = 4
@@ -214,41 +214,39 @@ def _measure(
 ) -> None:
     """Add the noise of what layers give, as they are and split in each way."""
     of = {name: reading for reading in readings if reading.ways for name in reading.way.readers}
-    for site in Walk(study, network, frozenset(of), "split", _SAMPLES):
+    for site in Walk(study, network, frozenset(of), "split", _SAMPLES, exact=True):
         reading = of[site.layer.name]
-        exact = site.run(site.reference, site.weight)
         known = noise[site.source]
         whole = np.ones(len(ranges[site.source].amax), np.int64)
         ways: list[tuple[Key | None, Parts]] = [(None, whole), *reading.ways.items()]
         for key, parts in ways:
             of_weight = key is not None and key[0]
-            found = _given(network, site, parts, ranges[site.source].amax, of_weight=of_weight)
-            known[key] = known.get(key, 0.0) + noise_share(exact, found)
+            found = _noise(network, site, parts, ranges[site.source].amax, of_weight=of_weight)
+            known[key] = known.get(key, 0.0) + found
 
 
-def _given(
+def _noise(
     network: Quantized,
     site: Site,
     parts: Parts,
     amax: npt.NDArray[np.float64],
     *,
     of_weight: bool,
-) -> Batches:
-    """What a layer gives whose channels are split: parts of one value have one code, so that the
-    sum of them is this code times their number."""
+) -> float:
+    """That of a layer whose channels are split: parts of one value have one code, so that the sum
+    of them is this code times their number."""
     graph = network.graph
     node = graph.by_name[site.layer.name]
     ones, each_in = np.ones(len(parts)), parts.astype(np.float64)
     x_parts, w_parts = (ones, each_in) if of_weight else (each_in, ones)
     each = along(1 / x_parts, 0, -channel_axis(graph, node)).astype(np.float32)
     scale = scale_of(float((amax / x_parts).max()))
-    values = [fake_quantize(x * each, scale) / each for x in site.reference]
     per_channel = network.bound.plan.weights is Granularity.PER_CHANNEL
     axis = site.axis if per_channel else None
     weight = divided_weight(graph, node, site.weight, w_parts).astype(np.float32)
     rounded = fake_quantize(weight, scale_of(weight_amax(weight, axis)), axis)
     whole = divided_weight(graph, node, rounded, 1 / w_parts).astype(np.float32)
-    return site.run(values, whole)
+    return site.noise(lambda x: fake_quantize(x * each, scale) / each, whole)
 
 
 def _best(reading: _Reading, noise: Mapping[Key | None, float], price: float) -> Split | None:

@@ -1,8 +1,8 @@
 """Walk through a network, layer by layer, with its activations in FP32 and as quantized so far.
 
-Node after node is executed, by a session of its own, on all samples; what no later node reads is
-freed. So each layer can be changed to make up for the errors that arrive at it from the layers
-before, as changed, and for its own.
+Node after node is executed, by a session of its own, on all samples, several executions at once;
+what no later node reads is freed. So each layer can be changed to make up for the errors that
+arrive at it from the layers before, as changed, and for its own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,16 @@ from qdebug.types import Array, Progress
 
 Batches = list[FloatArray]
 """A tensor on all samples: one array for each execution."""
+
+ResultT = TypeVar("ResultT")
+
+
+class Each(Protocol):
+    """Work on each execution, several at once."""
+
+    def __call__(self, work: Callable[[int], ResultT]) -> list[ResultT]:
+        """`work` of the number of each execution, in order."""
+        ...
 
 
 @dataclass
@@ -63,6 +75,7 @@ class Site:
     inputs: Batches
     targets: Batches
     network: Quantized
+    each: Each = field(repr=False)
     _anchor: _Operator = field(repr=False)
     _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
 
@@ -84,7 +97,7 @@ class Site:
     def rounded(self, scale: FloatArray | None = None) -> Batches:
         """`inputs` after Q/DQ, with the scale of the plan or another."""
         by = self.scale if scale is None else scale
-        return [fake_quantize(x, by) for x in self.inputs]
+        return self.each(lambda i: fake_quantize(self.inputs[i], by))
 
     def rounded_weight(self) -> FloatArray:
         """The weight that the layer computes with now: corrected, and after its Q/DQ."""
@@ -93,9 +106,25 @@ class Site:
         values = self.weight if how.values is None else how.values
         return fake_quantize(values, how.scale, how.axis)
 
-    def run(self, inputs: Batches, weight: FloatArray) -> Batches:
-        """The anchor's output, without the correction of the bias."""
-        return [self._anchor.run({self.source: x, self._weight: weight}) for x in inputs]
+    def product(self, x: FloatArray, weight: FloatArray) -> FloatArray:
+        """The anchor's output in one execution, without the correction of the bias."""
+        found: FloatArray = self._anchor.run({self.source: x, self._weight: weight})
+        return found
+
+    def noise(self, change: Callable[[FloatArray], FloatArray], weight: FloatArray) -> float:
+        """Σerr²/Σref² of what the anchor gives for `reference`, changed, and another weight."""
+        exact, energy = self._exact
+
+        def error(i: int) -> float:
+            return _energy(exact[i] - self.product(change(self.reference[i]), weight))
+
+        return sum(self.each(error)) / energy if energy else 0.0
+
+    @cached_property
+    def _exact(self) -> tuple[Batches, float]:
+        """What the anchor gives for `reference`, and Σref² of it."""
+        exact = self.each(lambda i: self.product(self.reference[i], self.weight))
+        return exact, sum(self.each(lambda i: _energy(exact[i])))
 
     def outputs(self) -> Batches:
         """The anchor's output as quantized now, correction included."""
@@ -103,13 +132,15 @@ class Site:
         key = self.scale.tobytes() + hashlib.sha256(weight.data).digest()
         if self._product is None or self._product[0] != key:
             self._product = None  # before there is another one
-            self._product = key, self.run(self.rounded(), weight)
-        found = self._product[1]
+            scale = self.scale
+            found = self.each(lambda i: self.product(fake_quantize(self.inputs[i], scale), weight))
+            self._product = key, found
+        plain = self._product[1]
         bias = self.correction.bias
         if bias is None:
-            return found
+            return plain
         shift = along_channels(self.network.graph, self.layer, bias)
-        return [one + shift for one in found]
+        return self.each(lambda i: plain[i] + shift)
 
     def correct(self, correction: Correction) -> None:
         """Give the layer a correction in place of the one it has."""
@@ -131,6 +162,9 @@ class Walk:
 
     Iterating gives the sites of `wanted` layers (None: all that may be corrected) in execution
     order; `network` is then the network with all that was changed at them.
+
+    Attributes:
+        exact: nothing is quantized on the way: `inputs` of every site are its `reference`.
     """
 
     study: Study
@@ -138,6 +172,7 @@ class Walk:
     wanted: frozenset[str] | None = None
     stage: str = "repair"
     most_samples: int = 64
+    exact: bool = False
 
     @cached_property
     def feeds(self) -> list[Mapping[str, Array]]:
@@ -156,26 +191,37 @@ class Walk:
         graph = self.network.graph
         names = {layer.name for layer in self.network.weighted()}
         wanted = names if self.wanted is None else names & self.wanted
-        streams = _Streams(self.feeds, _readings(graph))
         done = 0
-        for node in graph.nodes:
-            if node.outputs[0] in graph.initializers:
-                continue
-            with closing(_Operator(self.study.backend, graph, node)) as operator:
-                layer = self.network.layers.of_node.get(node.name)
-                streams.reference(operator)
-                site = None
-                if layer is not None and layer.name in wanted and node.name == layer.name:
-                    done += 1
-                    self.study.progress(Progress(self.stage, done, len(wanted)))
-                    site = self._site(streams, operator, layer)
-                    yield site
-                    self.network = site.network
-                if site is not None and site.inputs is streams.rounded[site.source]:
-                    streams.rounded[node.outputs[0]] = site.outputs()
-                else:
-                    self._quantized(streams, operator, layer)
-            streams.release(node)
+        with ExitStack() as stack:
+            streams = _Streams(self.feeds, _readings(graph), self._each(stack))
+            for node in graph.nodes:
+                if node.outputs[0] in graph.initializers:
+                    continue
+                with closing(_Operator(self.study.backend, graph, node)) as operator:
+                    layer = self.network.layers.of_node.get(node.name)
+                    streams.reference(operator)
+                    site = None
+                    if layer is not None and layer.name in wanted and node.name == layer.name:
+                        done += 1
+                        self.study.progress(Progress(self.stage, done, len(wanted)))
+                        site = self._site(streams, operator, layer)
+                        yield site
+                        self.network = site.network
+                    if self.exact:
+                        streams.same(node)
+                    elif site is not None and site.inputs is streams.rounded[site.source]:
+                        streams.rounded[node.outputs[0]] = site.outputs()
+                    else:
+                        self._quantized(streams, operator, layer)
+                streams.release(node)
+
+    def _each(self, stack: ExitStack) -> Each:
+        count = len(self.feeds)
+        if min(self.study.workers, count) < 2:
+            return lambda work: [work(i) for i in range(count)]
+        threads = ThreadPoolExecutor(self.study.workers, thread_name_prefix="qdebug")
+        stack.callback(threads.shutdown, wait=True, cancel_futures=True)
+        return lambda work: list(threads.map(work, range(count)))
 
     def _site(self, streams: _Streams, operator: _Operator, layer: Layer) -> Site:
         graph = self.network.graph
@@ -196,6 +242,7 @@ class Walk:
             inputs=without_padding(streams.rounded[source], used),
             targets=without_padding(streams.exact[node.outputs[0]], used),
             network=self.network,
+            each=streams.each,
             _anchor=operator,
         )
 
@@ -219,7 +266,7 @@ class Walk:
                 fixed[tensor] = fake_quantize(own.astype(np.float32), how.scale, how.axis)
             else:
                 scale = item.activations[tensor]
-                given[tensor] = [fake_quantize(x, scale) for x in streams.rounded[tensor]]
+                given[tensor] = streams.quantized(tensor, scale)
         shift = None
         if item.bias is not None and node.name == item.layer.name:
             shift = along_channels(graph, item.layer, item.bias)
@@ -241,6 +288,10 @@ class Walk:
                 left[tensor] -= 1
                 live -= sizes.get(tensor, 0) if left[tensor] == 0 else 0
         return 3 * most
+
+
+def _energy(values: FloatArray) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
 
 
 def product_layers(network: Quantized) -> tuple[str, ...]:
@@ -281,6 +332,7 @@ class _Operator:
         self.node = node
         self._backend, self._graph = backend, graph
         self._sessions: dict[frozenset[tuple[str, int]], Any] = {}
+        self._opening = Lock()
 
     def run(self, given: Mapping[str, Array]) -> Any:
         """The first output."""
@@ -289,8 +341,9 @@ class _Operator:
     def all(self, given: Mapping[str, Array]) -> Mapping[str, Array]:
         """Every output, by name."""
         key = frozenset((name, array.ndim) for name, array in given.items())
-        if key not in self._sessions:
-            self._sessions[key] = self._backend.open(self._model(given), ())
+        with self._opening:
+            if key not in self._sessions:
+                self._sessions[key] = self._backend.open(self._model(given), ())
         found: Mapping[str, Array] = self._sessions[key].run(given)
         return found
 
@@ -326,9 +379,12 @@ class _Operator:
 class _Streams:
     """The activations that later nodes read: in FP32, and as quantized so far."""
 
-    def __init__(self, feeds: Sequence[Mapping[str, Array]], readings: Counter[str]) -> None:
+    def __init__(
+        self, feeds: Sequence[Mapping[str, Array]], readings: Counter[str], each: Each
+    ) -> None:
         self._left = Counter(readings)
         self._count = len(feeds)
+        self.each = each
         self.exact: dict[str, list[Any]] = {
             name: [one[name] for one in feeds] for name in (feeds[0] if feeds else {})
         }
@@ -338,13 +394,22 @@ class _Streams:
         """Execute a node in FP32."""
         self._put(self.exact, operator, self._given(self.exact, operator.node, {}))
 
+    def same(self, node: Node) -> None:
+        """What a node gives is not quantized so far."""
+        self.rounded |= {t: self.exact[t] for t in node.outputs if t in self.exact}
+
     def same_or_run(self, operator: _Operator) -> None:
         """Execute a node that quantizes nothing on what is quantized so far."""
         node = operator.node
         if all(self.rounded.get(t) is self.exact.get(t) for t in node.reads):
-            self.rounded |= {t: self.exact[t] for t in node.outputs if t in self.exact}
-            return
-        self.run(operator, {}, {}, None)
+            self.same(node)
+        else:
+            self.run(operator, {}, {}, None)
+
+    def quantized(self, tensor: str, scale: FloatArray) -> Batches:
+        """A tensor as quantized so far, after Q/DQ."""
+        values = self.rounded[tensor]
+        return self.each(lambda i: fake_quantize(values[i], scale))
 
     def run(
         self,
@@ -380,7 +445,7 @@ class _Streams:
         feeds: list[dict[str, Array]],
         shift: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        found = [operator.all(one) for one in feeds]
+        found = self.each(lambda i: operator.all(feeds[i]))
         for number, tensor in enumerate(operator.node.outputs):
             if not tensor:
                 continue

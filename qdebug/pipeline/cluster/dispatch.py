@@ -101,12 +101,14 @@ class Cluster:
         folder: for files that the client makes for workers.
         limit_s: how long a unit may take, before another worker gets it.
         queue: that starts the workers.
+        here: the workers are processes of this machine, which share its cores with the command.
     """
 
     client: Client
     folder: Path
     limit_s: float
     queue: JobQueue | None = None
+    here: bool = False
     _shared: dict[int, tuple[object, object]] = field(default_factory=dict)
     _samples: dict[tuple[object, int], tuple[str, SharedFile]] = field(default_factory=dict)
     _sent: Counter[tuple[str, str]] = field(default_factory=Counter)

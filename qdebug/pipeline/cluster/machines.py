@@ -84,7 +84,7 @@ def open_cluster(
         _begin(client)
     except (OSError, TimeoutError) as error:
         fail_without_worker(f"no worker of {address or config} answers: {said(error)}")
-    return Cluster(client, folder, limit_s or _UNIT_S, queue)
+    return Cluster(client, folder, limit_s or _UNIT_S, queue, here=_is_here(address))
 
 
 def _wanted(address: str | None, config: str | None, limit_s: float | None) -> bool:
@@ -113,7 +113,7 @@ def _workers(
     if config is not None:
         return started(stack, config, folder)
     assert address is not None
-    if not address.startswith(_LOCAL):
+    if not _is_here(address):
         _check_scheduler(address)
         return address, None
     count = int(address.removeprefix(_LOCAL))
@@ -121,6 +121,10 @@ def _workers(
         there = counted(cores, "core")
         _LOG.warning("%s on %s: more processes than cores gain nothing", address, there)
     return _processes(stack, count, folder, visible_gpus() if gpus else ()), None
+
+
+def _is_here(address: str | None) -> bool:
+    return address is not None and address.startswith(_LOCAL)
 
 
 def _check_scheduler(address: str) -> None:

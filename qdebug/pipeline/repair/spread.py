@@ -35,7 +35,9 @@ from qdebug.remedies.result import Step
 from qdebug.types import Array, Fp16Kernels
 
 _WORTH_IT = 2
-"""Workers: with a single one this process, which may use several cores, is as fast."""
+"""Workers: with a single one this process, which may use several cores, is as fast. Where they are
+on its own machine it is faster than they are: each of them has one core, and most attempts wait for
+the one before."""
 _PATIENCE = 10.0
 """An attempt is many executions: it may take so many times as long as other units."""
 
@@ -221,7 +223,7 @@ def attempts_elsewhere(
 ) -> AttemptsElsewhere | None:
     """Who takes attempts off this process until `stack` ends; None where that is no gain."""
     cluster, start, study = setup.context.cluster, setup.start, setup.study
-    if cluster is None or cluster.workers < _WORTH_IT:
+    if cluster is None or cluster.here or cluster.workers < _WORTH_IT:
         return None
     job = AttemptsJob(
         model=cluster.shared(setup.reference.graph, SharedModel),

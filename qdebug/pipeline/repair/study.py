@@ -42,15 +42,17 @@ def study_of(
         )
 
     cores = context.parallel.workers * context.parallel.threads
+    at_once = min(context.parallel.workers, len(fitting.batches))
+    threads = cores // max(1, at_once)
     return Study(
-        backend=SimulationBackend(cores),
-        simulation=SimulationBackend(cores, context.fp16_kernels),
+        backend=SimulationBackend(threads),
+        simulation=SimulationBackend(threads, context.fp16_kernels),
         samples=fitting,
         gather=gather,
         calibrated=complete,
         effect=effect,
         causes=causes,
         memory_bytes=memory_bytes,
-        workers=context.parallel.workers,
+        workers=at_once,
         progress=context.progress,
     )
