@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from qdebug.plan.rewrite.weights import (
 from qdebug.remedies.channels import ChannelRange, Float64, channel_ranges
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Study
-from qdebug.remedies.walk import Site, Walk
+from qdebug.remedies.walk import Site, Trial, Walk
 
 Exponents = tuple[float, float]
 """Of the activation's range and of the weight's: f_j = max|W_j|^b / max|X_j|^a."""
@@ -154,15 +155,22 @@ def _measure(
         if name in reading:
             i, amax = reading[name], ranges[site.source].amax
             places = groups[i].readers[name]
-            for exponents, factors in candidates[i].items():
-                found = _read_noise(network, site, _placed(factors, places), amax)
-                noise[i][exponents] = noise[i].get(exponents, 0.0) + found
+            read = partial(_read, network, site, places, amax)
+            _add(noise[i], site, candidates[i], read)
         if name in writing:
             i = writing[name]
-            places = groups[i].writers[name]
-            for exponents, factors in candidates[i].items():
-                found = _written_noise(site, _placed(factors, places))
-                noise[i][exponents] = noise[i].get(exponents, 0.0) + found
+            _add(noise[i], site, candidates[i], partial(_written, site, groups[i].writers[name]))
+
+
+def _add(
+    noise: dict[Exponents, float],
+    site: Site,
+    candidates: Mapping[Exponents, Factors],
+    trial: Callable[[Factors], Trial],
+) -> None:
+    found = site.noise([partial(trial, factors) for factors in candidates.values()])
+    for exponents, one in zip(candidates, found, strict=True):
+        noise[exponents] = noise.get(exponents, 0.0) + one
 
 
 def _per_channel(network: Quantized) -> bool:
@@ -211,24 +219,31 @@ def _written_reach(network: Quantized, group: Group) -> Factors:
     return np.maximum(total, 1 / _FARTHEST)
 
 
-def _read_noise(network: Quantized, site: Site, factors: Factors, amax: Float64) -> float:
-    """That of a layer with its operands quantized, what it reads multiplied by `factors`; `amax` is
-    that of each channel without them."""
-    graph = network.graph
+def _read(
+    network: Quantized,
+    site: Site,
+    places: npt.NDArray[np.int64],
+    amax: Float64,
+    by_group: Factors,
+) -> Trial:
+    """A layer with its operands quantized, what it reads multiplied by the group's factors; `amax`
+    is that of each channel without them."""
+    graph, factors = network.graph, _placed(by_group, places)
     node = graph.by_name[site.layer.name]
     each = along(factors, 0, -channel_axis(graph, node)).astype(np.float32)
     scale = scale_of(float((factors * amax).max()))
     weight = divided_weight(graph, node, site.weight, factors).astype(np.float32)
     axis = site.axis if _per_channel(network) else None
     rounded = fake_quantize(weight, scale_of(weight_amax(weight, axis)), axis)
-    return site.noise(lambda x: fake_quantize(x * each, scale), rounded)
+    return Trial(lambda x: fake_quantize(x * each, scale), rounded)
 
 
-def _written_noise(site: Site, factors: Factors) -> float:
-    """That of a layer with its weight, of one scale, rounded after a product with `factors` along
+def _written(site: Site, places: npt.NDArray[np.int64], by_group: Factors) -> Trial:
+    """A layer with its weight, of one scale, rounded after a product with the group's factors along
     the output channels."""
     assert site.axis is not None
+    factors = _placed(by_group, places)
     each = along(factors, site.axis, site.weight.ndim).astype(np.float32)
     weight: FloatArray = site.weight * each
     rounded = fake_quantize(weight, scale_of(weight_amax(weight, None))) / each
-    return site.noise(lambda x: x, rounded)
+    return Trial(lambda x: x, rounded)

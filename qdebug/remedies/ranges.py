@@ -182,22 +182,15 @@ def _least(site: Site, choice: _Choice) -> float | None:
     top = choice.methods["minmax"][source]
     tried = sorted({*choice.of(source), *(share * top for share in _SHARES if share * top > 0)})
     weight = site.rounded_weight()
-    errors = []
-    for amax in tried:
-        errors.append(_error(site, scale_of(amax), weight))
-    if not tried or not np.isfinite(errors).any():
-        return None
-    return tried[int(np.nanargmin(errors))]
 
-
-def _error(site: Site, scale: FloatArray, weight: FloatArray) -> float:
-    """The squared error of what a layer gives with this scale of its input."""
-
-    def error(i: int) -> float:
+    def error(scale: FloatArray, i: int) -> float:
         found = site.product(fake_quantize(site.inputs[i], scale), weight)
         return error_energy(site.targets[i], found)
 
-    return sum(site.each(error))
+    errors = site.by_execution(error, [scale_of(amax) for amax in tried])
+    if not tried or not np.isfinite(errors).any():
+        return None
+    return tried[int(np.nanargmin(errors))]
 
 
 def _searched(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ from qdebug.remedies.channels import ChannelRange, channel_ranges
 from qdebug.remedies.factors import folds
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
-from qdebug.remedies.walk import Site, Walk
+from qdebug.remedies.walk import Site, Trial, Walk
 from qdebug.wording import counted
 
 _FEWEST = 4
@@ -219,22 +220,18 @@ def _measure(
         known = noise[site.source]
         whole = np.ones(len(ranges[site.source].amax), np.int64)
         ways: list[tuple[Key | None, Parts]] = [(None, whole), *reading.ways.items()]
-        for key, parts in ways:
-            of_weight = key is not None and key[0]
-            found = _noise(network, site, parts, ranges[site.source].amax, of_weight=of_weight)
-            known[key] = known.get(key, 0.0) + found
+        trial = partial(_trial, network, site, ranges[site.source].amax)
+        found = site.noise([partial(trial, key, parts) for key, parts in ways])
+        for (key, _), one in zip(ways, found, strict=True):
+            known[key] = known.get(key, 0.0) + one
 
 
-def _noise(
-    network: Quantized,
-    site: Site,
-    parts: Parts,
-    amax: npt.NDArray[np.float64],
-    *,
-    of_weight: bool,
-) -> float:
-    """That of a layer whose channels are split: parts of one value have one code, so that the sum
-    of them is this code times their number."""
+def _trial(
+    network: Quantized, site: Site, amax: npt.NDArray[np.float64], key: Key | None, parts: Parts
+) -> Trial:
+    """A layer whose channels are split: parts of one value have one code, so that the sum of them
+    is this code times their number."""
+    of_weight = key is not None and key[0]
     graph = network.graph
     node = graph.by_name[site.layer.name]
     ones, each_in = np.ones(len(parts)), parts.astype(np.float64)
@@ -246,7 +243,7 @@ def _noise(
     weight = divided_weight(graph, node, site.weight, w_parts).astype(np.float32)
     rounded = fake_quantize(weight, scale_of(weight_amax(weight, axis)), axis)
     whole = divided_weight(graph, node, rounded, 1 / w_parts).astype(np.float32)
-    return site.noise(lambda x: fake_quantize(x * each, scale) / each, whole)
+    return Trial(lambda x: fake_quantize(x * each, scale) / each, whole)
 
 
 def _best(reading: _Reading, noise: Mapping[Key | None, float], price: float) -> Split | None:

@@ -39,15 +39,31 @@ from qdebug.types import Array, Progress
 Batches = list[FloatArray]
 """A tensor on all samples: one array for each execution."""
 
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
+_MOST_TRIALS = 8
+_TRIAL_BYTES = 1 << 29
+"""Trials of which the weights are there at once, and what they may hold: each has its weight and
+what it is made from, which is about eight times as large."""
 
-class Each(Protocol):
-    """Work on each execution, several at once."""
 
-    def __call__(self, work: Callable[[int], ResultT]) -> list[ResultT]:
-        """`work` of the number of each execution, in order."""
+class AtOnce(Protocol):
+    """Does work on several items at once."""
+
+    def __call__(
+        self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT], /
+    ) -> list[ResultT]:
+        """`work` of each item, in order."""
         ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Other operands of a layer: its input, changed, and another weight."""
+
+    change: Callable[[FloatArray], FloatArray]
+    weight: FloatArray
 
 
 @dataclass
@@ -75,7 +91,7 @@ class Site:
     inputs: Batches
     targets: Batches
     network: Quantized
-    each: Each = field(repr=False)
+    at_once: AtOnce = field(repr=False)
     _anchor: _Operator = field(repr=False)
     _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
 
@@ -97,7 +113,7 @@ class Site:
     def rounded(self, scale: FloatArray | None = None) -> Batches:
         """`inputs` after Q/DQ, with the scale of the plan or another."""
         by = self.scale if scale is None else scale
-        return self.each(lambda i: fake_quantize(self.inputs[i], by))
+        return self.at_once(lambda x: fake_quantize(x, by), self.inputs)
 
     def rounded_weight(self) -> FloatArray:
         """The weight that the layer computes with now: corrected, and after its Q/DQ."""
@@ -111,20 +127,34 @@ class Site:
         found: FloatArray = self._anchor.run({self.source: x, self._weight: weight})
         return found
 
-    def noise(self, change: Callable[[FloatArray], FloatArray], weight: FloatArray) -> float:
-        """Σerr²/Σref² of what the anchor gives for `reference`, changed, and another weight."""
+    def by_execution(
+        self, error: Callable[[ItemT, int], float], tried: Sequence[ItemT]
+    ) -> list[float]:
+        """The sum of `error` over the executions, given by number, for all that is tried."""
+        count = len(self.inputs)
+        pairs = [(one, i) for one in tried for i in range(count)]
+        found = self.at_once(lambda pair: error(*pair), pairs)
+        return [sum(found[i : i + count]) for i in range(0, len(found), count)]
+
+    def noise(self, trials: Sequence[Callable[[], Trial]]) -> list[float]:
+        """Σerr²/Σref² of what the anchor gives for `reference` in each trial."""
         exact, energy = self._exact
 
-        def error(i: int) -> float:
-            return _energy(exact[i] - self.product(change(self.reference[i]), weight))
+        def error(trial: Trial, i: int) -> float:
+            return _energy(exact[i] - self.product(trial.change(self.reference[i]), trial.weight))
 
-        return sum(self.each(error)) / energy if energy else 0.0
+        most = min(_MOST_TRIALS, max(1, _TRIAL_BYTES // (8 * self.weight.nbytes)))
+        found: list[float] = []
+        for start in range(0, len(trials), most):
+            some = self.at_once(lambda make: make(), trials[start : start + most])
+            found += [total / energy if energy else 0.0 for total in self.by_execution(error, some)]
+        return found
 
     @cached_property
     def _exact(self) -> tuple[Batches, float]:
         """What the anchor gives for `reference`, and Σref² of it."""
-        exact = self.each(lambda i: self.product(self.reference[i], self.weight))
-        return exact, sum(self.each(lambda i: _energy(exact[i])))
+        exact = self.at_once(lambda x: self.product(x, self.weight), self.reference)
+        return exact, sum(self.at_once(_energy, exact))
 
     def outputs(self) -> Batches:
         """The anchor's output as quantized now, correction included."""
@@ -133,14 +163,16 @@ class Site:
         if self._product is None or self._product[0] != key:
             self._product = None  # before there is another one
             scale = self.scale
-            found = self.each(lambda i: self.product(fake_quantize(self.inputs[i], scale), weight))
+            found = self.at_once(
+                lambda x: self.product(fake_quantize(x, scale), weight), self.inputs
+            )
             self._product = key, found
         plain = self._product[1]
         bias = self.correction.bias
         if bias is None:
             return plain
         shift = along_channels(self.network.graph, self.layer, bias)
-        return self.each(lambda i: plain[i] + shift)
+        return self.at_once(lambda one: one + shift, plain)
 
     def correct(self, correction: Correction) -> None:
         """Give the layer a correction in place of the one it has."""
@@ -193,7 +225,7 @@ class Walk:
         wanted = names if self.wanted is None else names & self.wanted
         done = 0
         with ExitStack() as stack:
-            streams = _Streams(self.feeds, _readings(graph), self._each(stack))
+            streams = _Streams(self.feeds, _readings(graph), self._threads(stack))
             for node in graph.nodes:
                 if node.outputs[0] in graph.initializers:
                     continue
@@ -215,13 +247,12 @@ class Walk:
                         self._quantized(streams, operator, layer)
                 streams.release(node)
 
-    def _each(self, stack: ExitStack) -> Each:
-        count = len(self.feeds)
-        if min(self.study.workers, count) < 2:
-            return lambda work: [work(i) for i in range(count)]
+    def _threads(self, stack: ExitStack) -> AtOnce:
+        if self.study.workers < 2:
+            return lambda work, items: [work(item) for item in items]
         threads = ThreadPoolExecutor(self.study.workers, thread_name_prefix="qdebug")
         stack.callback(threads.shutdown, wait=True, cancel_futures=True)
-        return lambda work: list(threads.map(work, range(count)))
+        return lambda work, items: list(threads.map(work, items))
 
     def _site(self, streams: _Streams, operator: _Operator, layer: Layer) -> Site:
         graph = self.network.graph
@@ -242,7 +273,7 @@ class Walk:
             inputs=without_padding(streams.rounded[source], used),
             targets=without_padding(streams.exact[node.outputs[0]], used),
             network=self.network,
-            each=streams.each,
+            at_once=streams.at_once,
             _anchor=operator,
         )
 
@@ -380,11 +411,11 @@ class _Streams:
     """The activations that later nodes read: in FP32, and as quantized so far."""
 
     def __init__(
-        self, feeds: Sequence[Mapping[str, Array]], readings: Counter[str], each: Each
+        self, feeds: Sequence[Mapping[str, Array]], readings: Counter[str], at_once: AtOnce
     ) -> None:
         self._left = Counter(readings)
         self._count = len(feeds)
-        self.each = each
+        self.at_once = at_once
         self.exact: dict[str, list[Any]] = {
             name: [one[name] for one in feeds] for name in (feeds[0] if feeds else {})
         }
@@ -408,8 +439,7 @@ class _Streams:
 
     def quantized(self, tensor: str, scale: FloatArray) -> Batches:
         """A tensor as quantized so far, after Q/DQ."""
-        values = self.rounded[tensor]
-        return self.each(lambda i: fake_quantize(values[i], scale))
+        return self.at_once(lambda x: fake_quantize(x, scale), self.rounded[tensor])
 
     def run(
         self,
@@ -445,7 +475,7 @@ class _Streams:
         feeds: list[dict[str, Array]],
         shift: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        found = self.each(lambda i: operator.all(feeds[i]))
+        found = self.at_once(operator.all, feeds)
         for number, tensor in enumerate(operator.node.outputs):
             if not tensor:
                 continue
