@@ -106,6 +106,26 @@ class ClusterStartError(ClusterError):
     exit_code = 2
 
 
+def out_of_memory(what: str) -> BackendError:
+    """The error of a machine whose memory does not suffice; `what` is said of it."""
+    return BackendError(
+        f"there is not enough memory{f' ({what})' if what else ''}",
+        "Take fewer samples, smaller batches or a smaller memory budget; see `ulimit -v`, too.",
+        code="QD-BACKEND-HOST-MEMORY",
+    )
+
+
+_NO_MEMORY = re.compile(
+    r"bad_alloc|[Ff]ailed to allocate memory|[Cc]annot allocate memory|failed to map segment"
+)
+
+
+def is_about_memory(message: str) -> bool:
+    """Whether a foreign message says that memory does not suffice: ONNX Runtime's, or that of the
+    system where a library is loaded."""
+    return _NO_MEMORY.search(message) is not None
+
+
 def required(
     module: str, user: str, extra: str, *, code: str, error: type[QdebugError] = UsageError
 ) -> ModuleType:
@@ -116,11 +136,14 @@ def required(
         extra: the optional dependencies of qdebug that it is one of.
 
     Raises:
-        QdebugError: of the class `error`, where it cannot be imported.
+        QdebugError: of the class `error`, where it is not installed.
+        ImportError: the memory does not suffice for it.
     """
     try:
         return import_module(module)
     except ImportError as missing:
+        if is_about_memory(str(missing)):
+            raise
         package = module.partition(".")[0].replace("_", "-")
         raise error(
             f"{user} needs {package}, which is not installed ({missing})",

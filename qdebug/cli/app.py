@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import resource
 import shlex
 import sys
 import traceback
@@ -25,7 +26,13 @@ from qdebug.cli.process import (
 )
 from qdebug.config.commands import Command
 from qdebug.config.option import flags_of
-from qdebug.errors import BackendError, QdebugError, UsageError
+from qdebug.errors import (
+    BackendError,
+    QdebugError,
+    UsageError,
+    is_about_memory,
+    out_of_memory,
+)
 from qdebug.outputfiles import put_away
 from qdebug.wording import Spelling, printable, spelled_by
 
@@ -88,6 +95,7 @@ def spelling(command: Command) -> Spelling:
 
 
 def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
+    _check_memory()
     # Imported here: --help must not wait for the numeric packages.
     from qdebug.cli.common import set_verbosity
     from qdebug.config.resolve import from_flags, validated
@@ -122,6 +130,22 @@ def _check_directory() -> None:
         ) from error
 
 
+_LEAST_BYTES = 192 << 20
+
+
+def _check_memory() -> None:
+    """See that numpy can be loaded: where it cannot, OpenBLAS ends the process, with the exit code
+    of a gate that is not met.
+
+    Raises:
+        BackendError: it cannot.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_BYTES:
+        error = out_of_memory(f"{limit >> 20} MB of address space")
+        raise error
+
+
 def _was_interrupted(error: BaseException) -> bool:
     """Whether Ctrl-C caused an error: foreign code may turn it into an exception of its own, as the
     import of an extension does, or drop it, after which the next import fails."""
@@ -141,12 +165,9 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
     """Say what went wrong, and give the exit code."""
     if _wants_traceback(arguments):
         _say("".join(traceback.format_exception(error)))
-    if isinstance(error, MemoryError):
-        error = BackendError(
-            f"there is not enough memory{f' ({error})' if str(error) else ''}",
-            "Take fewer samples, smaller batches or a smaller memory budget.",
-            code="QD-BACKEND-HOST-MEMORY",
-        )
+    loading = isinstance(error, ImportError) and is_about_memory(str(error))
+    if loading or isinstance(error, MemoryError):
+        error = out_of_memory(str(error))
     if isinstance(error, QdebugError):
         _print_error(f"qdebug: error: {error}\n")
         return error.exit_code

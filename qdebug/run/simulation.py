@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdebug.errors import BackendError, ModelError
+from qdebug.errors import BackendError, ModelError, is_about_memory, out_of_memory
 from qdebug.model.weights import executed_bytes, lightened
 from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
 from qdebug.run.capture import encode_marked
@@ -261,6 +261,8 @@ def _mapped_errors(action: str) -> Iterator[None]:
         if _NOT_WRITTEN in message:
             what = "the network that ONNX Runtime optimized cannot be kept in a temporary file"
             refuse_temporary(temporary_folder(), what, error)
+        if is_about_memory(message):
+            raise out_of_memory(f"ONNX Runtime could not {action}: {message}") from error
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
             unknown = "is not a registered function/op" in message
             hint = _NO_OPERATOR.format(option("custom_op_library")) if unknown else _HINT

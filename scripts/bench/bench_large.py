@@ -80,6 +80,7 @@ def measure(net: str, folder: Path, given: argparse.Namespace) -> None:
     scales, exported = folder / f"{net}.yaml", folder / f"{net}.int8.onnx"
     on = ["--inputs", str(data), "--calibration", str(scales)]
     within = ["--memory-budget", given.budget]
+    half = ["--inputs", str(data), "--precision", "fp16", "--effect", "none"]
     methods = ["--method", "minmax,mse", "-o", str(scales), "--force"]
     until = ["--target", "output.sqnr_db>=30", "--time-limit", str(seconds)]
     commands = {
@@ -89,6 +90,10 @@ def measure(net: str, folder: Path, given: argparse.Namespace) -> None:
         "floor": [],
         "compare --effect none": ["compare", str(path), *on, *within, "--effect", "none"],
         "compare": ["compare", str(path), *on, *within],
+        "compare --precision fp16": ["compare", str(path), *half, *within],
+        "compare --fp16-kernels exact": [
+            *["compare", str(path), *half, *within, "--fp16-kernels", "exact"]
+        ],
         f"bisect --time-limit {seconds}": ["bisect", str(path), *on, *until],
         "ranges": ["ranges", str(path), "--calib-data", str(data)],
     }

@@ -318,9 +318,16 @@ def test_values_near_the_largest_of_float32(desk: Any, pictures: Any) -> None:
     assert done.code == 0 and "RuntimeWarning" not in done.err
 
 
-def test_too_little_memory(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 4 TiB"),
+        ImportError("h5ac.so: failed to map segment from shared object"),
+    ],
+)
+def test_too_little_memory(desk: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def exhausted(*_: object) -> None:
-        raise MemoryError("Unable to allocate 4 TiB")
+        raise error
 
     monkeypatch.setattr("qdebug.pipeline.compare.command.load_model", exhausted)
     done = desk.compare()

@@ -31,6 +31,16 @@ def limited(file_bytes: int) -> Callable[[], None]:
     return limit
 
 
+def test_hardly_any_memory(desk: Any) -> None:
+    """numpy's library would end the process with 1, which is the code of a gate."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (150 << 20, 150 << 20))
+
+    done = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", preexec_fn=limit)
+    assert done.code == 3 and "QD-BACKEND-HOST-MEMORY" in done.err and "defect" not in done.err
+
+
 def test_exit_codes_and_streams(desk: Any) -> None:
     held = desk.spawn("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
     assert (held.code, held.err) == (0, "")

@@ -256,6 +256,17 @@ def test_a_failure_inside_a_node() -> None:
         session.run({"x": np.ones(4, "f"), "shape": np.array([3, 3])})
 
 
+def test_more_than_the_memory() -> None:
+    """Which is not the model's fault."""
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 13]>
+        g (int64[N] shape) => (float[M] y) { y = ConstantOfShape(shape) }
+    """)
+    session = SimulationBackend().open(proto, [])
+    with refused("QD-BACKEND-HOST-MEMORY"):
+        session.run({"shape": np.array([1 << 45])})
+
+
 def test_outputs_that_numpy_cannot_hold_are_skipped() -> None:
     proto = parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 13]>
