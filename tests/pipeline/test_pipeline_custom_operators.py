@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from control_flow import value, weights
 from documents import run_qdebug
@@ -103,6 +105,27 @@ def test_on_the_command_line_and_in_a_file(model: str, data: str, tmp_path: Path
     settings = tmp_path / "run.yaml"
     settings.write_text(f"model: {model}\ninputs: {data}\ncustom-op-library: [{library}]\n")
     assert run_qdebug(["compare", "--config", str(settings)])[0] == 0
+
+
+def test_the_script_for_onnx_runtimes_quantizer_takes_it(
+    model: str, data: str, tmp_path: Path
+) -> None:
+    scales, script, made = (tmp_path / n for n in ("scales.yaml", "quantize.py", "int8.onnx"))
+    library = ["--custom-op-library", LIBRARY]
+    qdebug.calibrate(model, calib_data=data, output=scales, custom_op_library=LIBRARY)
+    qdebug.export(scales, to="ort", output=script)
+    command = [sys.executable, str(script), str(made)]
+    assert subprocess.run(command, capture_output=True).returncode != 0
+    subprocess.run([*command, *library], check=True, capture_output=True)
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(LIBRARY)
+    quantized, exact = (
+        onnxruntime.InferenceSession(m, options, providers=["CPUExecutionProvider"])
+        for m in (str(made), model)
+    )
+    with np.load(data) as arrays:
+        found, expected = (s.run(None, {"x": arrays["x"]})[0] for s in (quantized, exact))
+    assert 0 < np.abs(found - expected).max() < 0.2 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("what", ["missing", "folder", "text", "no registration"])

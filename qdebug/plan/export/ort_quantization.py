@@ -23,6 +23,7 @@ _SCRIPT = '''\
 """Quantizes {model} with onnxruntime.quantization in the precisions of {plan}.
 
     python {script} model.int8.onnx [--calib samples.npz] [--quantize-outputs]
+        [--custom-op-library operators.so]
 
 The arguments are in {arguments}. Every scale comes from there, so no calibration samples are
 needed, except with --quantize-outputs: ONNX Runtime's INT8 kernels also need the outputs of their
@@ -37,6 +38,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.version_converter
+import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
 FOLDER = Path(__file__).resolve().parent
@@ -69,14 +71,29 @@ def feeds_of(model, path):
     return [zeros]
 
 
+def load_operators(libraries):
+    """Have the sessions that the quantizer opens load libraries of custom operators."""
+
+    class Options(onnxruntime.SessionOptions):
+        def __init__(self):
+            super().__init__()
+            for library in libraries:
+                self.register_custom_ops_library(library)
+
+    onnxruntime.SessionOptions = onnxruntime.quantization.quant_utils.SessionOptions = Options
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("output", type=Path, help="the file to write")
     arguments.add_argument("--calib", type=Path, help=".npz, samples on the leading axis")
     arguments.add_argument("--quantize-outputs", action="store_true")
+    arguments.add_argument("--custom-op-library", action="append", metavar="FILE.so")
     options = arguments.parse_args()
     if options.quantize_outputs and not options.calib:
         arguments.error("--quantize-outputs takes ranges from samples: add --calib")
+    if options.custom_op_library:
+        load_operators(options.custom_op_library)
     given = json.loads((FOLDER / {arguments!r}).read_text(encoding="utf-8"))
     model = onnx.load(FOLDER / given["model"])
     for index, name in given["node_names"].items():  # nodes without a unique name
