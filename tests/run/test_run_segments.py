@@ -255,11 +255,14 @@ def chain(layers: int, width: int) -> Network:
     return proto, {"x": rng.standard_normal((1, width), np.float32)}
 
 
-def peak(model: Path, data: Path, *arguments: str) -> float:
-    """The most memory that comparing takes by the kernel, pages of mapped files too, in bytes."""
-    command = ["compare", str(model), "--inputs", str(data), "--effect", "none", "--no-cache"]
+COMPARE = "compare", "--effect", "none"
+
+
+def peak(model: Path, data: Path, *arguments: str, command: Sequence[str] = COMPARE) -> float:
+    """The most memory that a command takes by the kernel, pages of mapped files too, in bytes."""
+    given = [str(model), "--inputs", str(data), "--no-cache", "--no-progress"]
     run = subprocess.run(
-        [sys.executable, "-c", PEAK, *command, "--no-progress", *arguments],
+        [sys.executable, "-c", PEAK, *command, *given, *arguments],
         capture_output=True,
         text=True,
         check=True,
@@ -295,5 +298,9 @@ def test_the_memory_budget_holds(tmp_path: Path) -> None:
     assert peak(model, data, "--memory-budget", "64M") < bound
     assert peak(model, data, "--memory-budget", "64M", "--segments", "off") > 1.4 * bound
     weights = (tmp_path / "model.data").stat().st_size
-    half = "--memory-budget", "64M", "--precision", "fp16"
-    assert peak(model, data, *half) < 1.3 * weights + (64 << 20) + 0.5e9
+    bound = 1.3 * weights + (64 << 20) + 0.5e9
+    within = "--memory-budget", "64M", "--precision", "fp16"
+    assert peak(model, data, *within) < bound
+    assert peak(model, data, *within, "--fp16-kernels", "exact") < bound
+    search = "bisect", "--target", "output.sqnr_db>=200", "--max-evaluations", "3"
+    assert peak(model, data, *within, command=search) < bound
