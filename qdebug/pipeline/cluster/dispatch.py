@@ -505,10 +505,16 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         self._submit(_Running(one.index, one.attempt, helped=helped))
 
     def _look_for_hanging(self) -> None:
-        """Give units that take too long to another worker, and have theirs started anew."""
+        """Give units that take too long to another worker, and have theirs started anew. What
+        others have on a worker may be before ours, and each of it may take as long."""
         client, now = self._cluster.client, time.monotonic()
-        known = self._cluster.addresses()
-        places = {key: address for address, keys in client.processing().items() for key in keys}
+        known, own = self._cluster.addresses(), {future.key for future in self._running}
+        processing = client.processing()
+        places = {key: address for address, keys in processing.items() for key in keys}
+        limits = {
+            address: self._limit * (1 + len(set(keys) - own))
+            for address, keys in processing.items()
+        }
         for future, one in list(self._running.items()):
             if one.home and one.home not in known:
                 del self._running[future]
@@ -523,7 +529,8 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
                     self._submit(_Running(one.index, one.attempt, helped=one.helped))
                 continue
             one.since = one.since or now
-            if now - max(one.since, self._cluster._last_result.get(address, 0.0)) < self._limit:
+            last = max(one.since, self._cluster._last_result.get(address, 0.0))
+            if now - last < limits[address]:
                 continue
             del self._running[future]
             client.cancel([future], force=True)

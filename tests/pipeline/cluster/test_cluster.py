@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 import dask
 import pytest
-from distributed import Scheduler, Security, SpecCluster
+from distributed import Client, Scheduler, Security, SpecCluster
 
 from qdebug.config.cluster import parse_cluster
 from qdebug.config.compare import CompareSettings
@@ -289,6 +289,24 @@ def test_units_are_not_kept_for_workers_that_all_went(
         job = Once(str(tmp_path / "marker"), "hangs")
         assert list(cluster.map(job, [3])) == [9]
         assert gone
+
+
+def test_a_unit_that_waits_for_those_of_others_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two commands share a scheduler: the worker is busy for longer than a unit may take."""
+    anew: list[str] = []
+    monkeypatch.setattr(Cluster, "start_anew", lambda _, address: anew.append(address))
+    with ExitStack() as stack:
+        cluster = open_cluster(stack, "local:1", None, limit_s=1.0)
+        assert cluster is not None
+        address = cluster.client.scheduler.address
+        other = stack.enter_context(Client(address, set_as_default=False))
+        busy = other.submit(time.sleep, 1.8)
+        while not any(other.processing().values()):
+            time.sleep(0.05)
+        assert [number for number, _ in cluster.map(Where(), range(2))] == [0, 1]
+        assert busy.done() and not anew
 
 
 @dataclass(frozen=True)
