@@ -58,7 +58,7 @@ def rounded_together(
         upper = _roots(sorted_h)
     except np.linalg.LinAlgError:
         return None
-    upper = np.ascontiguousarray(upper / np.diagonal(upper, axis1=1, axis2=2)[:, :, None])
+    upper = upper / np.diagonal(upper, axis1=1, axis2=2)[:, :, None]
     values = np.take_along_axis(matrix, order[:, :, None], 1)
     steps = np.take_along_axis(scale, order[:, :, None], 1)
     found = _nearest_plane(upper.astype(np.float32), values, steps)
@@ -71,9 +71,11 @@ def _roots(hessian: Sums) -> Sums:
     """R of each group."""
     from scipy import linalg
 
-    if len(hessian) == 1:  # of a large one scipy makes no copies
-        return linalg.cholesky(hessian[0], overwrite_a=True, check_finite=False)[None]
-    return np.linalg.cholesky(hessian).transpose(0, 2, 1)
+    if len(hessian) > 1:
+        return np.ascontiguousarray(np.linalg.cholesky(hessian).transpose(0, 2, 1))
+    # Of one that is as LAPACK has it, column by column, scipy makes no copies.
+    lower = linalg.cholesky(hessian[0].T, lower=True, overwrite_a=True, check_finite=False)
+    return lower.T[None]
 
 
 def _nearest_plane(upper: FloatArray, values: FloatArray, steps: FloatArray) -> FloatArray:
