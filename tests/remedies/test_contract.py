@@ -11,6 +11,7 @@ import pytest
 from onnx import checker
 from repair_networks import NETWORKS
 
+from qdebug.model.weights import serialized
 from qdebug.plan.plan import Correction
 from qdebug.remedies.names import SUMMARIES
 from qdebug.remedies.quantized import Quantized
@@ -56,6 +57,22 @@ def test_a_proposal_computes_the_same_in_fp32_and_lowers_to_a_valid_model(
             np.testing.assert_allclose(values, reference[tensor], rtol=0, atol=1e-4 * largest)
         checker.check_model(result.proto(), full_check=True)
         assert all(np.isfinite(v).all() for v in at.run(result.proto()).values())
+
+
+@pytest.mark.parametrize("network", ["depthwise-relu", "residual", "post-norm"])
+@pytest.mark.parametrize("name", REMEDIES)
+def test_executions_at_once_change_no_proposal(
+    name: str, network: str, case: Callable[..., Any]
+) -> None:
+    remedy, at = REMEDIES[name], case(NETWORKS[network](), count=96)
+    layers = remedy.layers(at.start)
+    one, several = (
+        [serialized(p.result.proto()) for p in remedy.propose(study, at.start, layers)]
+        if layers
+        else []
+        for study in (at.study, replace(at.study, workers=3))
+    )
+    assert one == several
 
 
 def _check_only_quantization_changes(start: Quantized, proposal: Proposal) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from repair_networks import NETWORKS
 
+from qdebug.remedies import moments
 from qdebug.remedies.least_squares import refitted
-from qdebug.remedies.moments import Moments
+from qdebug.remedies.moments import Moments, moments_of
+from qdebug.remedies.product import product_of
+from qdebug.remedies.walk import Walk
 from qdebug.types import Array
 
 
@@ -90,3 +97,23 @@ def test_values_whose_squares_are_beyond_float32() -> None:
     """Their sums are not finite, without a warning."""
     x = np.full((1, 4, 300), 1e30, np.float32)
     assert not np.isfinite(_moments(x, x).rr).all()
+
+
+def test_rows_that_are_added_together_are_those_of_each_execution(
+    case: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = case(NETWORKS["residual"](), count=96)
+    sites = 0
+    for site in Walk(at.study, at.start):
+        product = product_of(at.start.graph, site.layer)
+        assert product is not None
+        together = moments_of(site, product)
+        with monkeypatch.context() as patched:
+            patched.setattr(moments, "_TOGETHER_BYTES", 0)
+            apart = moments_of(site, product)
+        for one, other in ((together.fit, apart.fit), (together.held, apart.held)):
+            assert one.count == other.count > 0
+            np.testing.assert_allclose(one.xx, other.xx, rtol=1e-4, atol=1e-3)
+            np.testing.assert_allclose(one.xr, other.xr, rtol=1e-4, atol=1e-2)
+        sites += 1
+    assert sites > 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import qdebug
 from qdebug.model.weights import serialized
 from qdebug.pipeline.cluster.dispatch import Cluster, Pool
-from qdebug.pipeline.repair.spread import Wanted
+from qdebug.pipeline.repair.spread import Wanted, attempts_elsewhere
 from qdebug.remedies.result import RepairResult
 
 DATA = Path(__file__).parents[3] / "calib_data"
@@ -58,3 +60,11 @@ def test_the_same_remedies_and_pins(
     attempts = [part for part in given if isinstance(part, Wanted)]
     assert len(attempts) > len(one.steps) > 1  # some were begun in vain
     assert {part.network is None for part in attempts} == {True, False}
+
+
+def test_processes_that_share_the_commands_cores_get_no_attempts(cluster: Cluster) -> None:
+    """Each of them would have one of these cores, and most of them nothing to do."""
+    assert cluster.here
+    setup: Any = SimpleNamespace(context=SimpleNamespace(cluster=cluster), start=None, study=None)
+    with ExitStack() as stack:
+        assert attempts_elsewhere(stack, setup, None) is None
