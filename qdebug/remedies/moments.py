@@ -27,7 +27,8 @@ MOST_ROWS = 1 << 13
 ROWS_PER_UNKNOWN = 6
 _HELD_BACK = 4  # one in so many samples
 _CHUNK_BYTES = 64 << 20
-_TOGETHER_BYTES = 32 << 20
+_TOGETHER = 512
+"""Rows: of as many a sum in float32 is still exact enough, and adding it up costs little."""
 _LARGE = 512
 """Unknowns beyond which sums are float32: products of such matrices take most of the time."""
 
@@ -137,27 +138,24 @@ def moments_of(site: Site, product: Product) -> SiteMoments:
 
 @dataclass
 class _Adding:
-    """Moments to which rows are added, those of several executions at once: few rows take as long
-    as many where there are many unknowns."""
+    """Moments to which rows are added, at least _TOGETHER at once: where there are many unknowns, a
+    few rows take as long."""
 
     moments: Moments
     _waiting: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
-    _bytes: int = 0
 
     def add(self, x: FloatArray, r: FloatArray) -> None:
         """See Moments.add."""
-        if self._bytes and self._bytes + x.nbytes > _TOGETHER_BYTES:
-            self.all()
         self._waiting.append((x, r))
-        self._bytes += x.nbytes
+        if sum(rows.shape[1] for rows, _ in self._waiting) >= _TOGETHER:
+            self.all()
 
     def all(self) -> Moments:
         """With all rows."""
         if self._waiting:
             parts = zip(*self._waiting, strict=True)
-            x, r = (p[0] if len(p) == 1 else np.concatenate(p, axis=1) for p in parts)
-            self.moments.add(x, r)
-            self._waiting, self._bytes = [], 0
+            self.moments.add(*(np.concatenate(part, axis=1) for part in parts))
+            self._waiting = []
         return self.moments
 
 

@@ -109,7 +109,7 @@ def test_rows_that_are_added_together_are_those_of_each_execution(
         assert product is not None
         together = moments_of(site, product)
         with monkeypatch.context() as patched:
-            patched.setattr(moments, "_TOGETHER_BYTES", 0)
+            patched.setattr(moments, "_TOGETHER", 1)
             apart = moments_of(site, product)
         for one, other in ((together.fit, apart.fit), (together.held, apart.held)):
             assert one.count == other.count > 0
