@@ -50,6 +50,8 @@ Key = tuple[tuple[str, Precision], ...]
 
 _MOST_OPEN = 2
 """Parts that a worker holds: its own, and the few samples or those of a worker that has gone."""
+_MANY_MORE = 2
+"""Workers for each part, with which dividing the samples anew is worth another run of FP32."""
 
 
 @dataclass(frozen=True)
@@ -201,13 +203,12 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         self._expected: list[Key] = []
         workers = cluster.workers
         self._parts = 1 if options.engines or len(subset.batches) < workers else workers
-        few = spread(subset, AGREEMENT_SAMPLES)
-        job = CandidatesJob(
+        self._job = CandidatesJob(
             model=cluster.shared(model.graph, SharedModel),
             plan=bound.plan,
             calibrated=bound.calibrated,
             corrections=bound.corrections,
-            parts=tuple(map(cluster.subset, (*_parts(subset, self._parts), few))),
+            parts=self._divided(),
             keep=metric is not None,
             capture=tuple(options.capture),
             cache_bytes=options.cache_bytes,
@@ -218,11 +219,11 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         unknown = options.literal is None and not options.engines
         compare = unknown and not why_literal(sessions_of(context, bound), bound, options.capture)
         with ExitStack() as stack:
-            self._pool = stack.enter_context(cluster.pool(job))
+            self._pool = stack.enter_context(cluster.pool(self._job))
             numbers = self._give(None, True if compare else options.literal)
             if compare:  # meanwhile, on a few samples
                 numbers.append(self._pool.give(Asked(self._parts)))
-            opened = [one for n in numbers if isinstance(one := self._pool.take(n), Opened)]
+            opened = self._opened(numbers)
             self.literal, self.reason = opened[-1].literal, opened[-1].reason
             self.reference_s = max(one.reference_s for one in opened[: self._parts])
             reference = OutputKeeper(REFERENCE, ())
@@ -257,11 +258,33 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
             check_layers(self._bound, one)
         asked = list(map(_key, candidates))
         literal = literal or self.literal
+        if 1 < self._parts <= self._cluster.workers // _MANY_MORE:
+            self._divide_anew(min(self._cluster.workers, len(self.subset.batches)))
         given = [self._ahead.pop((one, literal), []) or self._give(one, literal) for one in asked]
         if self._parts == 1:
             self._begin_expected(self._cluster.workers - len(given), literal)
         each = zip(asked, given, strict=True)
         return [self._result(one, numbers, literal) for one, numbers in each]
+
+    def _divided(self) -> tuple[SharedSubset, ...]:
+        """The parts of the samples, and a few of all."""
+        few = spread(self.subset, AGREEMENT_SAMPLES)
+        return tuple(map(self._cluster.subset, (*_parts(self.subset, self._parts), few)))
+
+    def _divide_anew(self, parts: int) -> None:
+        """Workers have joined: each gets a part, and runs FP32 on it."""
+        if parts <= self._parts:
+            return
+        self._stack.close()
+        self._parts = parts
+        self._job = replace(self._job, parts=self._divided())
+        self._stack = ExitStack()
+        self._pool = self._stack.enter_context(self._cluster.pool(self._job))
+        opened = self._opened(self._give(None, self.literal))
+        self.reference_s = max(one.reference_s for one in opened)
+
+    def _opened(self, numbers: Sequence[int]) -> list[Opened]:
+        return [one for n in numbers if isinstance(one := self._pool.take(n), Opened)]
 
     def _give(self, key: Key | None, literal: bool | None) -> list[int]:
         homes = range(self._parts)

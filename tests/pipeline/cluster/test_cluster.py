@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from typing import Any
 import cloudpickle
 import dask
 import pytest
+from dask_workers import joining
 from distributed import Client, Scheduler, Security, SpecCluster
 
 from qdebug.config.cluster import parse_cluster
@@ -90,16 +90,6 @@ class Kills:
     def open(self, place: Place, stack: ExitStack) -> Callable[[int], int]:
         os.kill(os.getpid(), signal.SIGKILL)
         return lambda number: number
-
-
-@contextmanager
-def joining(address: str, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of its own that joins a scheduler, and is not started anew."""
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny"]
-    command += ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder), *more]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        yield process
-        process.kill()
 
 
 def test_a_worker_that_joins_late_takes_part_and_changes_no_result(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dask_workers import joining
 
 import qdebug
 from qdebug.pipeline.bisect import rounds
 from qdebug.pipeline.bisect.candidates import PartRun
 from qdebug.pipeline.bisect.evaluation import SEARCHED, Verifier
+from qdebug.pipeline.bisect.spread import SpreadRunner
 from qdebug.pipeline.cluster import dispatch
 from qdebug.pipeline.cluster.dispatch import Cluster, Pool
 from qdebug.search.oracle import Oracle
@@ -54,6 +57,37 @@ def test_the_same_search(address: str, more: dict[str, Any]) -> None:
     other = qdebug.bisect(DATA / "digits_cnn.onnx", **how, cluster=address)
     assert found(one) == found(other)
     assert one.search.evaluations > 3
+
+
+def test_workers_that_join_during_a_search_get_samples(
+    cluster: Cluster, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, asked = SpreadRunner.evaluate_many, list[set[str]]()
+    how: dict[str, Any] = {
+        "inputs": DATA / "digits_holdout.npz",
+        "samples": 24,
+        "batch_size": 4,
+        "cache": False,
+        "target": "output.sqnr_db>=40",
+        "max_evaluations": 8,
+    }
+    one = qdebug.bisect(DATA / "digits_cnn.onnx", **how)
+    cluster.client.wait_for_workers(2)
+    with ExitStack() as stack:
+
+        def joined(self: SpreadRunner, *given: Any, **more: Any) -> Any:
+            if len(asked) == 1:
+                for name in ("first", "second"):
+                    stack.enter_context(joining(address, tmp_path / name))
+                self._cluster.client.wait_for_workers(4)
+            results = evaluate(self, *given, **more)
+            asked.append(set(self._cluster._homes.values()))
+            return results
+
+        monkeypatch.setattr(SpreadRunner, "evaluate_many", joined)
+        other = qdebug.bisect(DATA / "digits_cnn.onnx", **how, cluster=address)
+    assert found(one) == found(other)
+    assert [len(places) for places in asked[:3]] == [2, 4, 4]
 
 
 def test_a_metric_of_a_file_and_one_in_memory(address: str, tmp_path: Path) -> None:
