@@ -43,9 +43,9 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 _MOST_TRIALS = 8
-_TRIAL_BYTES = 1 << 29
-"""Trials of which the weights are there at once, and what they may hold: each has its weight and
-what it is made from, which is about eight times as large."""
+_TRIAL_COPIES = 8
+"""Trials of which the weights are there at once, at most, and how many times its own size a weight
+takes while it is made."""
 
 
 class AtOnce(Protocol):
@@ -81,6 +81,7 @@ class Site:
         targets: the anchor's output in FP32, with the bias that is an operand of its own.
             Rows that are padding are left out of these three: each is then [rows, channels].
         network: as changed so far.
+        memory_bytes: what weights of trials may hold.
     """
 
     layer: Layer
@@ -91,6 +92,7 @@ class Site:
     inputs: Batches
     targets: Batches
     network: Quantized
+    memory_bytes: int
     at_once: AtOnce = field(repr=False)
     _anchor: _Operator = field(repr=False)
     _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
@@ -143,7 +145,8 @@ class Site:
         def error(trial: Trial, i: int) -> float:
             return _energy(exact[i] - self.product(trial.change(self.reference[i]), trial.weight))
 
-        most = min(_MOST_TRIALS, max(1, _TRIAL_BYTES // (8 * self.weight.nbytes)))
+        room = self.memory_bytes // max(1, _TRIAL_COPIES * self.weight.nbytes)
+        most = max(1, min(_MOST_TRIALS, room))
         found: list[float] = []
         for start in range(0, len(trials), most):
             some = self.at_once(lambda make: make(), trials[start : start + most])
@@ -273,6 +276,7 @@ class Walk:
             inputs=without_padding(streams.rounded[source], used),
             targets=without_padding(streams.exact[node.outputs[0]], used),
             network=self.network,
+            memory_bytes=self.study.memory_bytes,
             at_once=streams.at_once,
             _anchor=operator,
         )
