@@ -229,11 +229,14 @@ def quantizer_of(graph: Graph, dequantizer: Node) -> Node | None:
 
 def grid_of(graph: Graph, node: Node) -> Grid | None:
     """The grid of a QuantizeLinear or DequantizeLinear; None where its scale or zero point is
-    computed, where it goes by blocks, and for codes that are floating point."""
+    computed, where it goes by blocks, for codes that are floating point, and where scale and zero
+    point do not fit together: no runtime takes that."""
     scale = graph.constant(node.inputs[1])
     zero_name = node.inputs[2] if len(node.inputs) > 2 else ""
     zero = graph.constant(zero_name) if zero_name else None
-    if scale is None or (zero_name and zero is None) or scale.ndim > 1:
+    if scale is None or (zero_name and zero is None) or scale.ndim > 1 or not scale.size:
+        return None
+    if zero is not None and zero.size != scale.size:
         return None
     kind = _code_type(graph, node, zero_name)
     if kind not in CODES:

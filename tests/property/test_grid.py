@@ -63,6 +63,12 @@ def test_codes_equal_onnx_runtime(seed: int, kind: Any, axis: int | None) -> Non
         assert np.all(inside <= steps * float(scale) * (1 + 1e-4) + 1e-6 * np.abs(x[~saturated]))
 
 
+@pytest.mark.parametrize(("scales", "zeros"), [(5, 20), (5, 1), (1, 5), (0, 0)])
+def test_a_zero_point_that_does_not_fit_the_scale(scales: int, zeros: int) -> None:
+    graph = Graph(_model(np.ones(scales, np.float32), np.zeros(zeros, np.int8), 1))
+    assert grid_of(graph, graph.nodes[0]) is None
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
