@@ -116,14 +116,16 @@ def out_of_memory(what: str) -> BackendError:
 
 
 _NO_MEMORY = re.compile(
-    r"bad_alloc|[Ff]ailed to allocate memory|[Cc]annot allocate memory|failed to map segment"
+    r"std::bad_alloc|[Ff]ailed to allocate memory|[Cc]annot allocate memory|"
+    r"can't start new thread|failed to map segment(?!.*not permitted)"
 )
 
 
-def is_about_memory(message: str) -> bool:
-    """Whether a foreign message says that memory does not suffice: ONNX Runtime's, or that of the
-    system where a library is loaded."""
-    return _NO_MEMORY.search(message) is not None
+def is_about_memory(error: BaseException) -> bool:
+    """Whether a foreign error says that memory does not suffice: ONNX Runtime's, Python's, or that
+    of the system where a library is loaded."""
+    message = re.sub(r"Name:'[^']*'", "", str(error))  # of a node, which may be called anything
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(message) is not None
 
 
 def required(
@@ -142,7 +144,7 @@ def required(
     try:
         return import_module(module)
     except ImportError as missing:
-        if is_about_memory(str(missing)):
+        if is_about_memory(missing):
             raise
         package = module.partition(".")[0].replace("_", "-")
         raise error(

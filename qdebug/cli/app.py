@@ -95,7 +95,7 @@ def spelling(command: Command) -> Spelling:
 
 
 def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -> int:
-    _check_memory()
+    _check_memory(command.name)
     # Imported here: --help must not wait for the numeric packages.
     from qdebug.cli.common import set_verbosity
     from qdebug.config.resolve import from_flags, validated
@@ -130,18 +130,19 @@ def _check_directory() -> None:
         ) from error
 
 
-_LEAST_BYTES = 192 << 20
+_LEAST_BYTES, _LEAST_OF = 192 << 20, {"repair": 768 << 20}
+"""Of address space, on two cores: more of them take more."""
 
 
-def _check_memory() -> None:
-    """See that numpy can be loaded: where it cannot, OpenBLAS ends the process, with the exit code
-    of a gate that is not met.
+def _check_memory(command: str) -> None:
+    """See that the numeric packages can be loaded: where numpy cannot, OpenBLAS ends the process,
+    with the exit code of a gate that is not met, and where scipy.linalg cannot, it tries for ever.
 
     Raises:
-        BackendError: it cannot.
+        BackendError: they cannot.
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < _LEAST_BYTES:
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_OF.get(command, _LEAST_BYTES):
         error = out_of_memory(f"{limit >> 20} MB of address space")
         raise error
 
@@ -165,8 +166,7 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
     """Say what went wrong, and give the exit code."""
     if _wants_traceback(arguments):
         _say("".join(traceback.format_exception(error)))
-    loading = isinstance(error, ImportError) and is_about_memory(str(error))
-    if loading or isinstance(error, MemoryError):
+    if not isinstance(error, QdebugError) and is_about_memory(error):
         error = out_of_memory(str(error))
     if isinstance(error, QdebugError):
         _print_error(f"qdebug: error: {error}\n")

@@ -138,8 +138,8 @@ def moments_of(site: Site, product: Product) -> SiteMoments:
 
 @dataclass
 class _Adding:
-    """Moments to which rows are added, at least _TOGETHER at once: where there are many unknowns, a
-    few rows take as long."""
+    """Moments to which rows are added, few of them together: where there are many unknowns, a few
+    take as long as many."""
 
     moments: Moments
     _waiting: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
@@ -152,10 +152,12 @@ class _Adding:
 
     def all(self) -> Moments:
         """With all rows."""
-        if self._waiting:
-            parts = zip(*self._waiting, strict=True)
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) == 1:
+            self.moments.add(*waiting[0])
+        elif waiting:
+            parts = zip(*waiting, strict=True)
             self.moments.add(*(np.concatenate(part, axis=1) for part in parts))
-            self._waiting = []
         return self.moments
 
 

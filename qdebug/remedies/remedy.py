@@ -28,6 +28,7 @@ class Study:
         causes: labels of why each layer is wrong, by layer name.
         memory_bytes: what a remedy may hold of activations.
         workers: executions at once.
+        alone: as `backend`, for one execution at a time on all cores; None where that is the same.
     """
 
     backend: Backend
@@ -39,6 +40,7 @@ class Study:
     causes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     memory_bytes: int = 1 << 30
     workers: int = 1
+    alone: Backend | None = None
     progress: ProgressCallback = ignore_progress
 
     def most_harmful_first(self, layers: Sequence[str]) -> list[str]:

@@ -95,6 +95,8 @@ class Site:
     memory_bytes: int
     at_once: AtOnce = field(repr=False)
     _anchor: _Operator = field(repr=False)
+    _tried: _Operator = field(repr=False)
+    _try_at_once: AtOnce = field(repr=False)
     _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
 
     @property
@@ -125,8 +127,9 @@ class Site:
         return fake_quantize(values, how.scale, how.axis)
 
     def product(self, x: FloatArray, weight: FloatArray) -> FloatArray:
-        """The anchor's output in one execution, without the correction of the bias."""
-        found: FloatArray = self._anchor.run({self.source: x, self._weight: weight})
+        """The anchor's output in one execution of `by_execution`, without the correction of the
+        bias."""
+        found: FloatArray = self._tried.run({self.source: x, self._weight: weight})
         return found
 
     def by_execution(
@@ -135,7 +138,7 @@ class Site:
         """The sum of `error` over the executions, given by number, for all that is tried."""
         count = len(self.inputs)
         pairs = [(one, i) for one in tried for i in range(count)]
-        found = self.at_once(lambda pair: error(*pair), pairs)
+        found = self._try_at_once(lambda pair: error(*pair), pairs)
         return [sum(found[i : i + count]) for i in range(0, len(found), count)]
 
     def noise(self, trials: Sequence[Callable[[], Trial]]) -> list[float]:
@@ -149,15 +152,26 @@ class Site:
         most = max(1, min(_MOST_TRIALS, room))
         found: list[float] = []
         for start in range(0, len(trials), most):
-            some = self.at_once(lambda make: make(), trials[start : start + most])
+            some = self._try_at_once(lambda make: make(), trials[start : start + most])
             found += [total / energy if energy else 0.0 for total in self.by_execution(error, some)]
         return found
 
     @cached_property
     def _exact(self) -> tuple[Batches, float]:
         """What the anchor gives for `reference`, and Σref² of it."""
-        exact = self.at_once(lambda x: self.product(x, self.weight), self.reference)
+        exact = self._run(self.reference, self.weight)
         return exact, sum(self.at_once(_energy, exact))
+
+    def _run(
+        self,
+        inputs: Batches,
+        weight: FloatArray,
+        change: Callable[[FloatArray], FloatArray] = lambda x: x,
+    ) -> Batches:
+        """The anchor's output for inputs that are changed."""
+        return self.at_once(
+            lambda x: self._anchor.run({self.source: change(x), self._weight: weight}), inputs
+        )
 
     def outputs(self) -> Batches:
         """The anchor's output as quantized now, correction included."""
@@ -166,9 +180,7 @@ class Site:
         if self._product is None or self._product[0] != key:
             self._product = None  # before there is another one
             scale = self.scale
-            found = self.at_once(
-                lambda x: self.product(fake_quantize(x, scale), weight), self.inputs
-            )
+            found = self._run(self.inputs, weight, lambda x: fake_quantize(x, scale))
             self._product = key, found
         plain = self._product[1]
         bias = self.correction.bias
@@ -213,10 +225,14 @@ class Walk:
     def feeds(self) -> list[Mapping[str, Array]]:
         """The inputs of each execution."""
         samples, batches = self.study.samples.samples, self.study.samples.batches
-        room = self.study.memory_bytes // max(1, self._live_bytes())
-        most = max(1, min(room, self.most_samples // batches[0].count, len(batches)))
+        most = max(1, min(self._room, self.most_samples // batches[0].count, len(batches)))
         chosen = [batches[i * len(batches) // most] for i in range(most)]
         return [samples.feeds(batch.start, batch.count) for batch in chosen]
+
+    @cached_property
+    def _room(self) -> int:
+        """How many executions the memory holds, at least 1."""
+        return max(1, self.study.memory_bytes // max(1, self._live_bytes()))
 
     @cached_property
     def _used(self) -> list[Mask] | None:
@@ -228,18 +244,24 @@ class Walk:
         wanted = names if self.wanted is None else names & self.wanted
         done = 0
         with ExitStack() as stack:
-            streams = _Streams(self.feeds, _readings(graph), self._threads(stack))
+            few = len(self.feeds) < self.study.workers
+            backend = (few and self.study.alone) or self.study.backend
+            at_once = self._threads(stack)
+            streams = _Streams(self.feeds, _readings(graph), _in_turn if few else at_once)
             for node in graph.nodes:
                 if node.outputs[0] in graph.initializers:
                     continue
-                with closing(_Operator(self.study.backend, graph, node)) as operator:
+                with (
+                    closing(_Operator(backend, graph, node)) as operator,
+                    closing(_Operator(self.study.backend, graph, node)) as tried,
+                ):
                     layer = self.network.layers.of_node.get(node.name)
                     streams.reference(operator)
                     site = None
                     if layer is not None and layer.name in wanted and node.name == layer.name:
                         done += 1
                         self.study.progress(Progress(self.stage, done, len(wanted)))
-                        site = self._site(streams, operator, layer)
+                        site = self._site(streams, layer, operator, tried, at_once)
                         yield site
                         self.network = site.network
                     if self.exact:
@@ -251,13 +273,22 @@ class Walk:
                 streams.release(node)
 
     def _threads(self, stack: ExitStack) -> AtOnce:
-        if self.study.workers < 2:
-            return lambda work, items: [work(item) for item in items]
-        threads = ThreadPoolExecutor(self.study.workers, thread_name_prefix="qdebug")
+        """Does work on as many executions at once as the memory allows."""
+        workers = min(self.study.workers, self._room)
+        if workers < 2:
+            return _in_turn
+        threads = ThreadPoolExecutor(workers, thread_name_prefix="qdebug")
         stack.callback(threads.shutdown, wait=True, cancel_futures=True)
         return lambda work, items: list(threads.map(work, items))
 
-    def _site(self, streams: _Streams, operator: _Operator, layer: Layer) -> Site:
+    def _site(
+        self,
+        streams: _Streams,
+        layer: Layer,
+        operator: _Operator,
+        tried: _Operator,
+        at_once: AtOnce,
+    ) -> Site:
         graph = self.network.graph
         node = operator.node
         source = next(t for t in node.inputs[:2] if t != layer.weight)
@@ -279,6 +310,8 @@ class Walk:
             memory_bytes=self.study.memory_bytes,
             at_once=streams.at_once,
             _anchor=operator,
+            _tried=tried,
+            _try_at_once=at_once,
         )
 
     def _quantized(self, streams: _Streams, operator: _Operator, layer: Layer | None) -> None:
@@ -323,6 +356,10 @@ class Walk:
                 left[tensor] -= 1
                 live -= sizes.get(tensor, 0) if left[tensor] == 0 else 0
         return 3 * most
+
+
+def _in_turn(work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
+    return [work(item) for item in items]
 
 
 def _energy(values: FloatArray) -> float:

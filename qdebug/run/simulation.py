@@ -261,7 +261,7 @@ def _mapped_errors(action: str) -> Iterator[None]:
         if _NOT_WRITTEN in message:
             what = "the network that ONNX Runtime optimized cannot be kept in a temporary file"
             refuse_temporary(temporary_folder(), what, error)
-        if is_about_memory(message):
+        if is_about_memory(error):
             raise out_of_memory(f"ONNX Runtime could not {action}: {message}") from error
         if action == _LOAD and type(error).__name__ not in _MACHINE_TROUBLE:
             unknown = "is not a registered function/op" in message

@@ -3,6 +3,7 @@ terminal: one message, exit 2."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -323,6 +324,8 @@ def test_values_near_the_largest_of_float32(desk: Any, pictures: Any) -> None:
     [
         MemoryError("Unable to allocate 4 TiB"),
         ImportError("h5ac.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
     ],
 )
 def test_too_little_memory(desk: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:

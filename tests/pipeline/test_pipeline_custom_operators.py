@@ -111,12 +111,13 @@ def test_the_script_for_onnx_runtimes_quantizer_takes_it(
     model: str, data: str, tmp_path: Path
 ) -> None:
     scales, script, made = (tmp_path / n for n in ("scales.yaml", "quantize.py", "int8.onnx"))
-    library = ["--custom-op-library", LIBRARY]
+    library = ["--custom-op-library", Path(LIBRARY).name]
     qdebug.calibrate(model, calib_data=data, output=scales, custom_op_library=LIBRARY)
     qdebug.export(scales, to="ort", output=script)
     command = [sys.executable, str(script), str(made)]
     assert subprocess.run(command, capture_output=True).returncode != 0
-    subprocess.run([*command, *library], check=True, capture_output=True)
+    beside = Path(LIBRARY).parent
+    subprocess.run([*command, *library], cwd=beside, check=True, capture_output=True)
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(LIBRARY)
     quantized, exact = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +19,7 @@ from qdebug.remedies.names import SUMMARIES
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.registry import REMEDIES
 from qdebug.remedies.remedy import Proposal
+from qdebug.remedies.walk import Walk
 from qdebug.types import Precision
 
 BUNDLED = ("digits_cnn", "digits_encoder")
@@ -66,13 +69,36 @@ def test_executions_at_once_change_no_proposal(
 ) -> None:
     remedy, at = REMEDIES[name], case(NETWORKS[network](), count=96)
     layers = remedy.layers(at.start)
-    one, several = (
-        [serialized(p.result.proto()) for p in remedy.propose(study, at.start, layers)]
-        if layers
-        else []
-        for study in (at.study, replace(at.study, workers=3))
-    )
-    assert one == several
+
+    def proposed(**how: Any) -> list[bytes]:
+        study = replace(at.study, **how)
+        found = remedy.propose(study, at.start, layers) if layers else ()
+        return [serialized(proposal.result.proto()) for proposal in found]
+
+    assert proposed() == proposed(workers=3)
+    alone = at.study.backend
+    assert proposed(memory_bytes=1) == proposed(memory_bytes=1, workers=8, alone=alone)
+
+
+@pytest.mark.parametrize(("memory_bytes", "several"), [(1 << 30, True), (1, False)])
+def test_as_many_executions_at_once_as_the_memory_holds(
+    case: Callable[..., Any], memory_bytes: int, several: bool
+) -> None:
+    """Those of other trials count as well."""
+    at = case(NETWORKS["residual"](), count=96)
+    study = replace(at.study, workers=4, memory_bytes=memory_bytes)
+    threads = set[str]()
+
+    def error(_: int, __: int) -> float:
+        threads.add(threading.current_thread().name)
+        time.sleep(0.01)
+        return 1.0
+
+    walk = iter(Walk(study, at.start))
+    site = next(walk)
+    count = len(site.inputs)
+    assert site.by_execution(error, range(8)) == [count] * 8
+    assert (len(threads) > 1, count > 1) == (several, several)
 
 
 def _check_only_quantization_changes(start: Quantized, proposal: Proposal) -> None:

@@ -262,9 +262,21 @@ def test_more_than_the_memory() -> None:
         <ir_version: 8, opset_import: ["" : 13]>
         g (int64[N] shape) => (float[M] y) { y = ConstantOfShape(shape) }
     """)
+    proto.graph.node[0].name = "a long name" * 100
     session = SimulationBackend().open(proto, [])
     with refused("QD-BACKEND-HOST-MEMORY"):
         session.run({"shape": np.array([1 << 45])})
+
+
+def test_a_node_that_is_called_like_an_error() -> None:
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 13]>
+        g (float[4] x, int64[N] shape) => (float[M, K] y) { y = Reshape(x, shape) }
+    """)
+    proto.graph.node[0].name = "on std::bad_alloc"
+    session = SimulationBackend().open(proto, [])
+    with refused("QD-BACKEND-EXECUTE"):
+        session.run({"x": np.ones(4, "f"), "shape": np.array([3, 3])})
 
 
 def test_outputs_that_numpy_cannot_hold_are_skipped() -> None:

@@ -75,7 +75,8 @@ class _Running:
 
     Attributes:
         attempt: how often before.
-        since: when it was first seen on a worker.
+        since: when it was first seen on a worker, or there with fewer of others than before.
+        others: how many units of others were seen there.
         helped: the workers that lacked a file for it, with the file's digest; they have it since.
         home: the only worker that may take it; "" for any.
         preferred: the workers that should, though others may; all may where it is empty.
@@ -86,6 +87,7 @@ class _Running:
     index: int
     attempt: int = 0
     since: float | None = None
+    others: int = 0
     helped: frozenset[tuple[str, str]] = frozenset()
     home: str = ""
     preferred: frozenset[str] = frozenset()
@@ -511,10 +513,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         known, own = self._cluster.addresses(), {future.key for future in self._running}
         processing = client.processing()
         places = {key: address for address, keys in processing.items() for key in keys}
-        limits = {
-            address: self._limit * (1 + len(set(keys) - own))
-            for address, keys in processing.items()
-        }
+        others = {address: len(set(keys) - own) for address, keys in processing.items()}
         for future, one in list(self._running.items()):
             if one.home and one.home not in known:
                 del self._running[future]
@@ -528,9 +527,11 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
                     client.cancel([future])
                     self._submit(_Running(one.index, one.attempt, helped=one.helped))
                 continue
-            one.since = one.since or now
+            if one.since is None or others[address] < one.others:
+                one.since = now
+            one.others = others[address]
             last = max(one.since, self._cluster._last_result.get(address, 0.0))
-            if now - last < limits[address]:
+            if now - last < self._limit * (1 + one.others):
                 continue
             del self._running[future]
             client.cancel([future], force=True)

@@ -35,9 +35,9 @@ from qdebug.remedies.result import Step
 from qdebug.types import Array, Fp16Kernels
 
 _WORTH_IT = 2
-"""Workers: with a single one this process, which may use several cores, is as fast. Where they are
-on its own machine it is faster than they are: each of them has one core, and most attempts wait for
-the one before."""
+"""Workers: with a single one this process, which may use several cores, is as fast. Next to workers
+on its own machine this process is faster, too: each of them has one core, and most attempts wait
+for the one before."""
 _PATIENCE = 10.0
 """An attempt is many executions: it may take so many times as long as other units."""
 

@@ -54,5 +54,6 @@ def study_of(
         causes=causes,
         memory_bytes=memory_bytes,
         workers=at_once,
+        alone=SimulationBackend(cores),
         progress=context.progress,
     )

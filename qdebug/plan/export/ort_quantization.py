@@ -78,7 +78,7 @@ def load_operators(libraries):
         def __init__(self):
             super().__init__()
             for library in libraries:
-                self.register_custom_ops_library(library)
+                self.register_custom_ops_library(str(Path(library).absolute()))
 
     onnxruntime.SessionOptions = onnxruntime.quantization.quant_utils.SessionOptions = Options
 

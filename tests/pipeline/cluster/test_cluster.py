@@ -281,10 +281,23 @@ def test_units_are_not_kept_for_workers_that_all_went(
         assert gone
 
 
+@dataclass(frozen=True)
+class Slow:
+    """Takes most of a second."""
+
+    def open(self, place: Place, stack: ExitStack) -> Callable[[int], int]:
+        def run(number: int) -> int:
+            time.sleep(0.7)
+            return number
+
+        return run
+
+
 def test_a_unit_that_waits_for_those_of_others_does_not_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two commands share a scheduler: the worker is busy for longer than a unit may take."""
+    """Two commands share a scheduler: the worker is busy for longer than a unit may take, and ours
+    takes a while then."""
     anew: list[str] = []
     monkeypatch.setattr(Cluster, "start_anew", lambda _, address: anew.append(address))
     with ExitStack() as stack:
@@ -295,7 +308,7 @@ def test_a_unit_that_waits_for_those_of_others_does_not_hang(
         busy = other.submit(time.sleep, 1.8)
         while not any(other.processing().values()):
             time.sleep(0.05)
-        assert [number for number, _ in cluster.map(Where(), range(2))] == [0, 1]
+        assert list(cluster.map(Slow(), range(2))) == [0, 1]
         assert busy.done() and not anew
 
 
