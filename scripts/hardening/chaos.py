@@ -153,8 +153,14 @@ class Place:
         job: Job,
         *extra: str,
         wrap: Sequence[str] = (),
-        limit: Callable[[], None] | None = None,
+        limit: Callable[[], None] = lambda: None,
     ) -> subprocess.Popen[str]:
+        def begin() -> None:
+            for number in _SIGNALS:  # nohup, and a shell that does not wait, have some ignored
+                if number != signal.SIGKILL:
+                    signal.signal(number, signal.SIG_DFL)
+            limit()
+
         return subprocess.Popen(
             [*wrap, sys.executable, "-m", "qdebug", *job.arguments, *extra],
             cwd=self.folder,
@@ -164,7 +170,7 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=limit,
+            preexec_fn=begin,
             start_new_session=True,
         )
 
@@ -290,7 +296,7 @@ def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tall
         needed = sum(p.stat().st_size for p in place.folder.rglob("*") if p.is_file())
         blocks = 4096 * (-(-needed // 4096) + 60) + size
         wrap = ("env", f"S={blocks}", "unshare", "-m", "sh", "-c", script, "sh", str(place.folder))
-    restrict: Callable[[], None] | None = None
+    restrict: Callable[[], None] = lambda: None
     if kind == "file":
         restrict = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
     elif kind == "memory":
