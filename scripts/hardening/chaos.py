@@ -153,13 +153,14 @@ class Place:
         job: Job,
         *extra: str,
         wrap: Sequence[str] = (),
-        limit: Callable[[], None] = lambda: None,
+        limit: Callable[[], None] | None = None,
     ) -> subprocess.Popen[str]:
         def begin() -> None:
             for number in _SIGNALS:  # nohup, and a shell that does not wait, have some ignored
                 if number != signal.SIGKILL:
                     signal.signal(number, signal.SIG_DFL)
-            limit()
+            if limit:
+                limit()
 
         return subprocess.Popen(
             [*wrap, sys.executable, "-m", "qdebug", *job.arguments, *extra],
@@ -296,7 +297,7 @@ def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tall
         needed = sum(p.stat().st_size for p in place.folder.rglob("*") if p.is_file())
         blocks = 4096 * (-(-needed // 4096) + 60) + size
         wrap = ("env", f"S={blocks}", "unshare", "-m", "sh", "-c", script, "sh", str(place.folder))
-    restrict: Callable[[], None] = lambda: None
+    restrict: Callable[[], None] | None = None
     if kind == "file":
         restrict = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
     elif kind == "memory":
