@@ -82,6 +82,8 @@ class Site:
             Rows that are padding are left out of these three: each is then [rows, channels].
         network: as changed so far.
         memory_bytes: what weights of trials may hold.
+        at_once: does work on the executions. Where they are fewer than the cores it takes them in
+            turn, each on all cores; trials, which are many, run side by side all the same.
     """
 
     layer: Layer

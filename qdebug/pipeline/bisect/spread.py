@@ -258,8 +258,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
             check_layers(self._bound, one)
         asked = list(map(_key, candidates))
         literal = literal or self.literal
-        if 1 < self._parts <= self._cluster.workers // _MANY_MORE:
-            self._divide_anew(min(self._cluster.workers, len(self.subset.batches)))
+        self._divide_anew()
         given = [self._ahead.pop((one, literal), []) or self._give(one, literal) for one in asked]
         if self._parts == 1:
             self._begin_expected(self._cluster.workers - len(given), literal)
@@ -271,9 +270,11 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         few = spread(self.subset, AGREEMENT_SAMPLES)
         return tuple(map(self._cluster.subset, (*_parts(self.subset, self._parts), few)))
 
-    def _divide_anew(self, parts: int) -> None:
-        """Workers have joined: each gets a part, and runs FP32 on it."""
-        if parts <= self._parts:
+    def _divide_anew(self) -> None:
+        """Where many workers have joined, each gets a part, and runs FP32 on it."""
+        workers = self._cluster.workers
+        parts = min(workers, len(self.subset.batches))
+        if self._parts == 1 or workers < _MANY_MORE * self._parts or parts == self._parts:
             return
         self._stack.close()
         self._parts = parts
