@@ -108,7 +108,7 @@ def _some(study: Study, reference: Session) -> tuple[list[Feeds], list[Tensors],
     most = max(1, min(room, _SAMPLES // batches[0].count, len(batches)))
     chosen = [batches[i * len(batches) // most] for i in range(most)]
     feeds = [samples.feeds(batch.start, batch.count) for batch in chosen]
-    exact = [reference.run(one) for one in feeds]
+    exact = list(map_in_order(reference.run, feeds, study.workers))
     return feeds, exact, sum(batch.count for batch in chosen)
 
 

@@ -116,10 +116,10 @@ class Site:
         """As it is now."""
         return self.network.bound.corrections.get(self.layer.name, Correction())
 
-    def rounded(self, scale: FloatArray | None = None) -> Batches:
-        """`inputs` after Q/DQ, with the scale of the plan or another."""
-        by = self.scale if scale is None else scale
-        return self.at_once(lambda x: fake_quantize(x, by), self.inputs)
+    def rounded(self) -> Batches:
+        """`inputs` after Q/DQ."""
+        scale = self.scale
+        return self.at_once(lambda x: fake_quantize(x, scale), self.inputs)
 
     def rounded_weight(self) -> FloatArray:
         """The weight that the layer computes with now: corrected, and after its Q/DQ."""
