@@ -29,6 +29,7 @@ _HELD_BACK = 4  # one in so many samples
 _CHUNK_BYTES = 64 << 20
 _TOGETHER = 512
 """Rows: of as many a sum in float32 is still exact enough, and adding it up costs little."""
+_BLOCK = 512
 _LARGE = 512
 """Unknowns beyond which sums are float32: products of such matrices take most of the time."""
 
@@ -90,7 +91,7 @@ class Moments:
     def error(self, off: Sums, shift: Sums) -> Sums:
         """Σ|r − D x − shift|² of each channel, [g, n], where the weight is off by D [g, k, n]."""
         off = off.astype(self.xx.dtype, copy=False)
-        missing = self.rr - 2 * (off * self.xr).sum(axis=1) + (off * (self.xx @ off)).sum(axis=1)
+        missing = self.rr - 2 * (off * self.xr).sum(axis=1) + quadratic(self.xx, off)
         left = self.r - (off * self.x[:, :, None]).sum(axis=1)
         found: Sums = missing - 2 * shift * left + self.count * shift**2
         return np.maximum(found, 0.0)
@@ -99,6 +100,20 @@ class Moments:
         """The mean of r − D x, [g, n]."""
         found: Sums = (self.r - (off * self.x[:, :, None]).sum(axis=1)) / self.count
         return found
+
+
+def quadratic(hessian: Sums, off: Sums) -> Sums:
+    """dᵀ H d of each column d of `off` [g, k, n], for symmetric H [g, k, k]: [g, n]. Of the blocks
+    beside the diagonal, those above it are enough."""
+    total: Sums = np.zeros((off.shape[0], off.shape[2]), hessian.dtype)
+    for start in range(0, off.shape[1], _BLOCK):
+        end = start + _BLOCK
+        own = off[:, start:end]
+        product = hessian[:, start:end, start:end] @ own
+        if end < off.shape[1]:
+            product += 2 * (hessian[:, start:end, end:] @ off[:, end:])
+        total += (own * product).sum(axis=1)
+    return total
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from qdebug.calibrators.histogram import Float64
 from qdebug.calibrators.weights import weight_amax
 from qdebug.plan.plan import Granularity, TensorRange
 from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
-from qdebug.remedies.moments import Sums, moments_of
+from qdebug.remedies.moments import Sums, moments_of, quadratic
 from qdebug.remedies.product import Product
 from qdebug.remedies.remedy import Remedy
 from qdebug.remedies.walk import Site, one_by_one, product_layers
@@ -48,9 +48,7 @@ def best_amax(
 
 def _error(off: FloatArray, hessian: Sums) -> Sums:
     """The squared error of each channel of a product, [g, n], whose weights are off by these."""
-    wide = off.astype(hessian.dtype)
-    error: Sums = (wide * (hessian @ wide)).sum(axis=1)
-    return error
+    return quadratic(hessian, off.astype(hessian.dtype))
 
 
 def _by_channel(product: Product, axis: int | None, error: Sums) -> Float64:

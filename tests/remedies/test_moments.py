@@ -86,6 +86,19 @@ def test_a_ridge_is_a_share_of_the_mean_of_the_diagonal(groups: int) -> None:
         np.testing.assert_allclose(found[g], expected, atol=1e-4)
 
 
+@given(st.integers(1, 3), st.integers(1, 23), st.integers(1, 5), st.integers(0, 99))
+def test_a_quadratic_form_adds_up_its_blocks(
+    groups: int, unknowns: int, channels: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(groups, unknowns, unknowns))
+    hessian, off = root @ root.transpose(0, 2, 1), rng.normal(size=(groups, unknowns, channels))
+    expected = np.einsum("gin,gij,gjn->gn", off, hessian, off)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(moments, "_BLOCK", 4)
+        np.testing.assert_allclose(moments.quadratic(hessian, off), expected, rtol=1e-9)
+
+
 def test_inputs_that_are_all_zero_change_nothing() -> None:
     x, r = _data(2, 30, 4, 2, 0)
     found = refitted(_moments(x * 0, r), 0.01)
