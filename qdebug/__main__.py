@@ -7,7 +7,6 @@ import sys
 
 from qdebug.cli.process import catch_signals, interrupted_code, open_missing_streams
 
-
 _OPENBLAS_WAIT = "OPENBLAS_THREAD_TIMEOUT", "16"
 """Threads of numpy's OpenBLAS sleep after 2^16 cycles without work. By default they spin for 2^26,
 some 25 ms, on the cores that ONNX Runtime's threads could have. Read when numpy is imported."""

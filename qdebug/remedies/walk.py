@@ -8,54 +8,33 @@ arrive at it from the layers before, as changed, and for its own.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
-import onnx
-from onnx import helper
 
-from qdebug.model.graph import Graph, Node
+from qdebug.measure.sums import error_energy, signal_energy
 from qdebug.model.layers import Layer
-from qdebug.model.weights import renamed
 from qdebug.plan.plan import Correction, TensorRange
 from qdebug.plan.quantize import FloatArray, fake_quantize
-from qdebug.plan.rewrite.edit import copy_node
 from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands
 from qdebug.remedies.padding import Mask, used_positions, without_padding
 from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Study
-from qdebug.run.base import Backend
+from qdebug.remedies.streams import AtOnce, Batches, Operator, Streams, in_turn, readings
 from qdebug.types import Array, Progress
 
-Batches = list[FloatArray]
-"""A tensor on all samples: one array for each execution."""
-
-ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
+TriedT = TypeVar("TriedT")
 
 _MOST_TRIALS = 8
 _TRIAL_COPIES = 8
 """Trials of which the weights are there at once, at most, and how many times its own size a weight
 takes while it is made."""
-
-
-class AtOnce(Protocol):
-    """Does work on several items at once."""
-
-    def __call__(
-        self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT], /
-    ) -> list[ResultT]:
-        """`work` of each item, in order."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,8 +75,8 @@ class Site:
     network: Quantized
     memory_bytes: int
     at_once: AtOnce = field(repr=False)
-    _anchor: _Operator = field(repr=False)
-    _tried: _Operator = field(repr=False)
+    _anchor: Operator = field(repr=False)
+    _tried: Operator = field(repr=False)
     _try_at_once: AtOnce = field(repr=False)
     _product: tuple[bytes, Batches] | None = field(default=None, repr=False)
 
@@ -135,7 +114,7 @@ class Site:
         return found
 
     def by_execution(
-        self, error: Callable[[ItemT, int], float], tried: Sequence[ItemT]
+        self, error: Callable[[TriedT, int], float], tried: Sequence[TriedT]
     ) -> list[float]:
         """The sum of `error` over the executions, given by number, for all that is tried."""
         count = len(self.inputs)
@@ -144,11 +123,13 @@ class Site:
         return [sum(found[i : i + count]) for i in range(0, len(found), count)]
 
     def noise(self, trials: Sequence[Callable[[], Trial]]) -> list[float]:
-        """Σerr²/Σref² of what the anchor gives for `reference` in each trial."""
+        """Σerr²/Σref² of what the anchor gives for `reference` in each trial; NaN where that is not
+        finite."""
         exact, energy = self._exact
 
         def error(trial: Trial, i: int) -> float:
-            return _energy(exact[i] - self.product(trial.change(self.reference[i]), trial.weight))
+            found = self.product(trial.change(self.reference[i]), trial.weight)
+            return error_energy(exact[i], found)
 
         room = self.memory_bytes // max(1, _TRIAL_COPIES * self.weight.nbytes)
         most = max(1, min(_MOST_TRIALS, room))
@@ -162,7 +143,7 @@ class Site:
     def _exact(self) -> tuple[Batches, float]:
         """What the anchor gives for `reference`, and Σref² of it."""
         exact = self._run(self.reference, self.weight)
-        return exact, sum(self.at_once(_energy, exact))
+        return exact, sum(self.at_once(signal_energy, exact))
 
     def _run(
         self,
@@ -249,13 +230,13 @@ class Walk:
             few = len(self.feeds) < self.study.workers
             backend = (few and self.study.alone) or self.study.backend
             at_once = self._threads(stack)
-            streams = _Streams(self.feeds, _readings(graph), _in_turn if few else at_once)
+            streams = Streams(self.feeds, readings(graph), in_turn if few else at_once)
             for node in graph.nodes:
                 if node.outputs[0] in graph.initializers:
                     continue
                 with (
-                    closing(_Operator(backend, graph, node)) as operator,
-                    closing(_Operator(self.study.backend, graph, node)) as tried,
+                    closing(Operator(backend, graph, node)) as operator,
+                    closing(Operator(self.study.backend, graph, node)) as tried,
                 ):
                     layer = self.network.layers.of_node.get(node.name)
                     streams.reference(operator)
@@ -278,17 +259,17 @@ class Walk:
         """Does work on as many executions at once as the memory allows."""
         workers = min(self.study.workers, self._room)
         if workers < 2:
-            return _in_turn
+            return in_turn
         threads = ThreadPoolExecutor(workers, thread_name_prefix="qdebug")
         stack.callback(threads.shutdown, wait=True, cancel_futures=True)
         return lambda work, items: list(threads.map(work, items))
 
     def _site(
         self,
-        streams: _Streams,
+        streams: Streams,
         layer: Layer,
-        operator: _Operator,
-        tried: _Operator,
+        operator: Operator,
+        tried: Operator,
         at_once: AtOnce,
     ) -> Site:
         graph = self.network.graph
@@ -316,7 +297,7 @@ class Walk:
             _try_at_once=at_once,
         )
 
-    def _quantized(self, streams: _Streams, operator: _Operator, layer: Layer | None) -> None:
+    def _quantized(self, streams: Streams, operator: Operator, layer: Layer | None) -> None:
         """Execute a node on what is quantized so far."""
         node, graph = operator.node, self.network.graph
         item = None
@@ -350,7 +331,7 @@ class Walk:
         with closing(self.study.backend.open(graph.proto, float_tensors)) as session:
             found = session.run(samples.feeds(batch.start, batch.count))
             sizes = {name: array.nbytes for name, array in found.items()}
-        left, live, most = _readings(graph), 0, 0
+        left, live, most = readings(graph), 0, 0
         for node in graph.nodes:
             live += sum(sizes.get(t, 0) for t in node.outputs)
             most = max(most, live)
@@ -358,14 +339,6 @@ class Walk:
                 left[tensor] -= 1
                 live -= sizes.get(tensor, 0) if left[tensor] == 0 else 0
         return 3 * most
-
-
-def _in_turn(work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
-    return [work(item) for item in items]
-
-
-def _energy(values: FloatArray) -> float:
-    return float(np.square(values, dtype=np.float64).sum())
 
 
 def product_layers(network: Quantized) -> tuple[str, ...]:
@@ -391,138 +364,3 @@ def one_by_one(
             yield Proposal(walk.network, tuple(changed))
 
     return propose
-
-
-def _readings(graph: Graph) -> Counter[str]:
-    """How many nodes read each tensor."""
-    return Counter(t for node in graph.nodes for t in dict.fromkeys(node.reads))
-
-
-class _Operator:
-    """A node as a model of its own, opened when it is first run. Constants are inputs where they
-    are given a value, and as they are otherwise."""
-
-    def __init__(self, backend: Backend, graph: Graph, node: Node) -> None:
-        self.node = node
-        self._backend, self._graph = backend, graph
-        self._sessions: dict[frozenset[tuple[str, int]], Any] = {}
-        self._opening = Lock()
-
-    def run(self, given: Mapping[str, Array]) -> Any:
-        """The first output."""
-        return self.all(given)[self.node.outputs[0]]
-
-    def all(self, given: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Every output, by name."""
-        key = frozenset((name, array.ndim) for name, array in given.items())
-        with self._opening:
-            if key not in self._sessions:
-                self._sessions[key] = self._backend.open(self._model(given), ())
-        found: Mapping[str, Array] = self._sessions[key].run(given)
-        return found
-
-    def close(self) -> None:
-        """Free the sessions."""
-        for session in self._sessions.values():
-            session.close()
-        self._sessions.clear()
-
-    def _model(self, given: Mapping[str, Array]) -> onnx.ModelProto:
-        graph, proto = self._graph, self._graph.proto
-        constants = []
-        for tensor in dict.fromkeys(self.node.reads):
-            if tensor in graph.initializers and tensor not in given:
-                constants.append(renamed(graph.initializers[tensor], tensor))
-        kind = helper.np_dtype_to_tensor_dtype
-        inputs = [
-            helper.make_tensor_value_info(t, kind(a.dtype), [None] * a.ndim)
-            for t, a in given.items()
-        ]
-        outputs = [onnx.ValueInfoProto(name=t) for t in self.node.outputs if t]
-        for output in outputs:
-            if output.name in graph.types:
-                output.type.tensor_type.elem_type = graph.types[output.name]
-        made = helper.make_graph(
-            [copy_node(graph.protos[self.node.name])], "operator", inputs, outputs, constants
-        )
-        return helper.make_model(
-            made, opset_imports=proto.opset_import, ir_version=proto.ir_version
-        )
-
-
-class _Streams:
-    """The activations that later nodes read: in FP32, and as quantized so far."""
-
-    def __init__(
-        self, feeds: Sequence[Mapping[str, Array]], readings: Counter[str], at_once: AtOnce
-    ) -> None:
-        self._left = Counter(readings)
-        self._count = len(feeds)
-        self.at_once = at_once
-        self.exact: dict[str, list[Any]] = {
-            name: [one[name] for one in feeds] for name in (feeds[0] if feeds else {})
-        }
-        self.rounded: dict[str, list[Any]] = dict(self.exact)
-
-    def reference(self, operator: _Operator) -> None:
-        """Execute a node in FP32."""
-        self._put(self.exact, operator, self._given(self.exact, operator.node, {}))
-
-    def same(self, node: Node) -> None:
-        """What a node gives is not quantized so far."""
-        self.rounded |= {t: self.exact[t] for t in node.outputs if t in self.exact}
-
-    def same_or_run(self, operator: _Operator) -> None:
-        """Execute a node that quantizes nothing on what is quantized so far."""
-        node = operator.node
-        if all(self.rounded.get(t) is self.exact.get(t) for t in node.reads):
-            self.same(node)
-        else:
-            self.run(operator, {}, {}, None)
-
-    def quantized(self, tensor: str, scale: FloatArray) -> Batches:
-        """A tensor as quantized so far, after Q/DQ."""
-        return self.at_once(lambda x: fake_quantize(x, scale), self.rounded[tensor])
-
-    def run(
-        self,
-        operator: _Operator,
-        given: Mapping[str, Batches],
-        fixed: Mapping[str, FloatArray],
-        shift: npt.NDArray[np.float32] | None,
-    ) -> None:
-        """Execute a node on what is quantized so far, some operands replaced: `given` by batch,
-        `fixed` for all; `shift` is added to its first output."""
-        feeds = self._given({**self.rounded, **given}, operator.node, fixed)
-        self._put(self.rounded, operator, feeds, shift)
-
-    def release(self, node: Node) -> None:
-        """Forget what no later node reads."""
-        for tensor in dict.fromkeys(node.reads):
-            self._left[tensor] -= 1
-        for tensor in (*node.reads, *node.outputs):
-            if self._left[tensor] <= 0:
-                self.exact.pop(tensor, None)
-                self.rounded.pop(tensor, None)
-
-    def _given(
-        self, stream: Mapping[str, list[Any]], node: Node, fixed: Mapping[str, FloatArray]
-    ) -> list[dict[str, Array]]:
-        reads = [t for t in dict.fromkeys(node.reads) if t in stream and t not in fixed]
-        return [{**fixed, **{t: stream[t][i] for t in reads}} for i in range(self._count)]
-
-    def _put(
-        self,
-        stream: dict[str, list[Any]],
-        operator: _Operator,
-        feeds: list[dict[str, Array]],
-        shift: npt.NDArray[np.float32] | None = None,
-    ) -> None:
-        found = self.at_once(operator.all, feeds)
-        for number, tensor in enumerate(operator.node.outputs):
-            if not tensor:
-                continue
-            values = [one[tensor] for one in found]
-            if number == 0 and shift is not None:
-                values = [one + shift for one in values]
-            stream[tensor] = values
