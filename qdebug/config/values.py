@@ -48,7 +48,7 @@ def values_of(given: object) -> tuple[object, ...]:
     Objects that are not text, such as functions, stay as they are.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or one is a list or a mapping itself.
     """
     items = given if isinstance(given, (list, tuple)) else [given]
     found: list[object] = []
@@ -57,9 +57,11 @@ def values_of(given: object) -> tuple[object, ...]:
             found.append("on" if item else "off")
         elif isinstance(item, (str, int, float)):
             found += (part.strip() for part in str(item).split(","))
+        elif isinstance(item, (list, tuple, set, dict)):
+            raise ValueError("a list or a mapping in place of a value; write each value by itself")
         else:
             found.append(item)
-    values = tuple(dict.fromkeys(value for value in found if value != ""))
+    values = unique(tuple(value for value in found if not isinstance(value, str) or value))
     if not values:
         raise ValueError("no value; give one or more with commas, or leave it out")
     return values
@@ -67,7 +69,11 @@ def values_of(given: object) -> tuple[object, ...]:
 
 def unique(given: tuple[object, ...]) -> tuple[object, ...]:
     """Several values, each once."""
-    return tuple(dict.fromkeys(given))
+    found: list[object] = []
+    for value in given:  # which may be an object that has no hash
+        if not any(value is known or value == known for known in found):
+            found.append(value)
+    return tuple(found)
 
 
 def parse_difference(value: object) -> float:

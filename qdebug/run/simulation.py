@@ -21,7 +21,7 @@ from qdebug.run.segmentation import segmentation
 from qdebug.run.segments import SegmentedSession, places_for, segments_of, sizes_of
 from qdebug.run.sizing import parallelism
 from qdebug.run.stored_weights import dequantized, mapped_values
-from qdebug.types import Feeds, Fp16Kernels, Skipped, Tensors
+from qdebug.types import Array, Feeds, Fp16Kernels, Skipped, Tensors
 from qdebug.wording import option
 
 _NUMPY_TYPES = {
@@ -106,12 +106,23 @@ class OrtSession:
         if not names:  # ONNX Runtime would give all outputs, which no array may be
             return {}
         used = {name: array for name, array in feeds.items() if name in self._inputs}
+        own = {name: _unknown_to_numpy(a) for name, a in used.items() if a.dtype.kind == "V"}
         with running():
-            return dict(zip(names, session.run(names, used), strict=True))
+            return dict(zip(names, session.run(names, {**used, **own}), strict=True))
 
     def close(self) -> None:
         """See Session.close."""
         self._session = None
+
+
+def _unknown_to_numpy(array: Array) -> Any:
+    """Of a type that only ml_dtypes knows, such as bfloat16, as ONNX Runtime takes it; it reads
+    the memory of `array`."""
+    import onnxruntime as ort
+
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    raw = array.view(f"u{array.dtype.itemsize}")
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, kind)
 
 
 _DISABLED = [

@@ -21,7 +21,7 @@ import numpy as np
 
 from qdebug.errors import StoreError
 from qdebug.inputfiles import check_file
-from qdebug.model.samples.hdf5 import INSTALL_FILTER, missing_filter, own_item
+from qdebug.model.samples.hdf5 import INSTALL_FILTER, missing_filter, own_item, own_values
 from qdebug.store import schema
 from qdebug.store.schema import RangeRecord, Role, numbered_groups, read_range_record
 from qdebug.types import Array
@@ -55,7 +55,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         self._file = _open_run(self.path)
         try:
             with _damage(self.path, "the list of samples"):
-                kept = [int(s) for s in own_item(self._file, schema.SAMPLES)[()].tolist()]
+                kept = [int(s) for s in own_values(self._file, schema.SAMPLES).tolist()]
         except StoreError:
             self._file.close()
             raise
@@ -94,7 +94,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         if schema.NETWORK not in self._file:
             return ""
         with _damage(self.path, "the network"):
-            return bytes(own_item(self._file, schema.NETWORK)[()]).decode()
+            return bytes(own_values(self._file, schema.NETWORK)).decode()
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
                 )
             if row in stored.ragged:
                 apart = own_item(self._groups[tensor], schema.ragged_group(role))
-                return np.asarray(own_item(apart, str(row))[()])
+                return np.asarray(own_values(apart, str(row)))
             return np.asarray(stored.dataset[row])
 
     def _unknown(self, role: Role, tensor: str) -> StoreError:

@@ -42,7 +42,7 @@ from typing import Any, Literal
 import numpy as np
 
 from qdebug.errors import UsageError
-from qdebug.model.samples.hdf5 import own_item
+from qdebug.model.samples.hdf5 import own_item, own_values
 from qdebug.types import Array
 from qdebug.wording import option
 
@@ -167,7 +167,7 @@ def read_range_record(group: Any) -> RangeRecord:
         ValueError: it holds something else than numbers.
     """
     scalars = {k: _number(value) for k, value in group.attrs.items() if k != ATTR_NAME}
-    arrays = {key: np.asarray(own_item(group, key)[()]) for key in group}
+    arrays = {key: np.asarray(own_values(group, key)) for key in group}
     if odd := [key for key, array in arrays.items() if array.dtype.kind not in "fiub"]:
         raise ValueError(f"'{odd[0]}' holds no numbers")
     return RangeRecord(scalars, arrays)

@@ -119,6 +119,8 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("calibrate", "net.onnx", *_WITH_DATA, "--from-cache", "trt.cache"),
     ),
     "config.yaml": (("compare", "--config", "config.yaml", "--no-progress"),),
+    "calibrate.yaml": (("calibrate", "--config", "calibrate.yaml", "--no-progress"),),
+    "repair.yaml": (("repair", "--config", "repair.yaml", "--no-progress"),),
     "run.h5": (
         ("report", "run.h5", "-o", "page.html"),
         ("ranges", "run.h5"),
@@ -277,6 +279,12 @@ def _results() -> None:
     lines = ["command: compare", "model: net.onnx", "inputs: data.npz", "precision: int8"]
     lines += ["samples: 2", "fail-on: [output.cosine>=0.5]", "weights: per-channel"]
     Path("config.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    calibrate = ["command: calibrate", "model: net.onnx", "calib-data: calib.npz", "samples: 4"]
+    calibrate += ["method: [minmax, 'percentile:99']", "holdout-share: 0.5", "weights: per-tensor"]
+    Path("calibrate.yaml").write_text("\n".join(calibrate) + "\n", encoding="utf-8")
+    repair = ["command: repair", "model: net.onnx", "calib-data: calib.npz", "samples: 4"]
+    repair += ["only: [bias-correction, ranges]", "pin: false", "holdout-share: 0.5"]
+    Path("repair.yaml").write_text("\n".join(repair) + "\n", encoding="utf-8")
     found = ("net.onnx", "--inputs", "data.npz")
     searched = ("net.onnx", "--inputs", "calib.npz")
     calibrated = ("net.onnx", "--calib-data", "calib.npz")

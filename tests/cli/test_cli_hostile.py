@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -248,13 +249,16 @@ def test_an_input_without_a_shape(desk: Any, cnn: Any) -> None:
 
 
 def test_samples_of_another_type_than_bfloat16(desk: Any, make: Any) -> None:
-    nodes = [onnx.helper.make_node("Cast", ["x"], ["y"], "cast", to=1)]
-    proto = make(nodes, {"x": (1, 4)}, {"y": (1, 4)})
+    node = onnx.helper.make_node
+    nodes = [node("Cast", ["x"], ["c"], "cast", to=1), node("MatMul", ["c", "w"], ["y"], "m")]
+    proto = make(nodes, {"x": (1, 4)}, {"y": (1, 4)}, {"w": np.eye(4, dtype=np.float32)})
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
     desk.save(proto, "bf16.onnx")
     desk.data("four.npz", x=np.ones((2, 4), np.float32))
     says = ["QD-SAMPLES-DTYPE", ".astype(ml_dtypes.bfloat16)"]
     desk.refused("compare", "bf16.onnx", "--inputs", "four.npz", says=says)
+    np.save("four.npy", np.ones((2, 4), np.float32).astype(ml_dtypes.bfloat16))
+    assert desk.run("compare", "bf16.onnx", "--inputs", "four.npy").code == 0
 
 
 @pytest.fixture

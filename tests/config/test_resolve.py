@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,20 @@ def test_flags_and_keywords_are_refused_alike(
         assert name in raised.value.message
         said.append(raised.value.message)
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("value", [[{"a": 1}], [["minmax"]], {"a": 1}])
+def test_what_may_have_several_values_takes_no_lists_of_lists(value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    for name, setting in (("calibrate", "method"), ("repair", "only"), ("sweep", "precision")):
+        settings = COMMANDS[name].settings
+        data = {"calib_data": "i.npz"} if name != "sweep" else {"inputs": "i.npz"}
+        given = {"model": "m.onnx", **data}
+        file.write_text(json.dumps({setting: value}))
+        with refused("QD-USAGE-CONFIG-FILE"):
+            from_flags(settings, given, str(file))
+        with refused("QD-USAGE-VALUE"):
+            from_keywords(settings, {**given, setting: value})
 
 
 def test_a_percentage_is_answered_with_the_number_to_write() -> None:

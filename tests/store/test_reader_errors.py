@@ -54,6 +54,18 @@ def test_runs_that_cannot_be_used(path: Path) -> None:
         RunReader(path)
 
 
+@pytest.mark.parametrize("chunks", [None, (1 << 16,)])
+def test_datasets_that_were_not_written_are_not_read(
+    path: Path, chunks: tuple[int, ...] | None
+) -> None:
+    """However much a small file declares."""
+    with h5py.File(path, "a") as file:
+        del file["samples"]
+        file.create_dataset("samples", (1 << 36,), np.int64, chunks=chunks)
+    with pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
+        RunReader(path)
+
+
 def test_damaged_runs(path: Path) -> None:
     with h5py.File(path, "a") as file:
         del file["results"], file["plan"]

@@ -6,6 +6,7 @@ since a file from elsewhere would show what this machine holds.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -100,6 +101,25 @@ def own_item(group: Any, name: str) -> Any:
     if isinstance(item, h5py.Dataset) and lies_elsewhere(item):
         raise ValueError(f"the data of '{name}' lie in another file")
     return item
+
+
+def own_values(group: Any, name: str) -> Any:
+    """All that a dataset of an h5py group holds. A small file may declare one of any size: nothing
+    is read unless all of it was written.
+
+    Raises:
+        KeyError: as `own_item`.
+        ValueError: so, or it was not written wholly.
+    """
+    dataset = own_item(group, name)
+    if dataset.chunks:
+        declared = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+        there = dataset.id.get_num_chunks()
+    else:
+        declared, there = dataset.nbytes or 0, dataset.id.get_storage_size()
+    if there < declared:
+        raise ValueError(f"'{name}' was not written wholly")
+    return dataset[()]
 
 
 def _first_line(error: Exception) -> str:
