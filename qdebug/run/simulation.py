@@ -127,10 +127,12 @@ def _unknown_to_numpy(array: Array) -> Any:
 
 _DISABLED = [
     *("EliminateIdentity", "LayerNormFusionL1", "LayerNormFusionL2"),
-    "SimplifiedLayerNormFusion",
+    *("SimplifiedLayerNormFusion", "ConvAddActivationFusion"),
 ]
 """Optimizers that are off. Of a layer normalization that is written out, in FP16 here and in FP32
-there, the fusions make an invalid model, or one that rounds elsewhere than planned."""
+there, the fusions make an invalid model, or one that rounds elsewhere than planned. That of Conv,
+Add and Relu, where convolutions are not reordered first, loses the Conv's output even where it is
+one of the model's (seen with 1.32)."""
 
 
 MAPPED_ONLY_BYTES = 48 << 20

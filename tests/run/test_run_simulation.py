@@ -18,7 +18,8 @@ from qdebug.errors import BackendError, ModelError
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.plan.quantize import dequantize, fake_quantize, quantize, scale_of
-from qdebug.run.simulation import SimulationBackend
+from qdebug.run.capture import encode_marked
+from qdebug.run.simulation import SimulationBackend, SimulationSession
 
 Array = np.ndarray[Any, Any]
 FLOAT = TensorProto.FLOAT
@@ -301,3 +302,28 @@ def test_captures_inside_a_layer_that_onnx_runtime_fuses() -> None:
     )
     assert (found["c0"] < 0).any()
     np.testing.assert_array_equal(found["r0"], np.maximum(found["c0"], 0))
+
+
+@pytest.mark.parametrize("captured", [("b",), ("a", "b", "d", "s")])
+def test_convolutions_whose_weights_are_not_reordered_show_their_outputs(
+    captured: tuple[str, ...],
+) -> None:
+    """Those of a network of hundreds of megabytes, where an Add and a Relu follow."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(8, 8, 3, 3)).astype(np.float32) for name in ("w", "v")}
+    node, pads = helper.make_node, [1] * 4
+    nodes = [
+        node("Conv", ["x", "w", "bias"], ["a"], pads=pads),
+        node("Relu", ["a"], ["r"]),
+        node("Conv", ["r", "v", "bias"], ["b"], pads=pads),
+        node("Conv", ["x", "v", "bias"], ["d"], pads=pads),
+        node("Add", ["b", "d"], ["s"]),
+        node("Relu", ["s"], ["y"]),
+    ]
+    made = model(nodes, weights | {"bias": np.ones(8, np.float32)}, [1, 8, 6, 6])
+    marked, _ = encode_marked(made, captured)
+    x = {"x": rng.normal(size=(1, 8, 6, 6)).astype(np.float32)}
+    small, large = (SimulationSession(marked, 1, mapped_bytes=n).run(x) for n in (0, 1 << 30))
+    assert set(small) == {*captured, "y"}
+    for tensor, values in small.items():
+        np.testing.assert_allclose(large[tensor], values, rtol=1e-4, atol=1e-4)
