@@ -108,7 +108,7 @@ class DeployedSession(OrtSession):
         Raises:
             BackendError: it cannot be executed.
         """
-        used = {name: feeds[name] for name in self._inputs if name in feeds}
+        used = self._given(feeds)
         with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
             with running():
                 session = self._created(profile=f"{folder}/profile")

@@ -105,19 +105,25 @@ class OrtSession:
         names = list(self._dtypes)
         if not names:  # ONNX Runtime would give all outputs, which no array may be
             return {}
-        used = {name: array for name, array in feeds.items() if name in self._inputs}
-        own = {name: _unknown_to_numpy(a) for name, a in used.items() if a.dtype.kind == "V"}
         with running():
-            return dict(zip(names, session.run(names, {**used, **own}), strict=True))
+            return dict(zip(names, session.run(names, self._given(feeds)), strict=True))
+
+    def _given(self, feeds: Feeds) -> dict[str, Any]:
+        """Those of `feeds` that are inputs, as ONNX Runtime takes them; they read their memory."""
+        return {
+            name: _ort_value(array) if array.dtype.kind == "V" else array
+            for name, array in feeds.items()
+            if name in self._inputs
+        }
 
     def close(self) -> None:
         """See Session.close."""
         self._session = None
 
 
-def _unknown_to_numpy(array: Array) -> Any:
-    """Of a type that only ml_dtypes knows, such as bfloat16, as ONNX Runtime takes it; it reads
-    the memory of `array`."""
+def _ort_value(array: Array) -> Any:
+    """An array of a type that ml_dtypes adds to numpy, such as bfloat16, as an OrtValue that reads
+    its memory."""
     import onnxruntime as ort
 
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

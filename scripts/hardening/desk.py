@@ -69,6 +69,22 @@ out
 [11/01/2024-10:32:58] [I] Engine built in 5.1 sec.
 """
 
+CONFIGS: Mapping[str, Sequence[str]] = {
+    "config.yaml": (
+        *("command: compare", "model: net.onnx", "inputs: data.npz", "precision: int8"),
+        *("samples: 2", "fail-on: [output.cosine>=0.5]", "weights: per-channel"),
+    ),
+    "calibrate.yaml": (
+        *("command: calibrate", "model: net.onnx", "calib-data: calib.npz", "samples: 4"),
+        *("method: [minmax, 'percentile:99']", "holdout-share: 0.5", "weights: per-tensor"),
+    ),
+    "repair.yaml": (
+        *("command: repair", "model: net.onnx", "calib-data: calib.npz", "samples: 4"),
+        *("only: [bias-correction, ranges]", "pin: false", "holdout-share: 0.5"),
+    ),
+}
+"""Configuration files of the desk, and their lines."""
+
 _COMPARE = ("compare", "net.onnx", "--inputs", "data.npz", "--no-progress")
 _WITH_DATA = ("--calib-data", "calib.npz", "--no-progress")
 
@@ -276,15 +292,8 @@ def _results() -> None:
     Path("layers.json").write_text(json.dumps(LAYERS, indent=1), encoding="utf-8")
     Path("profile.json").write_text(json.dumps(PROFILE, indent=1), encoding="utf-8")
     Path("build.log").write_text(BUILD_LOG, encoding="utf-8")
-    lines = ["command: compare", "model: net.onnx", "inputs: data.npz", "precision: int8"]
-    lines += ["samples: 2", "fail-on: [output.cosine>=0.5]", "weights: per-channel"]
-    Path("config.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    calibrate = ["command: calibrate", "model: net.onnx", "calib-data: calib.npz", "samples: 4"]
-    calibrate += ["method: [minmax, 'percentile:99']", "holdout-share: 0.5", "weights: per-tensor"]
-    Path("calibrate.yaml").write_text("\n".join(calibrate) + "\n", encoding="utf-8")
-    repair = ["command: repair", "model: net.onnx", "calib-data: calib.npz", "samples: 4"]
-    repair += ["only: [bias-correction, ranges]", "pin: false", "holdout-share: 0.5"]
-    Path("repair.yaml").write_text("\n".join(repair) + "\n", encoding="utf-8")
+    for name, lines in CONFIGS.items():
+        Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = ("net.onnx", "--inputs", "data.npz")
     searched = ("net.onnx", "--inputs", "calib.npz")
     calibrated = ("net.onnx", "--calib-data", "calib.npz")

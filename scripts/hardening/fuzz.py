@@ -35,7 +35,7 @@ import desk
 import mutate
 
 LIMIT_S = 60
-_NAMES_OTHERS = ("config.yaml", "calibrate.yaml", "repair.yaml", "plan.yaml")
+_NAMES_OTHERS = (*desk.CONFIGS, "plan.yaml")
 """Files that may name any other file, which a message is about then."""
 MEMORY_BYTES = 6 << 30
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -258,7 +258,9 @@ def test_samples_of_another_type_than_bfloat16(desk: Any, make: Any) -> None:
     says = ["QD-SAMPLES-DTYPE", ".astype(ml_dtypes.bfloat16)"]
     desk.refused("compare", "bf16.onnx", "--inputs", "four.npz", says=says)
     np.save("four.npy", np.ones((2, 4), np.float32).astype(ml_dtypes.bfloat16))
-    assert desk.run("compare", "bf16.onnx", "--inputs", "four.npy").code == 0
+    for backend in ("simulation", "onnxruntime"):
+        flags = "--inputs", "four.npy", "--backend", backend
+        assert desk.run("compare", "bf16.onnx", *flags).code == 0
 
 
 @pytest.fixture

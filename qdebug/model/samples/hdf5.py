@@ -109,7 +109,7 @@ def own_values(group: Any, name: str) -> Any:
 
     Raises:
         KeyError: as `own_item`.
-        ValueError: so, or it was not written wholly.
+        ValueError: as `own_item`, or it was not written completely.
     """
     dataset = own_item(group, name)
     if dataset.chunks:
@@ -118,7 +118,7 @@ def own_values(group: Any, name: str) -> Any:
     else:
         declared, there = dataset.nbytes or 0, dataset.id.get_storage_size()
     if there < declared:
-        raise ValueError(f"'{name}' was not written wholly")
+        raise ValueError(f"'{name}' was not written completely")
     return dataset[()]
 
 
