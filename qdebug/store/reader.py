@@ -226,7 +226,7 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
 
     def _text(self, name: str) -> str:
         with _damage(self.path, f"'{name}'"):
-            text: str = own_item(self._file, name).asstr()[()]
+            text: str = own_values(self._file, name).decode()
             return text
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -55,15 +56,18 @@ def test_runs_that_cannot_be_used(path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunks", [None, (1 << 16,)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("samples", np.int64), ("results", h5py.string_dtype())]
+)
 def test_datasets_that_were_not_written_are_not_read(
-    path: Path, chunks: tuple[int, ...] | None
+    path: Path, name: str, kind: Any, chunks: tuple[int, ...] | None
 ) -> None:
     """However much a small file declares."""
     with h5py.File(path, "a") as file:
-        del file["samples"]
-        file.create_dataset("samples", (1 << 36,), np.int64, chunks=chunks)
-    with pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
-        RunReader(path)
+        del file[name]
+        file.create_dataset(name, (1 << 36,), kind, chunks=chunks)
+    with pytest.raises(StoreError, match="QD-STORE-DAMAGED"), RunReader(path) as run:
+        assert run.results
 
 
 def test_damaged_runs(path: Path) -> None:
