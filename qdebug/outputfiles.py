@@ -234,6 +234,20 @@ def refuse_temporary(folder: Path, what: str, error: Exception, why: str = "") -
     ) from error
 
 
+@contextmanager
+def kept_in(folder: Path, what: str) -> Iterator[None]:
+    """Within, `what` is written to a temporary file in `folder`.
+
+    Raises:
+        StoreError: it takes no more.
+    """
+    try:
+        yield
+    except OSError as error:
+        lost = f"{what} cannot be kept in a temporary file"
+        refuse_temporary(folder, lost, error, error.strerror or str(error))
+
+
 class PartialFile:
     """A file beside its target, whose place it takes once it is whole.
 

@@ -11,7 +11,11 @@ from qdebug.errors import BackendError
 
 
 def run(settings: SweepSettings, shown: ShownWithProgress) -> int:
-    """Try every combination; 1 where none meets the gate, 3 where none could be built."""
+    """Try every combination; 1 where none meets the gate.
+
+    Raises:
+        BackendError: none could be built; what is known of each has been printed and written.
+    """
     with resumable(settings.cache), progress_bars(shown) as progress:
         result = api.sweep(settings, progress=progress)
     written = [settings.output]
@@ -27,5 +31,10 @@ def run(settings: SweepSettings, shown: ShownWithProgress) -> int:
         force=settings.force,
     )
     if not result.built:
-        return BackendError.exit_code
+        first = next(row.failure for row in result.combinations if row.failure)
+        raise BackendError(
+            f"{result.model.path}: no combination could be built; the first: {first.message}",
+            first.hint,
+            code="QD-BACKEND-NONE-BUILT",
+        )
     return 0 if result.passed else 1

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt
 
-from qdebug.config.candidate import FORCE, HTML, CandidateSettings
+from qdebug.config.candidate import FORCE, HTML, MEMORY_BUDGET, CandidateSettings
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
     GATE,
@@ -20,14 +20,13 @@ from qdebug.config.option import (
     RunLike,
     Share,
 )
-from qdebug.config.values import parse_bytes, parse_difference
+from qdebug.config.values import parse_difference
+from qdebug.run.segmentation import DEFAULT_BUDGET
 from qdebug.search.strategies import STRATEGIES
 
 PinToName = Literal["fp16", "fp32", "auto"]
 Seconds = Annotated[float, Gt(0)]
 _STRATEGIES = "; ".join(f"{name} ({entry.summary})" for name, entry in STRATEGIES.items())
-STORED_BYTES = 512 << 20
-"""Default memory budget, in bytes, for activations that candidates start from."""
 
 TARGET = Option(
     'What must hold, such as "output.cosine>=0.999" or "metric>=0.97".',
@@ -123,16 +122,7 @@ class BisectSettings(CandidateSettings, ClusterSettings):
             writes="any",
         ),
     ] = None
-    memory_budget: Annotated[
-        int,
-        Option(
-            "Memory for activations that candidates start from, such as 1G.",
-            SEARCH,
-            metavar="SIZE",
-            unset="512M",
-            parse=parse_bytes,
-        ),
-    ] = STORED_BYTES
+    memory_budget: Annotated[int, MEMORY_BUDGET] = DEFAULT_BUDGET
     int8_kernels: Annotated[
         bool,
         Option(

@@ -19,7 +19,7 @@ from qdebug.config.option import (
     PlanLike,
     Positive,
 )
-from qdebug.config.values import parse_segments
+from qdebug.config.values import parse_bytes, parse_segments
 from qdebug.measure.metrics import metric_usage
 from qdebug.run.segmentation import AUTO
 
@@ -70,6 +70,9 @@ SEGMENTS = Option(
     parse=parse_segments,
 )
 FORCE = Option("Replace existing files.", WRITE)
+MEMORY_BUDGET = Option(
+    "Memory for activations, such as 512M.", WHAT, metavar="SIZE", unset="2G", parse=parse_bytes
+)
 HTML = Option(
     "Write a page that shows the result: one file that needs nothing else.",
     WRITE,

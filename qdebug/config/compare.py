@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from qdebug.config.candidate import ALLOW_UNQUANTIZED, FORCE, HTML, CandidateSettings
+from qdebug.config.candidate import (
+    ALLOW_UNQUANTIZED,
+    FORCE,
+    HTML,
+    MEMORY_BUDGET,
+    CandidateSettings,
+)
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, Positive
-from qdebug.config.values import parse_bytes
 from qdebug.measure.metrics import gate_usage
+from qdebug.run.segmentation import DEFAULT_BUDGET
 
 StorageName = Literal["float32", "float16"]
 EffectName = Literal["exact", "fast", "none"]
@@ -56,16 +62,7 @@ class CompareSettings(CandidateSettings, ClusterSettings):
             WHAT,
         ),
     ] = False
-    memory_budget: Annotated[
-        int,
-        Option(
-            "Memory for captured tensors, such as 512M.",
-            WHAT,
-            metavar="SIZE",
-            unset="2G",
-            parse=parse_bytes,
-        ),
-    ] = 2 << 30
+    memory_budget: Annotated[int, MEMORY_BUDGET] = DEFAULT_BUDGET
     fail_on: Annotated[
         tuple[str, ...],
         Option(

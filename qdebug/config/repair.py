@@ -11,7 +11,6 @@ from qdebug.config.bisect import (
     MAX_RISE,
     NEVER_PIN,
     PIN_TO,
-    STORED_BYTES,
     TARGET,
     TIME_LIMIT,
     PinToName,
@@ -27,6 +26,7 @@ from qdebug.config.candidate import (
     FORCE,
     FP16_KERNELS,
     HTML,
+    MEMORY_BUDGET,
     METHOD,
     METRIC,
     SAMPLES,
@@ -51,9 +51,9 @@ from qdebug.config.option import (
     Positive,
     Share,
 )
-from qdebug.config.values import parse_bytes, values_of
+from qdebug.config.values import values_of
 from qdebug.remedies.names import remedy_usage
-from qdebug.run.segmentation import AUTO
+from qdebug.run.segmentation import AUTO, DEFAULT_BUDGET
 
 
 def _names(given: object) -> tuple[object, ...]:
@@ -158,16 +158,7 @@ class RepairSettings(ClusterSettings):
     pin_to: Annotated[PinToName | None, PIN_TO] = None
     never_pin: Annotated[tuple[str, ...], NEVER_PIN] = ()
     time_limit: Annotated[Seconds | None, TIME_LIMIT] = None
-    memory_budget: Annotated[
-        int,
-        Option(
-            "Memory for activations, such as 1G.",
-            SEARCH,
-            metavar="SIZE",
-            unset="1G",
-            parse=parse_bytes,
-        ),
-    ] = 2 * STORED_BYTES
+    memory_budget: Annotated[int, MEMORY_BUDGET] = DEFAULT_BUDGET
     output: Annotated[
         str | None,
         Option(

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ from qdebug.outputfiles import (
     Content,
     PartialFile,
     at_end,
-    refuse_temporary,
+    kept_in,
     temporary_folder,
     write_all,
     write_bytes,
@@ -320,12 +320,10 @@ def write_temporary(proto: onnx.ModelProto, path: Path) -> list[Path]:
         StoreError: the disk refuses.
     """
     files = model_files(proto, path)
-    try:
+    with kept_in(path.parent, _weights(size_with_data(proto))):
         for file, data in files.items():
             with file.open("wb") as stream:
                 _ = stream.write(data) if isinstance(data, bytes) else data(stream)
-    except OSError as error:
-        _refuse(path.parent, size_with_data(proto), error)
     return list(files)
 
 
@@ -386,7 +384,7 @@ class _Scratch:
 
     def _append(self, data: memoryview, digest: str) -> Place:
         folder = temporary_folder()
-        try:
+        with kept_in(folder, _weights(len(data))):
             if self._file is None:
                 self._file = PartialFile(folder / "qdebug-weights")
                 os.fchmod(self._file.fd, 0o600)
@@ -395,8 +393,6 @@ class _Scratch:
             written = 0
             while written < len(data):
                 written += os.pwrite(self._file.fd, data[written:], offset + written)
-        except OSError as error:
-            _refuse(folder, len(data), error)
         self._end = offset + len(data)
         return Place(self._file.path, offset, len(data), digest)
 
@@ -419,6 +415,5 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
-def _refuse(folder: Path, size: int, error: OSError) -> NoReturn:
-    what = f"{size / 1e6:.1f} MB of weights cannot be kept in a temporary file"
-    refuse_temporary(folder, what, error, error.strerror or str(error))
+def _weights(size: int) -> str:
+    return f"{size / 1e6:.1f} MB of weights"

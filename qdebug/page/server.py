@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, "application/json", json.dumps(data, allow_nan=False))
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
-        body = text.encode()
+        body = text.encode("utf-8", "replace")  # names in a file may be no text
         with contextlib.suppress(ConnectionError):  # the reader went away
             self.send_response(status)
             for name, value in _HEADERS.items():

@@ -46,6 +46,7 @@ from qdebug.pipeline.leave_out import High, candidates_of
 from qdebug.pipeline.screening import Group, Screened, groups_of, screened
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
+from qdebug.run.segmentation import DEFAULT_BUDGET
 from qdebug.run.sizing import probe
 from qdebug.types import Array, Fp16Kernels, Precision
 
@@ -178,7 +179,7 @@ def measure_effects(
     mode: EffectMode,
     *,
     metric: TaskMetric | None = None,
-    memory_budget: int = 2 << 30,
+    memory_budget: int = DEFAULT_BUDGET,
     known_noise: Array | None = None,
     every_layer: bool = False,
 ) -> Effects | None:

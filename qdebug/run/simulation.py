@@ -63,7 +63,7 @@ class SimulationBackend:
         with loading():
             rounded = keep_fp16_rounding(proto, self._fp16_kernels)
             size = executed_bytes(rounded)
-            if size >= MAPPED_ONLY_BYTES:
+            if _is_mapped_only(size):
                 rounded = dequantized(rounded, capture)
             marked, skipped = encode_marked(rounded, capture)
             stored = rounded.graph.initializer
@@ -150,8 +150,19 @@ use."""
 _FOLDING = "ConstantFolding", "FuseFp16InitializerToFp32NodeTransformer"
 """Also of FP16 weights, which ONNX Runtime would keep in FP32: where it has no FP16 kernel, it
 converts them as they are needed instead, with the same bits."""
-_AS_STORED_BYTES = 256 << 20
-"""From this size on, weights of Conv are not reordered either, which costs some speed."""
+_COPIES = 24
+"""Where so many copies of the weights exceed the memory budget, sessions keep none: as above, and
+weights of Conv are not reordered either, which executes convolutions 1.3 to 1.5 times as fast, and
+takes as long as that saves where samples are few."""
+
+
+def _exceed_budget(mapped_bytes: int) -> bool:
+    """Whether copies of these weights, in all sessions that a command may have, would."""
+    return _COPIES * mapped_bytes > segmentation().budget
+
+
+def _is_mapped_only(mapped_bytes: int) -> bool:
+    return mapped_bytes >= MAPPED_ONLY_BYTES or _exceed_budget(mapped_bytes)
 
 
 class SimulationSession(OrtSession):
@@ -183,7 +194,7 @@ class SimulationSession(OrtSession):
             options.add_external_initializers(list(constants), list(constants.values()))
         disabled = list(_DISABLED)
         self._shared: dict[str, Any] = {}
-        if mapped_bytes >= MAPPED_ONLY_BYTES:
+        if _is_mapped_only(mapped_bytes):
             self._shared = mapped_values(stored)
             for name, value in self._shared.items():
                 options.add_initializer(name, value)
@@ -191,7 +202,7 @@ class SimulationSession(OrtSession):
             options.enable_cpu_mem_arena = False
             options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
             disabled += _FOLDING
-        if mapped_bytes >= _AS_STORED_BYTES:
+        if _exceed_budget(mapped_bytes):
             disabled.append("NchwcTransformer")
         if written_to is not None:
             options.optimized_model_filepath = str(written_to)

@@ -57,7 +57,9 @@ def main() -> int:
     parser.add_argument("--cores", help="run on these, such as 0,1")
     parser.add_argument("--folder", type=Path, help="keep the models here; default: nowhere")
     parser.add_argument("--commands", nargs="+", metavar="NAME", help="only these rows")
-    parser.add_argument("--budget", default="2G", help="--memory-budget of compare; default: 2G")
+    parser.add_argument(
+        "--budget", default="2G", help="--memory-budget, where there is one; default: 2G"
+    )
     given = parser.parse_args()
     if given.cores:
         os.sched_setaffinity(0, {int(core) for core in given.cores.split(",")})
@@ -94,7 +96,7 @@ def measure(net: str, folder: Path, given: argparse.Namespace) -> None:
         "compare --fp16-kernels exact": [
             *["compare", str(path), *half, *within, "--fp16-kernels", "exact"]
         ],
-        f"bisect --time-limit {seconds}": ["bisect", str(path), *on, *until],
+        f"bisect --time-limit {seconds}": ["bisect", str(path), *on, *within, *until],
         "ranges": ["ranges", str(path), "--calib-data", str(data)],
     }
     alone = 0.0

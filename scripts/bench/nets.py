@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -85,21 +87,22 @@ def resnet18_like(seed: int = 0) -> onnx.ModelProto:
     return b.model([1, 3, 224, 224], x, [1, 1000])
 
 
-def resnet50_like(seed: int = 0) -> onnx.ModelProto:
-    """A ResNet-50 (BatchNorm folded), input 1×3×224×224."""
+def resnet50_like(seed: int = 0, wider: int = 1) -> onnx.ModelProto:
+    """A ResNet-50 (BatchNorm folded), input 1×3×224×224; its bottlenecks `wider` times as wide."""
     b = Builder(seed)
     x = b.node("Relu", [b.conv("input", 3, 64, 7, 2)])
     x = b.node("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     cin = 64
     for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        inner, outer = wider * width, 4 * width
         for block in range(blocks):
             stride = 2 if stage and not block else 1
-            y = b.node("Relu", [b.conv(x, cin, width, 1)])
-            y = b.node("Relu", [b.conv(y, width, width, 3, stride)])
-            y = b.conv(y, width, 4 * width, 1)
-            shortcut = x if block else b.conv(x, cin, 4 * width, 1, stride)
+            y = b.node("Relu", [b.conv(x, cin, inner, 1)])
+            y = b.node("Relu", [b.conv(y, inner, inner, 3, stride)])
+            y = b.conv(y, inner, outer, 1)
+            shortcut = x if block else b.conv(x, cin, outer, 1, stride)
             x = b.node("Relu", [b.node("Add", [y, shortcut])])
-            cin = 4 * width
+            cin = outer
     x = b.node("Flatten", [b.node("GlobalAveragePool", [x])])
     bias = b.constant(np.zeros(1000, np.float32))
     x = b.node("Gemm", [x, b.weight((1000, 2048), 2048), bias], transB=1)
@@ -169,5 +172,6 @@ NETS = {
     "W2": mobilenet_v2_like,
     "W3": encoder_like,
     "resnet50": resnet50_like,
+    "wide_resnet50": partial(resnet50_like, wider=2),
 }
 USUAL = ("W1", "W2", "W3")

@@ -41,21 +41,31 @@ LIMIT_S = 300
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WORKERS_END_S = 20.0
 """Workers of a command that was killed look for it now and then."""
+_LOOK_S = 3.0
+"""So long what does not end by itself is left alone."""
 _EARLY = ("<frozen ", "runpy", "site.py", "encodings")
 """Where Python itself is when a signal comes before the program."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command, and the files that it writes; `together`: all of them or none."""
+    """A command, and the files that it writes; `together`: all of them or none; `endless`: it ends
+    only when it is interrupted."""
 
     arguments: tuple[str, ...]
     outputs: tuple[str, ...]
     together: bool = False
+    endless: bool = False
 
 
 _DATA = ("--inputs", "data.npz", "--no-progress")
 _SEARCHED = ("--inputs", "calib.npz", "--no-progress")
+_CALIBRATED = ("--calib-data", "calib.npz", "--no-progress")
+_SWEEP = (
+    *("sweep", "net.onnx", *_DATA, "--precision", "int8,fp32", "--backend", "onnxruntime"),
+    *("-o", "new.csv"),
+)
+_CLUSTER = ("--cluster", "local:2")
 JOBS: Mapping[str, Job] = {
     "compare": Job(
         (
@@ -66,7 +76,7 @@ JOBS: Mapping[str, Job] = {
     ),
     "calibrate": Job(
         (
-            *("calibrate", "net.onnx", "--calib-data", "calib.npz", "--no-progress"),
+            *("calibrate", "net.onnx", *_CALIBRATED),
             *("-o", "new.yaml", "--trt-cache", "new.cache", "--json", "new.json"),
         ),
         ("new.yaml", "new.cache", "new.json"),
@@ -79,32 +89,36 @@ JOBS: Mapping[str, Job] = {
         ("new.yaml", "new.json"),
     ),
     "repair": Job(
-        (
-            *("repair", "net.onnx", "--calib-data", "calib.npz", "--no-progress"),
-            *("-o", "new.onnx", "--json", "new.json"),
-        ),
+        ("repair", "net.onnx", *_CALIBRATED, "-o", "new.onnx", "--json", "new.json"),
         ("new.onnx", "new.json"),
     ),
     "sweep": Job(
-        (
-            *("sweep", "net.onnx", *_DATA, "--precision", "int8,fp32"),
-            *("--backend", "onnxruntime", "-o", "new.csv", "--json", "new.json"),
-            *("--html", "new.html"),
-        ),
+        (*_SWEEP, "--json", "new.json", "--html", "new.html"),
         ("new.csv", "new.json", "new.html"),
     ),
+    "sweep that saves engines": Job(
+        (*_SWEEP, "--save-engines", "engines"),
+        ("new.csv", "engines/1.engine", "engines/1.log", "engines/2.engine", "engines/2.log"),
+    ),
     "compare on a cluster": Job(
-        (*("compare", "net.onnx", *_DATA, "--cluster", "local:2"), *("-o", "new.h5")), ("new.h5",)
+        ("compare", "net.onnx", *_DATA, *_CLUSTER, "-o", "new.h5"), ("new.h5",)
+    ),
+    "calibrate on a cluster": Job(
+        ("calibrate", "net.onnx", *_CALIBRATED, *_CLUSTER, "-o", "new.yaml"), ("new.yaml",)
     ),
     "bisect on a cluster": Job(
         (
             *("bisect", "net.onnx", *_SEARCHED, "--target", "output.sqnr_db>=30"),
-            *("--cluster", "local:2", "-o", "new.yaml"),
+            *(*_CLUSTER, "-o", "new.yaml"),
         ),
         ("new.yaml",),
     ),
+    "repair on a cluster": Job(
+        ("repair", "net.onnx", *_CALIBRATED, *_CLUSTER, "-o", "new.onnx"), ("new.onnx",)
+    ),
+    "sweep on a cluster": Job((*_SWEEP, *_CLUSTER), ("new.csv",)),
     "ranges": Job(
-        ("ranges", "net.onnx", "--calib-data", "calib.npz", "--no-progress", "--json", "new.json"),
+        ("ranges", "net.onnx", *_CALIBRATED, "--json", "new.json"),
         ("new.json",),
     ),
     "inspect": Job(
@@ -112,6 +126,7 @@ JOBS: Mapping[str, Job] = {
         ("new.json", "new.html"),
     ),
     "report": Job(("report", "run.h5", "-o", "new.html"), ("new.html",)),
+    "view": Job(("view", "run.h5", "--no-browser"), (), endless=True),
     "export": Job(
         ("export", "plan.yaml", "--to", "trtexec", "-o", "new.sh"),
         ("new.sh", "new.explicit.onnx", "new.implicit.onnx", "new.implicit.cache"),
@@ -178,17 +193,21 @@ class Place:
     def clear(self, job: Job, rng: random.Random, *, precious: bool) -> None:
         """Nothing of earlier runs is left but, where `precious`, files in the places of outputs;
         now and then no cache."""
-        for path in self.folder.glob(".*"):
+        for path in self._hidden():
             path.unlink()
         for name in job.outputs:
             (self.folder / name).unlink(missing_ok=True)
             if precious:
+                (self.folder / name).parent.mkdir(exist_ok=True)
                 (self.folder / name).write_bytes(PRECIOUS)
         if rng.random() < 0.5:
             shutil.rmtree(self.cache, ignore_errors=True)
 
     def partials(self) -> list[str]:
-        return [p.name for p in (*self.folder.glob(".*"), *self.cache.rglob(".*"))]
+        return [p.name for p in (*self._hidden(), *self.cache.rglob(".*"))]
+
+    def _hidden(self) -> list[Path]:
+        return [*self.folder.rglob(".*")]
 
     def damage(self, job: Job) -> Iterator[str]:
         """The outputs that are neither absent, nor as before, nor whole."""
@@ -232,7 +251,11 @@ def _said_wrong(code: int, said: str) -> Iterator[str]:
         yield f"not one message: {said[-300:]}"
 
 
-def _ended(running: subprocess.Popen[str]) -> tuple[int, str]:
+def _ended(running: subprocess.Popen[str], job: Job) -> tuple[int, str]:
+    if job.endless:
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(_LOOK_S)
+        running.send_signal(signal.SIGINT)
     try:
         _, said = running.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -240,6 +263,10 @@ def _ended(running: subprocess.Popen[str]) -> tuple[int, str]:
         _, said = running.communicate()
         return 1000, said
     return running.returncode, said
+
+
+def _forced(job: Job) -> tuple[str, ...]:
+    return ("--force",) if job.outputs else ()
 
 
 def _survivors(session: int) -> list[str]:
@@ -261,11 +288,11 @@ def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tal
     """Send a signal at a random moment; then run the command to its end."""
     job, number = JOBS[name], rng.choice(_SIGNALS)
     place.clear(job, rng, precious=rng.random() < 0.5)
-    running = place.start(job, "--force")
+    running = place.start(job, *_forced(job))
     with suppress(subprocess.TimeoutExpired):
         running.wait(rng.uniform(0, 1.1 * seconds))
     running.send_signal(number)
-    code, said = _ended(running)
+    code, said = _ended(running, job)
     found = [*place.damage(job), *_said_wrong(code, said)]
     usual = {0, 1, -number, 128 + number}
     if code not in usual:
@@ -274,7 +301,7 @@ def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tal
     if number != signal.SIGKILL and code > 0 and (left := place.partials()):
         found.append(f"{number.name} leaves {left[:3]}")
     outcome = "ended before" if code in (0, 1) else "killed" if code < 0 else f"exit {code}"
-    again, said = _ended(place.start(job, "--force"))
+    again, said = _ended(place.start(job, *_forced(job)), job)
     if again not in (0, 1):
         found.append(f"the next run ends with {again}: {said[-300:]}")
     found += [f"after the next run {each}" for each in place.damage(job)]
@@ -303,7 +330,7 @@ def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tall
     elif kind == "memory":
         room = int(rng.uniform(0.1, 2.0) * (1 << 30))
         restrict = partial(resource.setrlimit, resource.RLIMIT_AS, (room, room))
-    code, said = _ended(place.start(job, "--force", wrap=wrap, limit=restrict))
+    code, said = _ended(place.start(job, *_forced(job), wrap=wrap, limit=restrict), job)
     found = list(_said_wrong(code, said))
     if kind == "memory":  # libraries that find none may end the process in their own way
         found = [wrong for wrong in found if "internal error" in wrong]
@@ -319,11 +346,11 @@ def pair(place: Place, name: str, rng: random.Random, tally: Tally) -> None:
     """Run a command twice at once: both are well, or one says why not."""
     job, forced = JOBS[name], rng.random() < 0.5
     place.clear(job, rng, precious=False)
-    flags = ("--force",) if forced else ()
+    flags = _forced(job) if forced else ()
     both = [place.start(job, *flags)]
     time.sleep(rng.uniform(0, 1))
     both.append(place.start(job, *flags))
-    ended = [_ended(running) for running in both]
+    ended = [_ended(running, job) for running in both]
     found = [wrong for code, said in ended for wrong in _said_wrong(code, said)]
     codes = sorted(code for code, _ in ended)
     if any(code not in (0, 1, 2) for code in codes) or codes == [2, 2]:
@@ -373,7 +400,7 @@ def main() -> int:
         seconds = {}
         for name in names:
             started = time.monotonic()
-            code, said = _ended(place.start(JOBS[name], "--force"))
+            code, said = _ended(place.start(JOBS[name], *_forced(JOBS[name])), JOBS[name])
             seconds[name] = time.monotonic() - started
             wrong = [] if code in (0, 1) else [f"undisturbed it ends with {code}: {said}"]
             tally.add(f"undisturbed {name}", f"exit {code}", [*wrong, *place.damage(JOBS[name])])

@@ -82,10 +82,20 @@ CONFIGS: Mapping[str, Sequence[str]] = {
         *("command: repair", "model: net.onnx", "calib-data: calib.npz", "samples: 4"),
         *("only: [bias-correction, ranges]", "pin: false", "holdout-share: 0.5"),
     ),
+    "sweep.yaml": (
+        *("command: sweep", "model: net.onnx", "inputs: data.npz", "samples: 2"),
+        *("precision: [int8, fp32]", "backend: onnxruntime", "fail-on: [output.cosine>=0.5]"),
+    ),
+    "cluster.yaml": (
+        *("kind: slurm", "workers: 2", "options:", "  queue: short", "  cores: 1"),
+        *("  memory: 4GB", "  walltime: '00:10:00'", "  job_extra_directives: ['--exclusive']"),
+    ),
 }
 """Configuration files of the desk, and their lines."""
 
 _COMPARE = ("compare", "net.onnx", "--inputs", "data.npz", "--no-progress")
+_SWEEP = ("sweep", "net.onnx", "--inputs", "data.npz", "--backend", "onnxruntime", "--no-progress")
+_VIEW = ("view", "--no-browser")
 _WITH_DATA = ("--calib-data", "calib.npz", "--no-progress")
 
 COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
@@ -97,6 +107,8 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("ranges", "net.onnx", *_WITH_DATA),
         ("export", "plan.yaml", "--to", "onnx", "--model", "net.onnx", "-o", "out.onnx"),
         ("compare", "--plan", "plan.yaml", "--inputs", "data.npz", "--no-progress"),
+        (*_SWEEP, "--precision", "int8,fp32"),
+        (*_VIEW, "net.onnx"),
     ),
     "loop.onnx": (
         ("compare", "loop.onnx", "--inputs", "loop.npz", "--no-progress"),
@@ -125,6 +137,7 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("export", "plan.yaml", "--to", "trtexec", "--model", "net.onnx", "-o", "out.sh"),
         ("export", "plan.yaml", "--to", "onnx", "-o", "out.onnx"),
         ("inspect", "layers.json", "--expect", "plan.yaml", "--model", "net.onnx"),
+        (*_SWEEP, "--plan", "plan.yaml"),
     ),
     "scales.yaml": (
         (*_COMPARE, "--calibration", "scales.yaml"),
@@ -137,15 +150,21 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "config.yaml": (("compare", "--config", "config.yaml", "--no-progress"),),
     "calibrate.yaml": (("calibrate", "--config", "calibrate.yaml", "--no-progress"),),
     "repair.yaml": (("repair", "--config", "repair.yaml", "--no-progress"),),
+    "sweep.yaml": (("sweep", "--config", "sweep.yaml", "--no-progress"),),
+    "cluster.yaml": ((*_COMPARE, "--cluster-config", "cluster.yaml"),),
     "run.h5": (
         ("report", "run.h5", "-o", "page.html"),
         ("ranges", "run.h5"),
         (*_COMPARE, "--reference", "run.h5"),
         ("export", "run.h5", "--to", "model-explorer", "-o", "explored"),
+        (*_VIEW, "run.h5"),
     ),
     **{
-        f"{kind}.json": (("report", f"{kind}.json", "-o", "page.html"),)
-        for kind in ("compare", "calibrate", "ranges", "bisect", "inspect")
+        f"{kind}.json": (
+            ("report", f"{kind}.json", "-o", "page.html"),
+            (*_VIEW, f"{kind}.json"),
+        )
+        for kind in ("compare", "calibrate", "ranges", "bisect", "repair", "sweep", "inspect")
     },
     "layers.json": (
         ("inspect", "layers.json"),
@@ -304,6 +323,8 @@ def _results() -> None:
         ("ranges", *calibrated, "--json", "ranges.json"),
         ("bisect", *searched, "--target", "output.sqnr_db>=60", "--journal", "journal"),
         ("bisect", *searched, "--target", "output.sqnr_db>=30", "--json", "bisect.json"),
+        ("repair", *calibrated, "--only", "ranges", "--no-pin", "--json", "repair.json"),
+        (*_SWEEP[:-1], "--precision", "int8,fp32", "--json", "sweep.json"),
         ("inspect", "net.onnx", "--json", "inspect.json"),
         ("export", "plan.yaml", "--to", "onnx", "-o", "qdq.onnx"),
     ):

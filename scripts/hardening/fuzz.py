@@ -23,13 +23,16 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from pathlib import Path
+from urllib.request import urlopen
 
 import desk
 import mutate
@@ -41,7 +44,7 @@ MEMORY_BYTES = 6 << 30
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CODE = re.compile(r"\[QD-[A-Z0-9-]+\]\n\Z")
 _MESSAGE = re.compile(r"^qdebug: (error|interrupted)", re.MULTILINE)
-_CACHED = re.compile(r"\.partial$|^\.")
+_URL = re.compile(rb"Serving at (http\S+)\n")
 
 
 @dataclass(frozen=True)
@@ -83,23 +86,62 @@ def damaged(case: Case, rng: random.Random, original: bytes) -> bytes:
     raise LookupError(case.mutation)
 
 
-def run_here(case: Case, said: Path) -> int:
-    """Run a command in this process; what it and its libraries print goes to `said`."""
+@dataclass(frozen=True)
+class Printed:
+    """The files that hold what a command and its libraries print."""
+
+    shown: Path
+    said: Path
+
+    def text(self) -> tuple[str, str]:
+        """What is on standard output, and on the error stream."""
+        shown, said = (p.read_bytes().decode(errors="replace") for p in (self.shown, self.said))
+        return shown, said
+
+
+def run_here(case: Case, printed: Printed) -> int:
+    """Run a command in this process."""
     from qdebug.cli.app import main
 
-    with said.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-    shown = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(shown, 1)
-    os.close(shown)
-    code = main(case.arguments)
+    for number, path in ((1, printed.shown), (2, printed.said)):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), number)
+    with _looking_at(printed.shown) if case.arguments[0] == "view" else nullcontext():
+        code = main(case.arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     return code
 
 
-def judged(case: Case, code: int, said: str, folder: Path, known: set[str]) -> Verdict:
+@contextmanager
+def _looking_at(shown: Path) -> Iterator[None]:
+    """Within, a page that is served is asked for all that it has to offer; then Ctrl-C is sent."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.01):
+            if found := _URL.search(shown.read_bytes()):
+                url = found[1].decode()
+                for name in ("", "status", "detail?tensor=c1", "detail?tensor=out&sample=1"):
+                    with suppress(OSError, HTTPException), urlopen(url + name, timeout=20) as got:
+                        got.read()
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    looking = threading.Thread(target=look, daemon=True)
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    looking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looking.join()
+        signal.signal(signal.SIGINT, ignored)
+
+
+def judged(case: Case, code: int, printed: Printed, folder: Path, known: set[str]) -> Verdict:
     """What a command that ended made of a case."""
+    shown, said = printed.text()
     outcome = f"exit {code}"
     left = {p.relative_to(folder).as_posix() for p in folder.rglob("*")} - known
     hidden = sorted(name for name in left if Path(name).name.startswith("."))
@@ -109,13 +151,19 @@ def judged(case: Case, code: int, said: str, folder: Path, known: set[str]) -> V
         return Verdict(outcome, "exit code", said[:200])
     if hidden:
         return Verdict(outcome, "leftover", hidden[0])
+    if found := _CONTROL.search(shown):
+        return Verdict(outcome, "control characters", _around(shown, found.start()))
     return Verdict(outcome, *_wrong_text(case, code, said))
+
+
+def _around(text: str, at: int) -> str:
+    return repr(text[max(0, at - 80) :][:160])
 
 
 def _wrong_text(case: Case, code: int, said: str) -> tuple[str, str]:
     """What is wrong with the text on the error stream, and where; empty for nothing."""
     if found := _CONTROL.search(said):
-        return "control characters", repr(said[max(0, found.start() - 80) :][:160])
+        return "control characters", _around(said, found.start())
     lines = said.splitlines()
     foreign = [n for n in lines if not n.startswith(("qdebug: ", "note: ", "  "))]
     if foreign:
@@ -142,6 +190,7 @@ class Worker:
         self._originals = files
         self.seed, self.chosen = seed, chosen
         self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._printed = Printed(self._folder / "shown", self._folder / "said")
         self._pid = 0
         self._commands: int = -1
         self._answers: int = -1
@@ -171,7 +220,7 @@ class Worker:
         os.close(self._answers)
         self._pid = 0
         ended = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {status >> 8}"
-        said = self._folder / "said"
+        said = self._printed.said
         text = said.read_text(errors="replace")[-200:] if said.exists() else ""
         return Verdict(ended, finding, text)
 
@@ -210,16 +259,14 @@ class Worker:
     def _one(self, number: int, folder: Path, known: set[str]) -> Verdict:
         chosen, rng = case(number, self.seed, self.chosen)
         original = (folder / chosen.file).read_bytes()
-        said = self._folder / "said"
         try:
             (folder / chosen.file).write_bytes(damaged(chosen, rng, original))
-            code = run_here(chosen, said)
-            text = said.read_text(encoding="utf-8", errors="replace")
-            verdict = judged(chosen, code, text, folder, known)
+            code = run_here(chosen, self._printed)
+            verdict = judged(chosen, code, self._printed, folder, known)
             if verdict.finding == "internal error":
                 again = Case(number, chosen.file, chosen.mutation, (*chosen.arguments, "-vv"))
-                run_here(again, said)
-                where = _place(said.read_text(encoding="utf-8", errors="replace"))
+                run_here(again, self._printed)
+                where = _place(self._printed.text()[1])
                 return Verdict(verdict.outcome, verdict.finding, f"{where}: {verdict.detail}")
             return verdict
         finally:

@@ -89,6 +89,7 @@ def test_a_combination_that_cannot_be_built_is_a_row(desk: Any, load_json: Any) 
     assert "FP32 GEMM" in first["failure"]["message"] and second["failure"] is None
     alone = desk.run(*flags, "--precision", "fp32", "--json", "alone.json")
     assert alone.code == 3 and "#1" in alone.out
+    assert "QD-BACKEND-NONE-BUILT" in alone.err and "FP32 GEMM" in alone.err
     (row,) = load_json(Path("alone.json").read_text())["combinations"]
     assert row["engine"] is None and "FP32 GEMM" in row["failure"]["message"]
 

@@ -22,10 +22,11 @@ class Fake:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, str, int | None, int | None]] = []
+        self.name = ""
         self.together = threading.Barrier(2, timeout=10)
 
     def html(self) -> str:
-        return "<!DOCTYPE html><title>page</title>"
+        return f"<!DOCTYPE html><title>page</title>{self.name}"
 
     def status(self) -> Status:
         self.together.wait()  # fails unless two are answered at once
@@ -73,6 +74,13 @@ def test_the_page(served: tuple[PageServer, Fake]) -> None:
     assert status == 200 and "<title>page" in text
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert headers["Referrer-Policy"] == "no-referrer" and headers["Cache-Control"] == "no-store"
+
+
+def test_a_name_that_is_no_text(served: tuple[PageServer, Fake]) -> None:
+    server, source = served
+    source.name = "\ud800"
+    status, text, _ = _get(server, _token(server))
+    assert status == 200 and text.endswith("?")
 
 
 @pytest.mark.parametrize("path", ["/", "/wrong/", "/wrong/detail?run=0&tensor=x", "/%00/", "//"])

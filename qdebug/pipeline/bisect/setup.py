@@ -46,7 +46,6 @@ from qdebug.plan.select import select_layers
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.ort_fast.session import CandidateSessions
 from qdebug.run.registry import spec_of
-from qdebug.run.segmentation import DEFAULT_BUDGET
 from qdebug.run.sizing import parallelism
 from qdebug.search.cost import Costs, mac_costs
 from qdebug.search.problem import MEASURED_STD, PinTo
@@ -192,7 +191,7 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
     began = time.monotonic()
-    found = rate_layers(context, pair, searched)
+    found = rate_layers(context, pair, searched, settings.memory_budget)
     now = time.monotonic()
     until = now + _FOR_RATING * (ends_at - now)
     rating = noise_alone(context, pair, searched, settings.memory_budget, until)
@@ -226,7 +225,9 @@ def _rating_notes(rating: Rating | None) -> tuple[str, ...]:
     )
 
 
-def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict[str, LayerResult]:
+def rate_layers(
+    context: Context, pair: ModelPair, subset: SampleSubset, memory_budget: int
+) -> dict[str, LayerResult]:
     """Local and cumulative errors of the layers, on some samples spread over the subset: where a
     search for culprits starts."""
     rated = affordable_samples(macs_per_sample(pair.layers, subset))
@@ -235,7 +236,7 @@ def rate_layers(context: Context, pair: ModelPair, subset: SampleSubset) -> dict
     batches = tuple(subset.batches[int(i * step)] for i in range(wanted))
     few = SampleSubset(subset.samples, batches)
     measured = Measured(lambda few: Due.of(few, None), stage="rate layers")
-    errors, _ = run_within(DEFAULT_BUDGET, context, pair, few, measured)
+    errors, _ = run_within(memory_budget, context, pair, few, measured)
     return {r.name: r for r in layer_results(pair, errors)}
 
 

@@ -28,6 +28,7 @@ from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole
 from qdebug.model.weights import write_temporary
 from qdebug.operators import libraries
+from qdebug.outputfiles import kept_in
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.sharing import model_file, sample_file
@@ -286,10 +287,20 @@ class Cluster:
         import cloudpickle
 
         data = cloudpickle.dumps(job)
-        path = self.folder / f"job-{hashlib.sha256(data).hexdigest()}"
-        if not path.exists():
+        name = f"job-{hashlib.sha256(data).hexdigest()}"
+        there = (self.folder / name).exists()
+        return shared_file(self.folder / name if there else self.keep(name, data))
+
+    def keep(self, name: str, data: bytes) -> Path:
+        """A new file in the folder of this command.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        path = self.folder / name
+        with kept_in(self.folder.parent, "what workers are to do, or have done,"):
             path.write_bytes(data)
-        return shared_file(path)
+        return path
 
     def send(self, file: SharedFile, address: str, *, again: bool = False) -> None:
         """Send a file to a worker that does not see it, once. One that is gone needs it no more.

@@ -17,6 +17,7 @@ from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.load import external_files
 from qdebug.model.samples import Samples
 from qdebug.model.samples.iterables import split_spec
+from qdebug.outputfiles import kept_in
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.unit import Place
 from qdebug.types import Array
@@ -55,11 +56,16 @@ class SharedMetric:
 
 
 def model_file(spec: str, folder: Path) -> SharedFile:
-    """A model with its external data. One in memory is written to `folder`."""
+    """A model with its external data. One in memory is written to `folder`.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
     if isinstance(spec, InMemory):
         data = spec.value.SerializeToString(deterministic=True)
         path = folder / f"model-{hashlib.sha256(data).hexdigest()}.onnx"
-        path.write_bytes(data)
+        with kept_in(folder.parent, "the model for workers"):
+            path.write_bytes(data)
         return shared_file(path)
     return shared_file(spec, _external_data(Path(spec)))
 
@@ -76,22 +82,31 @@ def _external_data(path: Path) -> list[str]:
 
 def sample_file(samples: Samples, target: Path) -> SharedFile:
     """The file or folder that samples are in; those of a script or in memory are written to
-    `target`, an .npz, or a folder of them where their feeds are executed as they were given."""
+    `target`, an .npz, or a folder of them where their feeds are executed as they were given.
+
+    Raises:
+        StoreError: they cannot be written.
+    """
     where = samples.where
     if not isinstance(where, InMemory) and split_spec(where) is None and Path(where).exists():
         return shared_file(where)
-    if samples.is_stacked:
-        path = target.with_suffix(".npz")
-        _write_stacked(samples, path)
-        return shared_file(path)
-    target.mkdir()
+    with kept_in(target.parent.parent, "the samples for workers"):
+        if samples.is_stacked:
+            target = target.with_suffix(".npz")
+            _write_stacked(samples, target)
+        else:
+            target.mkdir()
+            _write_each(samples, target)
+    return shared_file(target)
+
+
+def _write_each(samples: Samples, folder: Path) -> None:
     extras = {name: samples.extras[name] for name in samples.extras}
     for batch in samples.batches():
         feeds = dict(samples.feeds(batch.start, batch.count))
         rows = slice(batch.start, batch.start + batch.count)
         labels = {name: array[rows] if array.ndim else array for name, array in extras.items()}
-        _write(target / f"{batch.index:08d}.npz", {**feeds, **labels})
-    return shared_file(target)
+        _write(folder / f"{batch.index:08d}.npz", {**feeds, **labels})
 
 
 def _write(path: Path, arrays: dict[str, Array]) -> None:

@@ -303,7 +303,7 @@ def _study(
     """What remedies may look at, with what each layer's quantization does to the outputs."""
     pair = known_pair(context.cluster, start.model, start.bound)
     rating = noise_alone(context, pair, fitting, settings.memory_budget)
-    found = rate_layers(context, pair, fitting)
+    found = rate_layers(context, pair, fitting, settings.memory_budget)
     effect = {} if rating is None else rating.noise(local_noise(found))
     leading = sorted(found, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
     results = diagnosed(

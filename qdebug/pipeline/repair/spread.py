@@ -187,8 +187,8 @@ class AttemptsElsewhere:
         self._pool.drop(list(self._begun.values()))
         self._begun.clear()
         self._networks += 1
-        path = self._cluster.folder / f"network-{self._networks}"
-        path.write_bytes(pickle.dumps(arrays_of(network)))
+        data = pickle.dumps(arrays_of(network))
+        path = self._cluster.keep(f"network-{self._networks}", data)
         self._network, self._file = network, shared_file(path)
 
     def _end(self, number: int) -> None:

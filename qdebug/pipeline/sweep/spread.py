@@ -236,9 +236,7 @@ class Elsewhere:
         return Build(point.engine, _builder(point.runtime), not_run, wanted, executes)
 
     def _keep(self, number: int, found: Found) -> Path:
-        path = self._cluster.folder / f"found-{number}"
-        path.write_bytes(pickle.dumps(found))
-        return path
+        return self._cluster.keep(f"found-{number}", pickle.dumps(found))
 
     def _next(self) -> Found:
         path = next(self._kept)
