@@ -47,15 +47,22 @@ def open_engine_file(
     """
     data = _read(path)
     serialized = read_serialized(data, str(path))
-    return _described(data, path) if serialized is None else serialized
-
-
-def _described(data: bytes, path: Path) -> EngineInfo:
-    if data.startswith(HDF5_MAGIC):
-        raise _not_taken(f"{path} is a run file of qdebug, not an engine")
+    if serialized is not None:
+        return serialized
+    _refuse_run_file(data, path)
     text = _text(data)
+    del data  # a model is read once more, and while it is parsed, it is in memory twice
     if text is None:
         return info_of_graph(prepare_model(_model(path)).graph)
+    return _described(text, path)
+
+
+def _refuse_run_file(data: bytes, path: Path) -> None:
+    if data.startswith(HDF5_MAGIC):
+        raise _not_taken(f"{path} is a run file of qdebug, not an engine")
+
+
+def _described(text: str, path: Path) -> EngineInfo:
     if not text.strip():
         raise _not_taken(f"{path} is empty")
     if text.lstrip()[0] in "{[" and not is_build_log(text):

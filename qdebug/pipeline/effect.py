@@ -33,7 +33,7 @@ from qdebug.measure.effect import (
 from qdebug.measure.task import TaskMetric
 from qdebug.model.macs import macs_per_sample
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
-from qdebug.pipeline.context import Context
+from qdebug.pipeline.context import Context, emulates_fp16
 from qdebug.pipeline.effect_runs import (
     ALONE,
     LEFT_OUT,
@@ -48,7 +48,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
 from qdebug.run.segmentation import DEFAULT_BUDGET
 from qdebug.run.sizing import probe
-from qdebug.types import Array, Fp16Kernels, Precision
+from qdebug.types import Array
 
 _SAMPLES, _ALONE_SAMPLES = 16, 8
 """What leaders are left out on, at the least; what every layer is measured alone on, at most."""
@@ -204,7 +204,7 @@ def measure_effects(
         if not outputs:
             return None
         subset = _sized(context, session, subset)
-        slowdown = _EMULATED if _emulates_fp16(context, pair) else 1.0
+        slowdown = _EMULATED if emulates_fp16(context, pair.precisions.values()) else 1.0
         amounts = _amounts(pair, subset, len(names), mode, slowdown)
         if every_layer:
             amounts = replace(amounts, groups=None)
@@ -333,11 +333,6 @@ def _with_metric(runs: Runs, effects: Mapping[str, Effect]) -> dict[str, Effect]
         n: replace(effects[n], metric_gain=value - before)
         for n, value in zip(effects, after, strict=True)
     }
-
-
-def _emulates_fp16(context: Context, pair: ModelPair) -> bool:
-    half = Precision.FP16 in pair.precisions.values()
-    return half and context.fp16_kernels is not Fp16Kernels.EXACT
 
 
 def _amounts(

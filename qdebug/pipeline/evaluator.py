@@ -8,10 +8,12 @@ totals (outputs for a metric, activations for a run file) is taken by sinks.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import takewhile
 from operator import itemgetter
 
 import numpy as np
@@ -105,7 +107,8 @@ def evaluate(
 ) -> dict[str, ErrorTotals]:
     """Run every model over all batches and add up the errors of each comparison, by its name.
 
-    Sums are added in the batches' order, whatever the number of workers.
+    Sums are added in the batches' order, whatever the number of workers; of as many batches as the
+    context has time for.
 
     Args:
         runs: by name, in the order in which they are executed.
@@ -119,7 +122,7 @@ def evaluate(
     totals = {name: ErrorTotals() for name in comparisons}
     workers = context.parallel.workers if workers is None else workers
     done = 0
-    for executed, errors in _executed(subset, runs, comparisons, workers, feeds):
+    for executed, errors in _executed(subset, runs, comparisons, workers, feeds, context.until):
         for sink in sinks:
             sink(executed, errors)
         for name, total in totals.items():
@@ -137,6 +140,7 @@ def _executed(
     comparisons: Mapping[str, Comparison],
     workers: int,
     feeds: Callable[[Batch], Feeds] | None,
+    until: float = math.inf,
 ) -> Iterator[tuple[ExecutedBatch, dict[str, ErrorTotals]]]:
     samples = subset.samples
 
@@ -148,9 +152,15 @@ def _executed(
             found[name] = run(executed)
         return executed, {name: compare_batch(c, executed) for name, c in comparisons.items()}
 
+    batches = _in_time(subset.batches, until)
     if workers > 1:
-        return map_in_order(one, subset.batches, workers)
-    return map(one, subset.batches)
+        return map_in_order(one, batches, workers)
+    return map(one, batches)
+
+
+def _in_time(batches: Sequence[Batch], until: float) -> Iterator[Batch]:
+    yield from batches[:1]
+    yield from takewhile(lambda _: time.monotonic() < until, batches[1:])
 
 
 @dataclass

@@ -13,8 +13,9 @@ from pytest import approx
 
 import qdebug
 from qdebug.pipeline.bisect import candidates, rounds, setup
+from qdebug.pipeline.bisect.durations import seconds_of_checks
 from qdebug.pipeline.bisect.evaluation import Verifier
-from qdebug.pipeline.bisect.rounds import SearchOptions, seconds_of_checks
+from qdebug.pipeline.bisect.rounds import SearchOptions
 from qdebug.pipeline.evaluator import KeptReference
 from qdebug.search.find import SearchResult, find
 from qdebug.search.outcome import Check
@@ -84,21 +85,37 @@ def test_what_the_time_does_not_allow_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert any("time limit" in note for note in result.notes)
 
 
-def test_a_search_ends_with_its_first_answer_where_checks_take_the_rest(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("reference_s", "evaluations"), [(1000.0, 0), (10.0, 3)])
+def test_a_search_that_leaves_no_time_for_checks_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, reference_s: float, evaluations: int
 ) -> None:
     class Slow(candidates.CandidateRunner):
         def __init__(self, *given: Any, **more: Any) -> None:
             super().__init__(*given, **more)
-            self.reference_s = 1000.0
+            self.reference_s = reference_s
 
     monkeypatch.setattr("qdebug.pipeline.bisect.evaluation.CandidateRunner", Slow)
-    result = qdebug.bisect(DATA / "digits_cnn.onnx", **HOW, time_limit=600)
-    *failed, last = result.search.history
-    assert result.found and last.measurement.passed
-    assert failed and not any(e.measurement.passed for e in failed)
-    assert result.search.outcome == "unfinished"
-    assert "600 s" in result.search.reason
+    result = qdebug.bisect(
+        DATA / "digits_cnn.onnx", **HOW, time_limit=600, max_evaluations=evaluations or None
+    )
+    assert result.search.evaluations == evaluations
+    assert ("600 s" in result.search.reason) == (not evaluations)
+
+
+def test_local_errors_take_a_part_of_the_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then of the first execution alone, where that takes longer."""
+    counted: list[int] = []
+    rate = setup.layer_results
+
+    def results(pair: Any, errors: Any) -> Any:
+        counted.append(errors.local_samples)
+        return rate(pair, errors)
+
+    monkeypatch.setattr(setup, "layer_results", results)
+    how = {**HOW, "batch_size": 1}
+    for limit in (None, 1e-9):
+        qdebug.bisect(DATA / "digits_cnn.onnx", **how, time_limit=limit, max_evaluations=1)
+    assert counted[0] > counted[1] == 1
 
 
 def test_an_answer_that_a_check_refutes_at_the_end_of_the_time_is_said_to_be_refuted(

@@ -14,6 +14,7 @@ from pathlib import Path
 from qdebug.errors import StoreError, UsageError, given_by
 from qdebug.measure.conditions import Condition
 from qdebug.pipeline.bisect.candidates import Engines
+from qdebug.pipeline.bisect.durations import everything_pinned, seconds_of_checks
 from qdebug.pipeline.bisect.evaluation import (
     ON_ENGINE,
     SEARCHED,
@@ -25,6 +26,7 @@ from qdebug.pipeline.bisect.evaluation import (
 )
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.cluster.dispatch import workers_note
+from qdebug.pipeline.context import emulates_fp16
 from qdebug.search.combined import CombinedPredicate
 from qdebug.search.find import Outcome, SearchResult, find, is_minimal
 from qdebug.search.journal import SCHEMA, Journal
@@ -49,8 +51,6 @@ _DISAGREE = (
 _TO_EXPLAIN = 0.1
 """Of a time limit, for saying why layers are wrong: where that takes more, it is left out rather
 than the search."""
-_LITERAL = 1.3
-"""What literal Q/DQ takes, in runs of FP32, both with their opening; measured: 1.1 to 1.3."""
 _MOST_LIKELY = 2
 """Sets that a repeated search tries before it begins."""
 _MOST_TRIED = 8
@@ -318,33 +318,16 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
         )
 
 
-def seconds_of_checks(
-    reference: float, answer: float, *, on_searched: bool, held_out: float = 0.0
-) -> float:
-    """About what the checks of an answer take: the answer and nothing pinned, on the samples
-    searched where `on_searched`, and on those held out, where the reference comes first.
-
-    Args:
-        reference: seconds that it took on the samples searched.
-        answer: seconds that the answer took on them, in whatever way.
-        held_out: how many times as many samples are held out; 0 where they were searched too.
-    """
-    literal = _LITERAL * reference
-    both = literal + max(literal, answer)
-    # Of few samples much of the time is opening, however many they are: half is assumed.
-    elsewhere = max(held_out, (1 + held_out) / 2) if held_out else 0.0
-    return both * on_searched + elsewhere * (reference + both)
-
-
 def _reserve(setup: Setup, one: _Round, history: Sequence[Evaluation]) -> float:
-    """Seconds for checks; none before there is anything to check. What an engine takes to build is
-    not known before."""
+    """Seconds for checks of the answer, or, as long as no set passes, of one with everything
+    pinned. What an engine takes to build is not known before."""
     passing = [e for e in history if e.measurement.passed]
-    if not passing:
-        return 0.0
-    answer = min(passing, key=lambda e: setup.space.problem.cost(e.pins)).measurement.seconds
+    cheapest = min(passing, key=lambda e: setup.space.problem.cost(e.pins), default=None)
     share = setup.held_out.count / setup.searched.count if one.held_out is None else 0.0
     reference, exact = one.evaluator.runner.reference_s, one.evaluator.literal
+    precisions = {precision for item in setup.space.problem.items for precision in item.costs}
+    unknown = everything_pinned(reference, emulated=emulates_fp16(setup.context, precisions))
+    answer = cheapest.measurement.seconds if cheapest else unknown
     return seconds_of_checks(reference, answer, on_searched=not exact, held_out=share)
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qdebug.config.bisect import BisectSettings
@@ -20,6 +20,7 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, open_subsets
 from qdebug.pipeline.bisect.candidates import sessions_of
+from qdebug.pipeline.bisect.durations import checks_after_rating
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
@@ -27,7 +28,7 @@ from qdebug.pipeline.cluster.recipe import known_pair
 from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
 from qdebug.pipeline.compare.lockstep import Due, Measured, affordable_samples, run_within
 from qdebug.pipeline.compare.results import layer_results
-from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.context import Context, emulates_fp16, simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import Rating, noise_alone
 from qdebug.pipeline.engine.build import check_parsed, check_requested, open_runtime
@@ -55,7 +56,8 @@ from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import counted, option
 
 _FOR_RATING = 1 / 3
-"""Of the time that is left, for rating layers at the outputs: the search needs the rest."""
+"""Of the time that is left, for the layers' own errors, and of what is left then for rating them at
+the outputs: the search needs the rest."""
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,15 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
     began = time.monotonic()
-    found = rate_layers(context, pair, searched, settings.memory_budget)
-    now = time.monotonic()
-    until = now + _FOR_RATING * (ends_at - now)
-    rating = noise_alone(context, pair, searched, settings.memory_budget, until)
+    budget = settings.memory_budget
+    found = rate_layers(context, pair, searched, budget, _share_of(ends_at))
+    took = time.monotonic() - began
+    half = emulates_fp16(context, () if _pin_to(settings) is PinTo.FP32 else (Precision.FP16,))
+    held_out = start.held_out.count / searched.count
+    until = _share_of(ends_at - checks_after_rating(took, emulated=half, held_out=held_out))
+    rating = None
+    if time.monotonic() + took < until:  # it takes no less than that, however few layers are rated
+        rating = noise_alone(context, pair, searched, budget, until)
     local = local_noise(found)
     return Setup(
         context=context,
@@ -207,10 +214,15 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
         rated=found,
         space=_space(settings, pair, searched.samples, rating, local, start.kernels),
         engine=start.engine,
-        rating_s=now - began,
+        rating_s=took,
         engine_settings=start.engine_settings,
         notes=_rating_notes(rating),
     )
+
+
+def _share_of(ends_at: float) -> float:
+    now = time.monotonic()
+    return now + _FOR_RATING * (ends_at - now)
 
 
 def _rating_notes(rating: Rating | None) -> tuple[str, ...]:
@@ -226,10 +238,15 @@ def _rating_notes(rating: Rating | None) -> tuple[str, ...]:
 
 
 def rate_layers(
-    context: Context, pair: ModelPair, subset: SampleSubset, memory_budget: int
+    context: Context,
+    pair: ModelPair,
+    subset: SampleSubset,
+    memory_budget: int,
+    until: float = math.inf,
 ) -> dict[str, LayerResult]:
     """Local and cumulative errors of the layers, on some samples spread over the subset: where a
-    search for culprits starts."""
+    search for culprits starts. `until`: see Context; then on fewer."""
+    context = replace(context, until=until)
     rated = affordable_samples(macs_per_sample(pair.layers, subset))
     wanted = min(len(subset.batches), max(1, rated // subset.samples.batch_size))
     step = len(subset.batches) / wanted
