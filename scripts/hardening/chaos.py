@@ -203,8 +203,10 @@ class Place:
         if rng.random() < 0.5:
             shutil.rmtree(self.cache, ignore_errors=True)
 
-    def partials(self) -> list[str]:
-        return [p.name for p in (*self._hidden(), *self.cache.rglob(".*"))]
+    def partials(self, *, unfinished: bool = True) -> list[str]:
+        """Files that are left; without the mark of an `unfinished` sweep, which may go on."""
+        left = [p.name for p in (*self._hidden(), *self.cache.rglob(".*"))]
+        return left if unfinished else [name for name in left if name != ".unfinished"]
 
     def _hidden(self) -> list[Path]:
         return [*self.folder.rglob(".*")]
@@ -298,7 +300,7 @@ def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tal
     if code not in usual:
         found.append(f"exit code {code} after {number.name}: {said[-200:]}")
     found += [f"{number.name} leaves {each}" for each in _survivors(running.pid)]
-    if number != signal.SIGKILL and code > 0 and (left := place.partials()):
+    if number != signal.SIGKILL and code > 0 and (left := place.partials(unfinished=False)):
         found.append(f"{number.name} leaves {left[:3]}")
     outcome = "ended before" if code in (0, 1) else "killed" if code < 0 else f"exit {code}"
     again, said = _ended(place.start(job, *_forced(job)), job)
@@ -337,7 +339,7 @@ def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tall
     if code not in (0, 1, 2, 3) and kind != "memory":
         found.append(f"exit code {code}: {said[-300:]}")
     found += place.damage(job)
-    if code >= 0 and (left := place.partials()):
+    if code >= 0 and (left := place.partials(unfinished=False)):
         found.append(f"leaves {left[:3]}")
     tally.add(f"too little {kind}, {name}", f"exit {code}" if code >= 0 else "killed", found)
 
