@@ -18,11 +18,14 @@ from qdebug.engine_info.profile import (
     read_profile,
 )
 from qdebug.errors import ModelError, UsageError
-from qdebug.inputfiles import HDF5_MAGIC, read_bytes
+from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
+_MODEL_BEGINS = b"\x08"
+"""The tag of ir_version, which is first in a message that is written in the order of its fields.
+Text, run files and engines do not begin so."""
 _NO_MODEL = ("QD-MODEL-TRUNCATED", "QD-MODEL-NO-GRAPH", "QD-MODEL-NO-OPSET")
 _TAKES = (
     "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "
@@ -45,16 +48,17 @@ def open_engine_file(
             none of the known kinds.
         ModelError: an ONNX model that cannot be read.
     """
-    data = _read(path)
-    serialized = read_serialized(data, str(path))
-    if serialized is not None:
-        return serialized
-    _refuse_run_file(data, path)
-    text = _text(data)
-    del data  # a model is read once more, and while it is parsed, it is in memory twice
-    if text is None:
-        return info_of_graph(prepare_model(_model(path)).graph)
-    return _described(text, path)
+    if _read(path, len(_MODEL_BEGINS)) != _MODEL_BEGINS:  # a model is not read twice
+        data = _read(path)
+        serialized = read_serialized(data, str(path))
+        if serialized is not None:
+            return serialized
+        _refuse_run_file(data, path)
+        text = _text(data)
+        if text is not None:
+            return _described(text, path)
+        del data
+    return info_of_graph(prepare_model(_model(path)).graph)
 
 
 def _refuse_run_file(data: bytes, path: Path) -> None:
@@ -118,9 +122,10 @@ def _parsed(text: str, path: Path) -> object:
         ) from error
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most: int = -1) -> bytes:
     try:
-        return read_bytes(path)
+        with open_file(path) as file:
+            return file.read(most)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror or error}",

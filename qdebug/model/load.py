@@ -7,8 +7,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from io import BufferedReader
 from pathlib import Path
 
 import onnx
@@ -22,9 +24,10 @@ from onnx.external_data_helper import (
 
 from qdebug.errors import ModelError
 from qdebug.inmemory import InMemory
-from qdebug.inputfiles import NotAFileError, open_file, read_bytes
+from qdebug.inputfiles import NotAFileError, open_file
 from qdebug.model.check import PACKED_TYPES, check_structure
 from qdebug.model.graph import opset_of
+from qdebug.model.onefile import put_back, without_weights
 from qdebug.model.weights import LARGE_BYTES, Place, declare, lightened, model_digest
 from qdebug.wording import printable
 
@@ -61,12 +64,17 @@ def read_model(path: str | Path) -> ModelFile:
     if isinstance(path, InMemory):
         return _taken(Path(path), path.value)
     path = Path(path)
-    data = _read_bytes(path)
-    proto = _parse(path, data)
-    sha256 = hashlib.sha256(data).hexdigest()
-    del data
-    _check_opset(path, proto)
-    digest = _find_external_data(path, proto, sha256)
+    with _opened(path) as file:
+        before = os.fstat(file.fileno())
+        data, skipped = without_weights(file)
+        proto = _parse(path, data, before.st_size)
+        del data
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        _check_opset(path, proto)
+        digest = _find_external_data(path, proto, sha256)
+        put_back(file, proto, skipped)
+        _check_untouched(file, before)
     check_structure(path, proto)
     return ModelFile(path, lightened(proto), sha256, digest)
 
@@ -93,9 +101,12 @@ def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
     return ModelFile(where, light, sha256, sha256)
 
 
-def _read_bytes(path: Path) -> bytes:
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    """The file of a model, to be read."""
     try:
-        data = read_bytes(path)
+        with open_file(path) as file:
+            yield file
     except IsADirectoryError:
         raise ModelError(
             f"{path}: is a directory, not an ONNX file", code="QD-MODEL-UNREADABLE"
@@ -108,14 +119,25 @@ def _read_bytes(path: Path) -> bytes:
         raise ModelError(
             f"{path}: cannot be read: {error.strerror}", code="QD-MODEL-UNREADABLE"
         ) from error
+
+
+def _check_untouched(file: BufferedReader, before: os.stat_result) -> None:
+    """Make sure that what was read is of one file: its digest, its message and its weights.
+
+    Raises:
+        OSError: it was written to.
+    """
+    after = os.fstat(file.fileno())
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise OSError(None, "it was written to meanwhile")
+
+
+def _parse(path: Path, data: bytes, size: int) -> onnx.ModelProto:
+    """The model that is serialized in `data`, of a file of `size` bytes."""
     if not data:
         raise ModelError(
             f"{path}: the file is empty", "Export the model again.", code="QD-MODEL-TRUNCATED"
         )
-    return data
-
-
-def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -123,7 +145,7 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
         # A field holding the graph starts the damage in a truncated file, so the parser cannot
         # tell it from another format; the size helps the user to.
         raise ModelError(
-            f"{path}: not an ONNX file, or a truncated one ({len(data)} bytes)",
+            f"{path}: not an ONNX file, or a truncated one ({size} bytes)",
             "Compare its size with the original, or export the model again.",
             code="QD-MODEL-TRUNCATED",
         ) from None
