@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import TextIO
 
@@ -19,23 +20,44 @@ _AGAIN_S = 0.05
 
 def catch_signals() -> None:
     """From here on SIGTERM, and SIGHUP of a terminal that closes, are a KeyboardInterrupt, so that
-    what is half-written is removed; and no KeyboardInterrupt gets lost."""
+    what is half-written is removed; and no KeyboardInterrupt gets lost, nor meets an extension that
+    is being loaded."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # not where a parent had it ignored
             signal.signal(number, _interrupt)
     sys.unraisablehook = _unraisable
 
 
-def _interrupt(number: int, _: FrameType | None) -> None:
+_LOADING = frozenset(
+    method.__code__
+    for method in (ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module)
+)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
     _received.append(number)
+    while frame is not None:
+        # An exception in the middle of it ends the process: onnx's own aborts, or writes where it
+        # must not.
+        if frame.f_code in _LOADING:
+            _send_again(number)
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _send_again(number: int) -> None:
+    """Have a signal come once more, a moment later."""
+    timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
 
 
 def _unraisable(error: sys.UnraisableHookArgs) -> None:
     """Python drops what is raised in a callback of its garbage collector, or a finalizer: a Ctrl-C
     that comes there is sent once more, a moment later."""
     if issubclass(error.exc_type, KeyboardInterrupt):
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+        _send_again(signal.SIGINT)
     else:
         sys.__unraisablehook__(error)
 

@@ -111,6 +111,43 @@ def test_ctrl_c_while_the_program_is_imported(desk: Any, repository: Path, as_sc
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "qdebug: interrupted\n")
 
 
+SIGNAL_IN_AN_EXTENSION = """
+import os, signal, sys, time
+from importlib.machinery import ExtensionFileLoader
+from qdebug.cli.process import catch_signals, interrupted_code
+left = int(sys.argv[1])
+
+def look(frame, event, _):
+    global left
+    if event != "call" or not frame.f_code.co_filename.endswith("enum.py"):
+        return
+    while frame and frame.f_code is not ExtensionFileLoader.exec_module.__code__:
+        frame = frame.f_back
+    if frame and frame.f_locals["module"].__name__ == "onnx.onnx_cpp2py_export":
+        left -= 1  # it makes enumerations
+        if left == 0:
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+catch_signals()
+sys.setprofile(look)
+try:
+    import onnx
+    time.sleep(30)
+except KeyboardInterrupt:
+    assert left == 0 and "onnx.onnx_cpp2py_export" in sys.modules
+    os._exit(interrupted_code())
+"""
+
+
+@pytest.mark.parametrize("call", [20, 120, 220])
+def test_a_signal_while_an_extension_is_loaded(call: int) -> None:
+    """An exception in the middle of that would end the process with SIGABRT or SIGSEGV."""
+    command = [sys.executable, "-c", SIGNAL_IN_AN_EXTENSION, str(call)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "")
+
+
 @pytest.mark.parametrize("error", ["ImportError('half an import')", "OSError(5, 'x')"])
 def test_an_interruption_that_foreign_code_makes_another_error_of(desk: Any, error: str) -> None:
     """As extensions do whose import it meets, and HDF5 when it closes a file."""
