@@ -10,13 +10,14 @@ ones before they are threads of one. On 4 or more, one process and one worker ru
 compare calibrates on its samples and measures what layers cost: with 256 samples the default
 network takes one process 90 s or so. calibrate has twice as many samples; bisect as many, a target
 that takes 21 evaluations, and 48 at most; sweep a quarter, eight plans, by four methods, executed
-with ONNX Runtime; repair an eighth, and it pins nothing, which is bisect's work.
+with ONNX Runtime (`--backend tensorrt-rtx` builds them for a GPU that is not there, and so times
+none); repair an eighth, and it pins nothing, which is bisect's work.
 
 With `--share 0.45` two cores stand for four of 0.45 each: control groups (version 1, so as root)
 limit each process to that share, and all of them to what so many cores have. Nothing else may run.
 
     python scripts/bench/bench_cluster.py [--workers 1 2 4] [--net W1] [--samples 256] [--rounds 1]
-        [--commands compare calibrate bisect] [--share 0.45]
+        [--commands compare calibrate bisect] [--share 0.45] [--backend onnxruntime]
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from common import network, parser_of
 import qdebug
 
 COMMANDS = "compare", "calibrate", "bisect", "sweep", "repair"
+BUILT_FOR = {"onnxruntime": (), "tensorrt-rtx": ("--compute-capability", "8.9")}
+"""Backends of sweep, and what more they are given."""
 METHODS = "entropy", "minmax", "mse", "percentile"
 _ENOUGH = 4
 """Cores, so that one command does not disturb another."""
@@ -53,6 +56,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--net", default="W1", help="see --nets of bench_compare.py")
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS[:3]))
+    parser.add_argument("--backend", default="onnxruntime", choices=BUILT_FOR, help="of sweep")
     parser.add_argument("--share", type=float, help="of a core, for each that is to be there")
     arguments = parser.parse_args()
     cores, share = _cores(), arguments.share
@@ -67,7 +71,7 @@ def main() -> None:
         folder = Path(name)
         most = arguments.samples * _OF_CALIBRATE
         model, data = network(arguments.net, None, most, folder)
-        commands = _commands(model, data, arguments.samples)
+        commands = _commands(model, data, arguments.samples, arguments.backend)
         for command in arguments.commands:
             words = commands[command]()
             runs = [_Run([*words, *more], cores[:count], folder, share) for _, count, more in ways]
@@ -83,7 +87,9 @@ def main() -> None:
                 print(f"{shown}{gain:7.2f} x{100 * cost:+6.0f}%", flush=True)
 
 
-def _commands(model: Path, data: Path, samples: int) -> dict[str, Callable[[], list[str]]]:
+def _commands(
+    model: Path, data: Path, samples: int, backend: str
+) -> dict[str, Callable[[], list[str]]]:
     """The words of each command."""
     few = max(4, int(samples * _OF_SWEEP))
     inputs, calibration = ["--inputs", str(data)], ["--calib-data", str(data)]
@@ -100,8 +106,8 @@ def _commands(model: Path, data: Path, samples: int) -> dict[str, Callable[[], l
     def of_sweep() -> list[str]:
         plans = [_plan(model, data, *way) for way in product(METHODS, _WEIGHTS)]
         given = [word for plan in plans for word in ("--plan", str(plan))]
-        words = ["sweep", str(model), *inputs, *given, "--backend", "onnxruntime", "--no-cache"]
-        return [*words, *taking(few)]
+        words = ["sweep", str(model), *inputs, *given, "--no-cache"]
+        return [*words, "--backend", backend, *BUILT_FOR[backend], *taking(few)]
 
     compare = ["compare", str(model), *inputs, "--no-cache"]
     calibrate = ["calibrate", str(model), *calibration, "--no-cache"]
