@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import TextIO
@@ -15,6 +16,8 @@ from typing import TextIO
 from qdebug.errors import StoreError
 
 _received: list[int] = []
+_deferred: list[int] = []
+"""The signal that came while an extension module was being loaded, until it is heeded."""
 _AGAIN_S = 0.05
 
 
@@ -36,28 +39,40 @@ _LOADING = frozenset(
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _received.append(number)
-    while frame is not None:
-        # An exception in the middle of it ends the process: onnx's own aborts, or writes where it
-        # must not.
-        if frame.f_code in _LOADING:
-            _send_again(number)
-            return
-        frame = frame.f_back
+    if _is_loading(frame):
+        if not _deferred:
+            _deferred.append(number)
+            with suppress(RuntimeError):  # no thread can be begun: `heed_signals` remains
+                threading.Thread(target=_remind, args=(number,), daemon=True).start()
+        return
+    _deferred.clear()
     raise KeyboardInterrupt
 
 
-def _send_again(number: int) -> None:
-    """Have a signal come once more, a moment later."""
-    timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
-    timer.daemon = True
-    timer.start()
+def _is_loading(frame: FrameType | None) -> bool:
+    """Whether an extension module is being loaded. An exception in the middle of that ends the
+    process: onnx's own aborts, or writes where it must not."""
+    while frame is not None:
+        if frame.f_code in _LOADING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _remind(number: int) -> None:
+    """Have a signal that was deferred come again until it is heeded."""
+    while True:
+        time.sleep(_AGAIN_S)
+        if not _deferred:
+            return
+        os.kill(os.getpid(), number)
 
 
 def _unraisable(error: sys.UnraisableHookArgs) -> None:
     """Python drops what is raised in a callback of its garbage collector, or a finalizer: a Ctrl-C
     that comes there is sent once more, a moment later."""
     if issubclass(error.exc_type, KeyboardInterrupt):
-        _send_again(signal.SIGINT)
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:
         sys.__unraisablehook__(error)
 
@@ -80,6 +95,7 @@ def heed_signals() -> None:
         KeyboardInterrupt: one came.
     """
     if signalled():
+        _deferred.clear()
         raise KeyboardInterrupt
 
 

@@ -25,7 +25,7 @@ from qdebug.model.prepare import prepare_model
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
 _MODEL_BEGINS = b"\x08"
 """The tag of ir_version, which is first in a message that is written in the order of its fields.
-Text, run files and engines do not begin so."""
+Text, run files and engines do not begin this way."""
 _NO_MODEL = ("QD-MODEL-TRUNCATED", "QD-MODEL-NO-GRAPH", "QD-MODEL-NO-OPSET")
 _TAKES = (
     "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "

@@ -15,6 +15,9 @@ from qdebug.errors import ModelError
 _TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}
 _MOST = 2**31
+_SHOWN = 40
+MOST_AXES = 64
+"""Of a tensor: numpy takes no more."""
 _COMPLEX = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 _PACKED_BITS = {
     getattr(TensorProto, name): bits
@@ -51,6 +54,9 @@ def _check_model(proto: onnx.ModelProto) -> None:
     versions = [proto.ir_version, *(o.version for o in proto.opset_import)]
     if not all(0 <= version < _MOST for version in versions):
         raise _DamagedError(f"its versions are {versions}")
+    for field, value in (*proto.ListFields(), *proto.graph.ListFields()):
+        if isinstance(value, bytes):  # a text, in messages that hold no other bytes
+            raise _DamagedError(f"its {field.name} is not UTF-8 text: {value[:_SHOWN]!r}")
     for imported in proto.opset_import:
         _check_name(imported.domain, "a domain")
     context = checker.C.CheckerContext()
@@ -169,6 +175,8 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         raise _DamagedError(f"'{tensor.name}' is of the unknown type {kind}")
     if any(size < 0 for size in dims):
         raise _DamagedError(f"'{tensor.name}' has the shape {list(dims)}")
+    if len(dims) > MOST_AXES:
+        raise _DamagedError(f"'{tensor.name}' has {len(dims)} axes, more than {MOST_AXES}")
     if uses_external_data(tensor):
         return
     count = math.prod(dims)

@@ -27,7 +27,7 @@ from qdebug.inmemory import InMemory
 from qdebug.inputfiles import NotAFileError, open_file
 from qdebug.model.check import PACKED_TYPES, check_structure
 from qdebug.model.graph import opset_of
-from qdebug.model.onefile import put_back, without_weights
+from qdebug.model.onefile import put_back, put_back_ignored, without_weights
 from qdebug.model.weights import LARGE_BYTES, Place, declare, lightened, model_digest
 from qdebug.wording import printable
 
@@ -64,17 +64,23 @@ def read_model(path: str | Path) -> ModelFile:
     if isinstance(path, InMemory):
         return _taken(Path(path), path.value)
     path = Path(path)
-    with _opened(path) as file:
-        before = os.fstat(file.fileno())
-        data, skipped = without_weights(file)
+    with _reading(path):
+        file = open_file(path)
+    with file:
+        with _reading(path):
+            before = os.fstat(file.fileno())
+            data, skipped = without_weights(file)
+            file.seek(0)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         proto = _parse(path, data, before.st_size)
         del data
-        file.seek(0)
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         _check_opset(path, proto)
+        with _reading(path):
+            skipped = put_back_ignored(file, proto, skipped)
         digest = _find_external_data(path, proto, sha256)
-        put_back(file, proto, skipped)
-        _check_untouched(file, before)
+        with _reading(path):
+            put_back(file, proto, skipped)
+            _check_untouched(file, before)
     check_structure(path, proto)
     return ModelFile(path, lightened(proto), sha256, digest)
 
@@ -102,11 +108,10 @@ def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
-    """The file of a model, to be read."""
+def _reading(path: Path) -> Iterator[None]:
+    """What is wrong with the file of a model is said of it."""
     try:
-        with open_file(path) as file:
-            yield file
+        yield
     except IsADirectoryError:
         raise ModelError(
             f"{path}: is a directory, not an ONNX file", code="QD-MODEL-UNREADABLE"
@@ -129,7 +134,7 @@ def _check_untouched(file: BufferedReader, before: os.stat_result) -> None:
     """
     after = os.fstat(file.fileno())
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise OSError(None, "it was written to meanwhile")
+        raise OSError(None, "it was written to in the meantime")
 
 
 def _parse(path: Path, data: bytes, size: int) -> onnx.ModelProto:

@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.external_data_helper import uses_external_data
 
+from qdebug.model.check import MOST_AXES
 from qdebug.model.weights import LARGE_BYTES, tensor_of
 from qdebug.types import Array
 
@@ -32,10 +33,13 @@ _GRAPH, _INITIALIZER, _RAW_DATA = (
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _MOST = 2**31 - 1
-"""Bytes of a message. What claims more is not one."""
+"""Bytes of a message at most."""
 _NUMBERS = range(1, 2**29)
-_CONTINUES, _LONGEST_VARINT = 0x80, 10
-"""Bytes of a varint from this one on are followed by another; and how many there may be."""
+_CONTINUES, _LONGEST_VARINT, _LONGEST_LENGTH = 0x80, 10, 5
+"""A byte of a varint of at least this value is followed by another; how many bytes a value may
+take, and a tag or a length."""
+_MOST_FIELDS = 200_000
+"""Of more, following them takes longer than it spares."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Skipped:
 
 
 class _OtherwiseError(Exception):
-    """The file is no message of this kind, or is written in a way that only a parser of all of
+    """The file is not a message of this kind, or is written in a way that only a parser of all of
     protobuf follows."""
 
 
@@ -74,19 +78,16 @@ def without_weights(file: BufferedReader) -> tuple[bytes, tuple[Skipped, ...]]:
 
 
 def put_back(file: BufferedReader, proto: onnx.ModelProto, skipped: tuple[Skipped, ...]) -> None:
-    """Give the initializers of a model their data, in place: as large constants have them
-    (model/weights.py), or in the message where they are none that fit their shape.
+    """Give the initializers of a model their data, in place: as external data (model/weights.py),
+    or in the message where they do not fit the shape.
 
     Raises:
-        OSError: the file cannot be read, or is shorter by now.
+        OSError: the file cannot be read, or has shrunk.
         StoreError: as of `tensor_of`.
     """
     for one in skipped:
         tensor = proto.graph.initializer[one.index]
-        file.seek(one.offset)
-        data = file.read(one.length)
-        if len(data) < one.length:
-            raise OSError(None, "it became shorter while it was read")
+        data = _data(file, one)
         values = _values(tensor, data)
         if values is None:
             tensor.raw_data = data
@@ -94,14 +95,37 @@ def put_back(file: BufferedReader, proto: onnx.ModelProto, skipped: tuple[Skippe
             tensor.CopyFrom(tensor_of(values, tensor.name))
 
 
+def put_back_ignored(
+    file: BufferedReader, proto: onnx.ModelProto, skipped: tuple[Skipped, ...]
+) -> tuple[Skipped, ...]:
+    """Give those initializers their data that are said to have them elsewhere, too, in place; what
+    is left of `skipped`. Raises OSError as `put_back` does."""
+    left = []
+    for one in skipped:
+        tensor = proto.graph.initializer[one.index]
+        if uses_external_data(tensor):
+            tensor.raw_data = _data(file, one)
+        else:
+            left.append(one)
+    return tuple(left)
+
+
+def _data(file: BufferedReader, skipped: Skipped) -> bytes:
+    file.seek(skipped.offset)
+    data = file.read(skipped.length)
+    if len(data) < skipped.length:
+        raise OSError(None, "it shrank while it was read")
+    return data
+
+
 def _values(tensor: TensorProto, data: bytes) -> Array | None:
-    """The value that the data are of; None where that is to be found out by who checks models."""
-    if uses_external_data(tensor) or tensor.data_type not in TensorProto.DataType.values():
+    """The value that the data are of; None where `check_structure` is to judge."""
+    if not isinstance(tensor.name, str) or tensor.data_type not in TensorProto.DataType.values():
         return None
     if tensor.data_type in (TensorProto.UNDEFINED, TensorProto.STRING):
         return None
     dtype, dims = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
-    if dtype.kind not in "fiub" or min(dims, default=0) < 0:
+    if dtype.kind not in "fiub" or min(dims, default=0) < 0 or len(dims) > MOST_AXES:
         return None
     if math.prod(dims) * dtype.itemsize != len(data):
         return None
@@ -109,11 +133,12 @@ def _values(tensor: TensorProto, data: bytes) -> Array | None:
 
 
 class _Stream:
-    """A file that is read from its begin."""
+    """A file that is read from its beginning; `fields` have been followed so far."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
         self.at = 0
+        self.fields = 0
 
     def read(self, length: int) -> bytes:
         data = self._file.read(length)
@@ -139,7 +164,7 @@ def _model(stream: _Stream, end: int) -> tuple[bytes, tuple[Skipped, ...]]:
     skipped: list[Skipped] = []
     graphs = 0
     for field in _fields(stream, end):
-        if field.number == _GRAPH:
+        if field.is_one(_GRAPH):
             graphs += 1
             parts.append(field.holding(_graph(stream, field.end, skipped)))
         else:
@@ -153,7 +178,7 @@ def _graph(stream: _Stream, end: int, skipped: list[Skipped]) -> bytes:
     parts: list[bytes] = []
     initializers = 0
     for field in _fields(stream, end):
-        if field.number == _INITIALIZER:
+        if field.is_one(_INITIALIZER):
             value = _tensor(stream, field.end, initializers, skipped)
             initializers += 1
         else:
@@ -166,16 +191,17 @@ def _tensor(stream: _Stream, end: int, index: int, skipped: list[Skipped]) -> by
     if end - stream.at < LARGE_BYTES:
         return stream.read(end - stream.at)
     parts: list[bytes] = []
-    data: list[Skipped] = []
+    given = 0
     for field in _fields(stream, end):
-        if field.number == _RAW_DATA and field.length >= LARGE_BYTES:
-            data.append(Skipped(index, stream.at, field.length))
+        is_data = field.is_one(_RAW_DATA)
+        given += is_data
+        if is_data and field.length >= LARGE_BYTES:
+            skipped.append(Skipped(index, stream.at, field.length))
             stream.skip(field.length)
         else:
             parts.append(field.holding(stream.read(field.length)))
-    if len(data) > 1:  # the last would count
+    if given > 1:  # the last would count
         raise _OtherwiseError
-    skipped += data
     return b"".join(parts)
 
 
@@ -188,6 +214,17 @@ class _Field:
     tag: bytes
     length: int
     end: int
+
+    def is_one(self, number: int) -> bool:
+        """Whether it is the field of bytes of this number. Written as another kind, a parser takes
+        it for an unknown one.
+
+        Raises:
+            _OtherwiseError: it is.
+        """
+        if self.number == number and self.kind != _BYTES:
+            raise _OtherwiseError
+        return self.number == number
 
     def holding(self, value: bytes) -> bytes:
         """The field with another value."""
@@ -217,14 +254,15 @@ def _fields(stream: _Stream, end: int) -> Iterator[_Field]:
         else:  # groups, which nobody writes any more
             raise _OtherwiseError
         field = _Field(number, kind, tag, length, stream.at + length)
-        if number not in _NUMBERS or field.end > end:
+        stream.fields += 1
+        if number not in _NUMBERS or field.end > end or stream.fields > _MOST_FIELDS:
             raise _OtherwiseError
         yield field
 
 
 def _number(varint: bytes) -> int:
     found = sum((byte % _CONTINUES) << 7 * i for i, byte in enumerate(varint))
-    if found > _MOST:
+    if found > _MOST or len(varint) > _LONGEST_LENGTH:
         raise _OtherwiseError
     return found
 

@@ -125,8 +125,7 @@ def look(frame, event, _):
         frame = frame.f_back
     if frame and frame.f_locals["module"].__name__ == "onnx.onnx_cpp2py_export":
         left -= 1  # it makes enumerations
-        if left == 0:
-            sys.setprofile(None)
+        if left in (0, -5):  # impatient
             os.kill(os.getpid(), signal.SIGTERM)
 
 catch_signals()
@@ -135,7 +134,9 @@ try:
     import onnx
     time.sleep(30)
 except KeyboardInterrupt:
-    assert left == 0 and "onnx.onnx_cpp2py_export" in sys.modules
+    sys.setprofile(None)
+    time.sleep(0.2)  # for cleaning up: nothing comes again
+    assert left <= -5 and "onnx.onnx_cpp2py_export" in sys.modules
     os._exit(interrupted_code())
 """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
+from qdebug.errors import ModelError
+from qdebug.model import load
 from qdebug.model.load import read_model
 from qdebug.model.onefile import put_back, without_weights
 from qdebug.model.weights import LARGE_BYTES, lightened, with_data
@@ -45,8 +46,8 @@ def tensor(name: str, count: int = COUNT, kind: Any = np.float32) -> TensorProto
 def message(path: Path) -> tuple[onnx.ModelProto, int]:
     """The message that is parsed of a file, and how many weights are not in it."""
     with path.open("rb") as file:
-        data, skipped = without_weights(file)
-    return onnx.ModelProto.FromString(data), len(skipped)
+        serialized, skipped = without_weights(file)
+    return onnx.ModelProto.FromString(serialized), len(skipped)
 
 
 def test_large_weights_are_left_out_and_put_back(tmp_path: Path) -> None:
@@ -87,85 +88,142 @@ def test_data_that_do_not_fit_their_shape(tmp_path: Path, shape: list[int]) -> N
         read_model(path)
 
 
-def test_data_of_a_tensor_that_says_they_are_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offset", [0, 2])
+def test_data_of_a_tensor_that_says_they_are_elsewhere(tmp_path: Path, offset: int) -> None:
+    """They are there; of what begins at 2, loaded at once."""
     weight, other = tensor("w"), np.ones(COUNT, np.float32)
     weight.data_location = TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="w.bin")
-    (tmp_path / "w.bin").write_bytes(other.tobytes())
+    weight.external_data.add(key="offset", value=str(offset))
+    (tmp_path / "w.bin").write_bytes(bytes(offset) + other.tobytes())
     (tmp_path / "m.onnx").write_bytes(model(weight).SerializeToString())
     read = with_data(read_model(tmp_path / "m.onnx").proto)
     np.testing.assert_array_equal(numpy_helper.to_array(read.graph.initializer[0]), other)
 
 
-def length(number: int) -> bytes:
-    """A varint, padded to five bytes, as a writer may that fills in lengths later."""
-    rest = [number >> 7 * i & 0x7F for i in range(5)]
+def varint(number: int, size: int = 5) -> bytes:
+    """Padded, as a writer may that fills in lengths later."""
+    rest = [number >> 7 * i & 0x7F for i in range(size)]
     return bytes([*(byte | 0x80 for byte in rest[:-1]), rest[-1]])
 
 
-def padded(proto: onnx.ModelProto) -> bytes:
-    graph = proto.graph.SerializeToString()
-    return b"\x08\x08" + b"\x3a" + length(len(graph)) + graph + b"\x42\x02\x10\x11"
+def written(graph: bytes, size: int = 5) -> bytes:
+    """A model with this graph, of whose length `size` bytes are written."""
+    return b"\x08\x08" + b"\x3a" + varint(len(graph), size) + graph + b"\x42\x02\x10\x11"
 
 
-def in_two_parts(proto: onnx.ModelProto) -> bytes:
-    """The graph in two fields, which a parser joins."""
-    other = onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor("v")]))
-    return proto.SerializeToString() + other.SerializeToString()
+def initializer(*parts: bytes) -> bytes:
+    """The field of a graph that holds a tensor."""
+    tensor = b"".join(parts)
+    return b"\x2a" + varint(len(tensor)) + tensor
 
 
-def twice(proto: onnx.ModelProto) -> bytes:
-    """Data that are given twice, of which the last count."""
-    values = b"\x4a" + length(4 * COUNT) + bytes(4 * COUNT)
-    weight = proto.graph.initializer[0].SerializeToString() + values
-    bare = onnx.ModelProto()
-    bare.CopyFrom(proto)
-    del bare.graph.initializer[:]
-    graph = bare.graph.SerializeToString() + b"\x2a" + length(len(weight)) + weight
-    return b"\x08\x08" + b"\x3a" + length(len(graph)) + graph + b"\x42\x02\x10\x11"
+def data(*values: float) -> bytes:
+    """The field of a tensor that holds its data."""
+    raw = np.array(values, np.float32).tobytes()
+    return b"\x4a" + varint(len(raw)) + raw
 
 
-def with_unknown(proto: onnx.ModelProto) -> bytes:
-    """Fields that nobody knows: a varint, 64 bits, 32 bits and bytes."""
-    unknown = b"\xf8\x3e\x05" + b"\xf9\x3e" + bytes(8) + b"\xfd\x3e" + bytes(4) + b"\xfa\x3e\x01a"
-    return unknown + proto.SerializeToString()
-
-
-def with_a_group(proto: onnx.ModelProto) -> bytes:
-    return b"\xfb\x3e\xfc\x3e" + proto.SerializeToString()
+GRAPH = model().graph.SerializeToString()
+WEIGHT = tensor("w").SerializeToString()
+WHOLE = model(tensor("w")).SerializeToString()
+OTHER = onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor("v")])).SerializeToString()
+UNKNOWN = b"\xf8\x3e\x05" + b"\xf9\x3e" + bytes(8) + b"\xfd\x3e" + bytes(4) + b"\xfa\x3e\x01a"
+"""Fields that nobody knows: a varint, 64 bits, 32 bits and bytes."""
 
 
 @pytest.mark.parametrize(
     ("written", "left_out"),
-    [(padded, 1), (with_unknown, 1), (in_two_parts, 0), (twice, 0), (with_a_group, 0)],
+    [
+        pytest.param(written(GRAPH + initializer(WEIGHT)), 1, id="padded lengths"),
+        pytest.param(UNKNOWN + WHOLE, 1, id="unknown fields"),
+        pytest.param(WHOLE + OTHER, 0, id="a graph in two fields"),
+        pytest.param(
+            written(GRAPH + initializer(WEIGHT, data(*range(COUNT)))), 0, id="data given twice"
+        ),
+        pytest.param(b"\xfb\x3e\xfc\x3e" + WHOLE, 0, id="a group"),
+        pytest.param(
+            written(GRAPH + b"\x28\x01" + initializer(WEIGHT)), 0, id="an initializer as a number"
+        ),
+        pytest.param(WHOLE + 200_001 * b"\x20\x20", 0, id="very many fields"),
+    ],
 )
-def test_other_ways_to_write_it(
-    tmp_path: Path, written: Callable[[onnx.ModelProto], bytes], left_out: int
-) -> None:
-    data = written(model(tensor("w")))
-    (path := tmp_path / "m.onnx").write_bytes(data)
+def test_other_ways_to_write_it(tmp_path: Path, written: bytes, left_out: int) -> None:
+    (path := tmp_path / "m.onnx").write_bytes(written)
     assert message(path)[1] == left_out
-    whole = onnx.ModelProto.FromString(data)
+    whole = onnx.ModelProto.FromString(written)
     assert with_data(read_model(path).proto).graph == with_data(lightened(whole)).graph
 
 
+@pytest.mark.parametrize(
+    ("written", "code"),
+    [
+        pytest.param(
+            written(GRAPH + initializer(WEIGHT, b"\x42\x01\xff")), "INVALID", id="a name of no text"
+        ),
+        pytest.param(
+            written(GRAPH + initializer(WEIGHT, b"\x4a\x00")), "INVALID", id="no data at the end"
+        ),
+        pytest.param(
+            written(GRAPH + initializer(65 * b"\x08\x01", WEIGHT)), "INVALID", id="too many axes"
+        ),
+        pytest.param(
+            written(GRAPH + initializer(WEIGHT), size=10), "TRUNCATED", id="a length of ten bytes"
+        ),
+    ],
+)
+def test_what_is_no_model(tmp_path: Path, written: bytes, code: str) -> None:
+    (path := tmp_path / "m.onnx").write_bytes(written)
+    with refused(f"QD-MODEL-{code}", str(path)):
+        read_model(path)
+
+
 def test_a_file_that_was_cut_off_anywhere(tmp_path: Path) -> None:
-    data = model(tensor("w"), tensor("v", 3)).SerializeToString()
+    whole = model(tensor("w"), tensor("v", 3)).SerializeToString()
     path = tmp_path / "m.onnx"
-    for end in [*range(LARGE_BYTES, len(data), 9), len(data) - 5]:
-        path.write_bytes(data[:end])
+    for end in [*range(LARGE_BYTES, len(whole), 9), len(whole) - 5]:
+        path.write_bytes(whole[:end])
         with refused("QD-MODEL-TRUNCATED", str(path), f"{end} bytes"):
             read_model(path)
 
 
-def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+def test_a_file_that_shrinks(tmp_path: Path) -> None:
     onnx.save(model(tensor("w")), path := tmp_path / "m.onnx")
     with path.open("rb") as file:
-        data, skipped = without_weights(file)
+        serialized, skipped = without_weights(file)
         path.write_bytes(path.read_bytes()[:LARGE_BYTES])
         file.seek(0)
-        with pytest.raises(OSError, match="shorter"):
-            put_back(file, onnx.ModelProto.FromString(data), skipped)
+        with pytest.raises(OSError, match="shrank"):
+            put_back(file, onnx.ModelProto.FromString(serialized), skipped)
+
+
+def test_a_damaged_file_is_read_as_if_it_were_parsed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bit anywhere but in the data, which are the same byte again and again."""
+    weights = [numpy_helper.from_array(np.full(COUNT, 0x1A, np.uint8).repeat(4), n) for n in "wv"]
+    whole = model(weights[0], tensor("small", 3), weights[1]).SerializeToString()
+    places = [i for i in range(1, len(whole) - 1) if whole[i - 1 : i + 2] != b"\x1a\x1a\x1a"]
+    assert 100 < len(places) < 200
+    path, outcomes = tmp_path / "m.onnx", set()
+
+    def outcome() -> object:
+        try:
+            return with_data(read_model(path).proto).SerializeToString(deterministic=True)
+        except ModelError as error:
+            return error.code, error.message
+
+    for place in places:
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            found = outcome()
+            with monkeypatch.context() as patched:
+                patched.setattr(load, "without_weights", lambda file: (file.read(), ()))
+                assert found == outcome(), (place, bit)
+            outcomes.add(found[0] if isinstance(found, tuple) else "read")
+    assert {"read", "QD-MODEL-INVALID", "QD-MODEL-TRUNCATED"} <= outcomes
 
 
 PEAK = """
