@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import itemgetter
@@ -163,6 +163,17 @@ def _in_time(batches: Sequence[Batch], until: float) -> Iterator[Batch]:
     yield from takewhile(lambda _: time.monotonic() < until, batches[1:])
 
 
+class BatchErrors:
+    """A sink that keeps the errors of each batch."""
+
+    def __init__(self) -> None:
+        self.each: list[Mapping[str, ErrorTotals]] = []
+
+    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
+        """See Sink."""
+        self.each.append(dict(errors))
+
+
 @dataclass
 class OutputKeeper:
     """A sink that keeps some tensors of one run, the final outputs mostly, for a metric.
@@ -250,6 +261,20 @@ class MetricEvaluator:
     def of_reference(self) -> float:
         """The metric of the reference itself; raises as a call does."""
         return self(self.reference)
+
+
+def sized(
+    context: Context, graph: Graph, subset: SampleSubset, capture: Sequence[str] = ()
+) -> SampleSubset:
+    """The samples in the executions that one process would choose.
+
+    Raises:
+        QdebugError: samples cannot be read, or the model does not run.
+    """
+    if not is_whole(subset) or not subset.samples.batch_is_free:
+        return subset
+    with closing(context.backend.open(graph.proto, capture)) as session:
+        return whole(probe(session, subset.samples, context.batch_size).samples)
 
 
 class KeptReference:

@@ -15,6 +15,7 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
 from qdebug.model.samples import open_samples
+from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.sweep.measured import FoundEngine, OutputEvaluator, executed
 from qdebug.plan.pair import ModelPair, planned_pair
@@ -57,7 +58,7 @@ def test_an_engine_is_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     context = Context(
         SimulationBackend(), SimulationBackend(), parallelism(), ignore_progress, batch_size=4
     )
-    judge = OutputEvaluator(context, samples, None, cached=True)
+    judge = OutputEvaluator(context, whole(samples), None, cached=True)
     here = Device("a GPU", (8, 9), 1)
     factory = replace(fake_maker(cuda=cuda), cache=EngineCache(tmp_path / "engines"))
     runtime = TensorRTBackend(factory, here)

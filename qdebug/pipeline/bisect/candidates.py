@@ -25,6 +25,7 @@ from qdebug.model.samples.subset import SampleSubset, spread
 from qdebug.pipeline.compare.lockstep import measure_options
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import (
+    BatchErrors,
     KeptReference,
     MetricEvaluator,
     OutputKeeper,
@@ -190,7 +191,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         Raises:
             PlanError: as `evaluate_many`.
         """
-        bound, errors = self._overridden(overrides), _BatchErrors()
+        bound, errors = self._overridden(overrides), BatchErrors()
         modes = [_Mode.LITERAL] if literal else [_Mode.RESUMED, _Mode.KERNELS]
         workers = self._context.parallel.workers
         run = self._first(bound, workers, modes, keep=keep, errors=errors)
@@ -219,7 +220,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         modes: Sequence[_Mode],
         *,
         keep: bool,
-        errors: _BatchErrors | None = None,
+        errors: BatchErrors | None = None,
     ) -> _Run:
         """One candidate over all samples in the first of `modes`, the plainest last, that does not
         fail; `errors` and `keep` are as of `_try`."""
@@ -240,7 +241,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         *,
         keep: bool,
         literal: OutputKeeper | None = None,
-        errors: _BatchErrors | None = None,
+        errors: BatchErrors | None = None,
     ) -> _Run:
         """Build one candidate and run it with `workers` batches in flight.
 
@@ -384,16 +385,6 @@ def why_literal(
     if sessions is None or not sessions.takes(bound.precisions):
         return "Candidates run in the simulation: this base plan has no INT8 kernels."
     return ""
-
-
-class _BatchErrors:
-    """A sink that keeps the errors of each batch."""
-
-    def __init__(self) -> None:
-        self.each: list[Mapping[str, ErrorTotals]] = []
-
-    def __call__(self, _: ExecutedBatch, errors: Mapping[str, ErrorTotals]) -> None:
-        self.each.append(dict(errors))
 
 
 @dataclass(frozen=True)

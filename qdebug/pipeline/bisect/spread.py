@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 
 from qdebug.config.engine import EngineSettings
@@ -21,7 +21,7 @@ from qdebug.measure.task import TaskMetric
 from qdebug.model.layers import find_layers
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Batch
-from qdebug.model.samples.subset import SampleSubset, is_whole, spread, whole
+from qdebug.model.samples.subset import SampleSubset, spread
 from qdebug.pipeline.bisect.candidates import (
     AGREEMENT_SAMPLES,
     CandidateRunner,
@@ -39,10 +39,10 @@ from qdebug.pipeline.cluster.unit import Place, SharedModel, SharedSubset, cut_e
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.engine.build import fitted, open_runtime
 from qdebug.pipeline.engine.request import planned_graph
-from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper
+from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper, sized
 from qdebug.plan.plan import BoundPlan, Correction, PrecisionPlan, bind_plan
 from qdebug.run.engine import EngineRuntime
-from qdebug.run.sizing import Parallelism, probe
+from qdebug.run.sizing import Parallelism
 from qdebug.types import Fp16Kernels, Precision, Tensors, ignore_progress
 
 Key = tuple[tuple[str, Precision], ...]
@@ -197,7 +197,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         Args:
             engine: the backend whose engines `options` asks for.
         """
-        self.subset = subset = _sized(context, model, subset, options.capture)
+        self.subset = subset = sized(context, model.graph, subset, options.capture)
         self._cluster, self._bound = cluster, bound
         self._ahead: dict[tuple[Key, bool], list[int]] = {}
         self._expected: list[Key] = []
@@ -314,16 +314,6 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
 def _key(overrides: PrecisionOverrides) -> Key:
     return tuple(sorted(overrides.items()))
-
-
-def _sized(
-    context: Context, model: Model, subset: SampleSubset, capture: Sequence[str]
-) -> SampleSubset:
-    """The samples in the executions that one process would choose."""
-    if not is_whole(subset) or not subset.samples.batch_is_free:
-        return subset
-    with closing(context.backend.open(model.graph.proto, capture)) as session:
-        return whole(probe(session, subset.samples, context.batch_size).samples)
 
 
 def _parts(subset: SampleSubset, count: int) -> list[SampleSubset]:

@@ -16,6 +16,7 @@ from qdebug.measure.sweep import Failure, SweepResult, SweepRow
 from qdebug.measure.task import load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
+from qdebug.model.samples.subset import whole
 from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.control_flow import DataSource
@@ -93,14 +94,14 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     saved = None
     if settings.save_engines:
         saved = SavedEngines(settings, models.of(plans[0]).file.digest, total)
-    outputs = OutputEvaluator(context, samples, metric, cached=settings.cache)
+    outputs = OutputEvaluator(context, whole(samples), metric, cached=settings.cache)
     pairs: Iterable[tuple[Variant, ModelPair]] = (
         (variant, build_pair(variant.settings, context, plan, models.of(plan), samples).pair)
         for variant, plan in zip(variants, plans, strict=True)
     )
     source: Source = Here(outputs)
     if cluster is not None:
-        source = Elsewhere(context, cluster, samples, metric, settings)
+        source = Elsewhere(context, cluster, outputs, metric, settings)
         pairs = source.evaluated(
             pairs, [models.of(plan) for plan in plans], list(zip(fit, not_run, strict=True))
         )

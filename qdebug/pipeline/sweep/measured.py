@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
@@ -15,17 +16,23 @@ from qdebug import __version__
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.summary import gate_values, summarize
 from qdebug.errors import BackendError, ModelError, QdebugError, UsageError
-from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison
+from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals
 from qdebug.measure.sweep import EngineFacts, EngineRun, Failure, Misbuilt, OutputErrors
 from qdebug.measure.task import BUILT_IN, TaskMetric
 from qdebug.model.graph import Graph
-from qdebug.model.samples import Samples
-from qdebug.model.samples.subset import whole
+from qdebug.model.samples.subset import SampleSubset
 from qdebug.model.weights import model_digest
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.build import Engine, engine_of
 from qdebug.pipeline.engine.request import build_request
-from qdebug.pipeline.evaluator import KeptReference, OutputKeeper, evaluate, run_of
+from qdebug.pipeline.evaluator import (
+    BatchErrors,
+    KeptReference,
+    OutputKeeper,
+    Sink,
+    evaluate,
+    run_of,
+)
 from qdebug.plan.pair import ModelPair
 from qdebug.run.base import Session
 from qdebug.run.engine import BuiltEngine, EngineRuntime, EngineSession
@@ -37,22 +44,36 @@ _KIND = "sweep"
 _Record = TypeVar("_Record", OutputErrors, EngineFacts, EngineRun)
 
 
+@dataclass(frozen=True)
+class PartErrors:
+    """Errors of a candidate's outputs on a part of the samples.
+
+    Attributes:
+        each: of each batch: added up in order they give the same, however samples were divided.
+        failure: why it did not run.
+    """
+
+    each: Sequence[ErrorTotals] = ()
+    failure: str = ""
+
+
 class OutputEvaluator:
     """Measures candidates on the same samples; the outputs of each reference are kept in memory.
 
     Attributes:
+        subset: the samples.
         keeps: whether errors are kept from one run to the next.
     """
 
     def __init__(
-        self, context: Context, samples: Samples, metric: TaskMetric | None, *, cached: bool
+        self, context: Context, subset: SampleSubset, metric: TaskMetric | None, *, cached: bool
     ) -> None:
         """
         Args:
             cached: take errors that an earlier run measured, and keep those measured now; not
                 those of a metric of the user's, whose code may change.
         """
-        self._context, self._samples, self._metric = context, samples, metric
+        self._context, self.subset, self._metric = context, subset, metric
         self.keeps = cached and (metric is None or metric.name in BUILT_IN)
         self._references: dict[str, KeptReference] = {}
 
@@ -62,18 +83,49 @@ class OutputEvaluator:
         Raises:
             QdebugError: the reference does not run, samples cannot be read, or the metric raised.
         """
-        key = self.key(pair)
-        errors = _kept(key, OutputErrors) if self.keeps else None
-        if errors:
-            return errors
+        known = self.known(pair)
+        if known:
+            return known
         self._reference(pair.reference)  # if that fails, it is not the candidate's failure
         try:
             with closing(self._context.simulation.open(pair.candidate.proto, [])) as session:
                 errors = self.of(session, pair)
         except (BackendError, ModelError) as error:
             return OutputErrors({}, None, None, error.message)
+        return self._saved(pair, errors)
+
+    def known(self, pair: ModelPair) -> OutputErrors | None:
+        """What `simulated` gave in an earlier run."""
+        return _kept(self.key(pair), OutputErrors) if self.keeps else None
+
+    def part(self, pair: ModelPair) -> PartErrors:
+        """As `simulated`, without a metric, where the samples are a part of all.
+
+        Raises:
+            QdebugError: the reference does not run, or samples cannot be read.
+        """
+        self._reference(pair.reference)
+        errors = BatchErrors()
+        try:
+            with closing(self._context.simulation.open(pair.candidate.proto, [])) as session:
+                self._run(session, pair, [errors])
+        except (BackendError, ModelError) as error:
+            return PartErrors(failure=error.message)
+        return PartErrors([one[CANDIDATE] for one in errors.each])
+
+    def joined(self, pair: ModelPair, parts: Sequence[PartErrors]) -> OutputErrors:
+        """What `simulated` gives on all samples, of which `parts` are in order."""
+        if failure := next((part.failure for part in parts if part.failure), ""):
+            return OutputErrors({}, None, None, failure)
+        total = ErrorTotals()
+        for part in parts:
+            for errors in part.each:
+                total.add(errors)
+        return self._saved(pair, OutputErrors(total.metrics(), None, None))
+
+    def _saved(self, pair: ModelPair, errors: OutputErrors) -> OutputErrors:
         if self.keeps:
-            save_result(_KIND, key, asdict(errors))
+            save_result(_KIND, self.key(pair), asdict(errors))
         return errors
 
     def of(self, session: Session, pair: ModelPair) -> OutputErrors:
@@ -83,8 +135,18 @@ class OutputEvaluator:
             UsageError: the candidate lacks outputs of the reference.
             QdebugError: the reference or the session does not run.
         """
-        reference = self._reference(pair.reference)
-        graph = pair.reference
+        task = self._reference(pair.reference).task
+        kept = OutputKeeper(CANDIDATE, pair.reference.outputs)
+        total = self._run(session, pair, [kept] if task else [])
+        return OutputErrors(
+            total.metrics(),
+            task(kept.joined()) if task else None,
+            task.of_reference() if task else None,
+        )
+
+    def _run(self, session: Session, pair: ModelPair, sinks: Sequence[Sink]) -> ErrorTotals:
+        """Raises as `of`."""
+        reference, graph = self._reference(pair.reference), pair.reference
         names = {t: pair.tensors.get(t, t) for t in graph.outputs if graph.is_array(t)}
         if not session.dtypes.keys() >= set(names.values()):
             raise UsageError(
@@ -92,43 +154,38 @@ class OutputEvaluator:
                 "Give the FP32 model that the quantized one was made from.",
                 code="QD-USAGE-REFERENCE",
             )
-        kept = OutputKeeper(CANDIDATE, list(names))
-        task = reference.task
         totals = evaluate(
             reference.subset,
             {REFERENCE: reference.run, CANDIDATE: run_of(session, names)},
             {CANDIDATE: Comparison()},
             self._context,
             feeds=reference.feeds,
-            sinks=[kept] if task else [],
+            sinks=sinks,
             stage="evaluate",
         )
-        return OutputErrors(
-            totals[CANDIDATE].metrics(),
-            task(kept.joined()) if task else None,
-            task.of_reference() if task else None,
-        )
+        return totals[CANDIDATE]
 
     def _reference(self, graph: Graph) -> KeptReference:
         key = model_digest(graph.proto)
         if key not in self._references:
             with closing(self._context.backend.open(graph.proto, [])) as session:
                 self._references[key] = KeptReference(
-                    self._context, graph, session, whole(self._samples), self._metric
+                    self._context, graph, session, self.subset, self._metric
                 )
         return self._references[key]
 
     def first_feeds(self) -> Feeds:
         """The inputs of one execution."""
-        first = next(self._samples.batches())
-        return self._samples.feeds(first.start, first.count)
+        samples = self.subset.samples
+        first = next(samples.batches())
+        return samples.feeds(first.start, first.count)
 
     def key(self, pair: ModelPair) -> str:
         """A digest of all that decides the errors of a simulation."""
         return _digest(
             "errors",
             str(self._context.fp16_kernels),
-            reference_key(pair, self._samples),
+            reference_key(pair, self.subset.samples),
             model_digest(pair.candidate.proto),
             self._metric.name if self._metric else "",
         )

@@ -1,20 +1,24 @@
 """Where the combinations of a sweep are simulated and built: here, or on the workers of a cluster.
 
-There, each simulation is a unit, over all samples, and so is each build. Workers of this machine
-execute the engine too; elsewhere the CPU may be another one, whose kernels compute otherwise. The
-command itself times engines, one after the other, when the workers are idle, and executes those
-that no worker did.
+There, each build is a unit. Workers of this machine execute the engine too; elsewhere the CPU may
+be another one, whose kernels compute otherwise. The command itself times engines, one after the
+other, when the workers are idle, and executes those that no worker did.
+
+For simulations each worker has a part of the samples, on which it runs FP32 once. With a metric,
+which needs the outputs of all samples, and where workers execute engines, which takes FP32 on all
+samples anyway, each simulation is a unit over all of them.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from qdebug.config.cluster import local_processes
 from qdebug.config.engine import EngineSettings
@@ -22,20 +26,30 @@ from qdebug.config.sweep import SweepSettings
 from qdebug.errors import ClusterError, UsageError
 from qdebug.measure.sweep import Failure, OutputErrors
 from qdebug.measure.task import TaskMetric
+from qdebug.model.graph import Graph
 from qdebug.model.prepare import Model
-from qdebug.model.samples import Samples
-from qdebug.pipeline.cluster.dispatch import Cluster, workers_note
+from qdebug.model.samples.subset import whole
+from qdebug.pipeline.cluster.dispatch import Cluster, Pool, workers_note
 from qdebug.pipeline.cluster.machines import open_cluster, visible_gpus
 from qdebug.pipeline.cluster.recipe import PairRecipe, recipe_of
 from qdebug.pipeline.cluster.sharing import SharedMetric
-from qdebug.pipeline.cluster.unit import Place, SharedModel, SharedSamples
+from qdebug.pipeline.cluster.unit import (
+    Place,
+    SharedModel,
+    SharedSamples,
+    SharedSubset,
+    cut_evenly,
+    part_of,
+)
 from qdebug.pipeline.compare.shards import worker_context
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.engine.build import fitted, open_runtime
+from qdebug.pipeline.evaluator import sized
 from qdebug.pipeline.sweep.axes import BuilderPoint, Variant
 from qdebug.pipeline.sweep.measured import (
     FoundEngine,
     OutputEvaluator,
+    PartErrors,
     built_of,
     errors_of,
     facts_of,
@@ -94,10 +108,15 @@ class Build:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A part of a job: a pair to simulate, or to build an engine of."""
+    """A part of a job: a pair to simulate, or to build an engine of.
+
+    Attributes:
+        part: the number of the part of the samples to simulate it on; None for all samples.
+    """
 
     pair: PairRecipe
     build: Build | None = None
+    part: int | None = None
 
 
 Found = OutputErrors | FoundEngine | Failure
@@ -109,24 +128,31 @@ class SweepJob:
 
     Attributes:
         model: whose inputs the samples are for.
+        parts: of the samples, where they are divided.
         batch_size: see Context.
         cached: what an earlier sweep kept in the worker's cache is taken, and more is kept there.
     """
 
     model: SharedModel
     samples: SharedSamples
+    parts: tuple[SharedSubset, ...]
     metric: SharedMetric | None
     batch_size: int | None
     fp16_kernels: Fp16Kernels
     cached: bool
 
-    def open(self, place: Place, stack: ExitStack) -> Callable[[Wanted], Found]:
+    def open(self, place: Place, stack: ExitStack) -> Callable[[Wanted], Found | PartErrors]:
         """See unit.Job."""
         graph = self.model.prepared(place).graph
         samples = self.samples.opened(place, graph.inputs)
         metric = self.metric.loaded(place) if self.metric else None
         context = worker_context(place, self.fp16_kernels, self.batch_size)
-        outputs = OutputEvaluator(context, samples, metric, cached=self.cached)
+        outputs = OutputEvaluator(context, whole(samples), metric, cached=self.cached)
+
+        @cache
+        def on_part(number: int) -> OutputEvaluator:
+            subset = self.parts[number].opened(place, graph.inputs)
+            return OutputEvaluator(context, subset, None, cached=False)
 
         @cache
         def runtime_of(engine: EngineSettings) -> EngineRuntime:
@@ -134,8 +160,10 @@ class SweepJob:
             assert opened is not None  # by what the client checked
             return fitted(opened, graph, samples)
 
-        def run(part: Wanted) -> Found:
+        def run(part: Wanted) -> Found | PartErrors:
             pair = part.pair.made(place)
+            if part.part is not None:
+                return on_part(part.part).part(pair)
             if part.build is None:
                 return outputs.simulated(pair)
             runtime = runtime_of(part.build.engine)
@@ -166,6 +194,21 @@ def _builder(runtime: EngineRuntime) -> tuple[str, ...]:
     return runtime.label, runtime.built_for
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What workers were given of one pair: the numbers of its units.
+
+    Attributes:
+        known: the errors of its simulation, where an earlier run kept them.
+    """
+
+    variant: Variant
+    pair: ModelPair
+    known: OutputErrors | None
+    simulations: Sequence[int]
+    builds: Sequence[int]
+
+
 class Elsewhere:
     """The workers of a cluster. See Source; it gives what `evaluated` asked for, in that order."""
 
@@ -173,14 +216,14 @@ class Elsewhere:
         self,
         context: Context,
         cluster: Cluster,
-        samples: Samples,
+        outputs: OutputEvaluator,
         metric: TaskMetric | None,
         settings: SweepSettings,
     ) -> None:
         self._context, self._cluster, self._settings = context, cluster, settings
-        self._samples = cluster.samples(samples)
-        self._metric = SharedMetric.of(metric) if metric else None
+        self._outputs, self._metric = outputs, metric
         self._kept = iter(list[Path]())
+        self._files = 0
 
     def evaluated(
         self,
@@ -198,25 +241,49 @@ class Elsewhere:
         Raises:
             QdebugError: as Here does, or the workers fail.
         """
-        job = SweepJob(
-            self._cluster.shared(models[0].graph, SharedModel),
-            self._samples,
-            self._metric,
+        executes = any(self._executes(why) for _, why in points)
+        each = zip(pairs, models, strict=True)
+        first = next(each)
+        job = self._job(models[0], first[0][1].reference, executes=executes)
+        given: list[_Given] = []
+        with self._cluster.pool(job) as pool:
+            for (variant, pair), model in chain([first], each):
+                recipe = recipe_of(self._cluster, pair, variant.settings, model)
+                known = self._outputs.known(pair)
+                homes = [] if known else range(len(job.parts)) if job.parts else [None]
+                simulations = [pool.give(Wanted(recipe, part=home), home) for home in homes]
+                builds = [pool.give(Wanted(recipe, self._build(*point))) for point in points]
+                given.append(_Given(variant, pair, known, simulations, builds))
+            pool.done = self._count(sum(len(g.simulations) + len(g.builds) for g in given))
+            self._kept = iter([path for one in given for path in self._taken(pool, one)])
+        return [(one.variant, one.pair) for one in given]
+
+    def _job(self, model: Model, reference: Graph, *, executes: bool) -> SweepJob:
+        subset, parts = self._outputs.subset, tuple[SharedSubset, ...]()
+        if self._metric is None and not executes:
+            subset = sized(self._context, reference, subset)
+            count = min(self._cluster.workers, len(subset.batches))
+            each = cut_evenly(len(subset.batches), count)
+            parts = tuple(self._cluster.subset(part_of(subset, shard)) for shard in each)
+        return SweepJob(
+            self._cluster.shared(model.graph, SharedModel),
+            self._cluster.samples(self._outputs.subset.samples),
+            parts,
+            SharedMetric.of(self._metric) if self._metric else None,
             self._context.batch_size,
             self._context.fp16_kernels,
             self._settings.cache,
         )
-        found: list[tuple[Variant, ModelPair]] = []
-        with self._cluster.pool(job) as pool:
-            numbers = []
-            for (variant, pair), model in zip(pairs, models, strict=True):
-                recipe = recipe_of(self._cluster, pair, variant.settings, model)
-                asked = [None, *(self._build(point, why) for point, why in points)]
-                numbers += [pool.give(Wanted(recipe, build)) for build in asked]
-                found.append((variant, pair))
-            pool.done = self._count(len(numbers))
-            self._kept = iter([self._keep(number, pool.take(number)) for number in numbers])
-        return found
+
+    def _taken(self, pool: Pool[Wanted, Any], given: _Given) -> Iterator[Path]:
+        """Wait for what was given, and keep it in files."""
+        simulated = [pool.take(number) for number in given.simulations]
+        if simulated and isinstance(simulated[0], PartErrors):
+            yield self._keep(self._outputs.joined(given.pair, simulated))
+        else:
+            yield self._keep(given.known or simulated[0])
+        for number in given.builds:
+            yield self._keep(pool.take(number))
 
     def simulated(self, pair: ModelPair) -> OutputErrors:
         """See Source."""
@@ -232,11 +299,16 @@ class Elsewhere:
 
     def _build(self, point: BuilderPoint, not_run: str) -> Build:
         wanted = not not_run or self._settings.save_engines is not None
-        executes = not not_run and local_processes(self._settings.cluster) > 0
+        executes = self._executes(not_run)
         return Build(point.engine, _builder(point.runtime), not_run, wanted, executes)
 
-    def _keep(self, number: int, found: Found) -> Path:
-        return self._cluster.keep(f"found-{number}", pickle.dumps(found))
+    def _executes(self, not_run: str) -> bool:
+        """Whether workers execute engines, which are not run for this reason."""
+        return not not_run and local_processes(self._settings.cluster) > 0
+
+    def _keep(self, found: Found) -> Path:
+        self._files += 1
+        return self._cluster.keep(f"found-{self._files}", pickle.dumps(found))
 
     def _next(self) -> Found:
         path = next(self._kept)

@@ -14,7 +14,7 @@ import qdebug
 from qdebug.config.sweep import SweepSettings
 from qdebug.errors import ClusterError, UsageError
 from qdebug.measure.sweep import SweepResult, SweepRow
-from qdebug.pipeline.cluster.dispatch import Cluster
+from qdebug.pipeline.cluster.dispatch import Cluster, Pool
 from qdebug.pipeline.sweep import spread
 from qdebug.pipeline.sweep.measured import OutputEvaluator
 from qdebug.types import Progress
@@ -42,15 +42,19 @@ def _timeless(row: SweepRow) -> SweepRow:
     return replace(row, engine=replace(row.engine, build_s=0.0), execution=run)
 
 
-def test_a_worker_that_dies_changes_no_row(cluster: Cluster, address: str) -> None:
+@pytest.mark.parametrize("size", [None, 4])
+def test_a_worker_that_dies_changes_no_row(
+    cluster: Cluster, address: str, size: int | None
+) -> None:
     def kill_one(step: Progress) -> None:
         if step.stage == "sweep" and not killed:
             killed.append(next(iter(cluster.client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
     killed: list[int] = []
-    one = qdebug.sweep(CNN, **HOW, cache=False)
-    other = qdebug.sweep(CNN, **HOW, cache=False, cluster=address, progress=kill_one)
+    how = {**HOW, "cache": False, "batch_size": size}
+    one = qdebug.sweep(CNN, **how)
+    other = qdebug.sweep(CNN, **how, cluster=address, progress=kill_one)
     assert timeless(one) == timeless(other)
     assert killed and len(one.combinations) == 3
     assert all(row.latency_ms for row in other.combinations)
@@ -64,6 +68,34 @@ def test_local_workers_execute_the_engines_and_the_command_times_them(
     other = qdebug.sweep(CNN, **HOW, cache=False, cluster="local:2")
     assert timeless(one) == timeless(other)
     assert all(row.latency_ms for row in other.combinations)
+
+
+@pytest.mark.parametrize(
+    ("executed", "metric", "divided"),
+    [(False, None, True), (True, None, False), (False, "top1", False)],
+)
+def test_workers_divide_the_samples_of_simulations(
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    executed: bool,
+    metric: str | None,
+    divided: bool,
+) -> None:
+    """Not where each of them runs FP32 on all samples anyway, for engines, or for a metric."""
+    given: list[tuple[int | None, int | None]] = []
+    give = Pool.give
+
+    def spy(self: Any, part: Any, home: int | None = None) -> int:
+        if isinstance(part, spread.Wanted) and part.build is None:
+            given.append((part.part, home))
+        return give(self, part, home)
+
+    monkeypatch.setattr(Pool, "give", spy)
+    monkeypatch.setattr(spread, "local_processes", lambda _: 2 if executed else 0)
+    how = {**HOW, "cache": False, "batch_size": 4, "precision": "int8", "metric": metric}
+    found = qdebug.sweep(CNN, **how, cluster=address)
+    assert given == (2 * [(0, 0), (1, 1)] if divided else 2 * [(None, None)])
+    assert timeless(found) == timeless(qdebug.sweep(CNN, **how))
 
 
 def test_engines_are_saved_and_a_sweep_that_was_killed_finds_them(
