@@ -42,7 +42,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if _is_loading(frame):
         if not _deferred:
             _deferred.append(number)
-            with suppress(RuntimeError):  # no thread can be begun: `heed_signals` remains
+            with suppress(RuntimeError):  # no thread can be started: `heed_signals` remains
                 threading.Thread(target=_remind, args=(number,), daemon=True).start()
         return
     _deferred.clear()

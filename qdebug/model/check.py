@@ -16,6 +16,7 @@ _TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 _ATTRIBUTE_TYPES = frozenset(AttributeProto.AttributeType.values()) - {AttributeProto.UNDEFINED}
 _MOST = 2**31
 _SHOWN = 40
+"""Bytes of a damaged text that a message shows."""
 MOST_AXES = 64
 """Of a tensor: numpy takes no more."""
 _COMPLEX = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})

@@ -27,7 +27,7 @@ from qdebug.inmemory import InMemory
 from qdebug.inputfiles import NotAFileError, open_file
 from qdebug.model.check import PACKED_TYPES, check_structure
 from qdebug.model.graph import opset_of
-from qdebug.model.onefile import put_back, put_back_ignored, without_weights
+from qdebug.model.onefile import put_back, put_back_external, without_weights
 from qdebug.model.weights import LARGE_BYTES, Place, declare, lightened, model_digest
 from qdebug.wording import printable
 
@@ -76,7 +76,7 @@ def read_model(path: str | Path) -> ModelFile:
         del data
         _check_opset(path, proto)
         with _reading(path):
-            skipped = put_back_ignored(file, proto, skipped)
+            skipped = put_back_external(file, proto, skipped)
         digest = _find_external_data(path, proto, sha256)
         with _reading(path):
             put_back(file, proto, skipped)
@@ -109,7 +109,7 @@ def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What is wrong with the file of a model is said of it."""
+    """Errors of reading the file become errors about the model."""
     try:
         yield
     except IsADirectoryError:

@@ -39,7 +39,7 @@ _CONTINUES, _LONGEST_VARINT, _LONGEST_LENGTH = 0x80, 10, 5
 """A byte of a varint of at least this value is followed by another; how many bytes a value may
 take, and a tag or a length."""
 _MOST_FIELDS = 200_000
-"""Of more, following them takes longer than it spares."""
+"""With more of them, following them costs more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Skipped:
     length: int
 
 
-class _OtherwiseError(Exception):
+class _NotFollowedError(Exception):
     """The file is not a message of this kind, or is written in a way that only a parser of all of
     protobuf follows."""
 
@@ -72,7 +72,7 @@ def without_weights(file: BufferedReader) -> tuple[bytes, tuple[Skipped, ...]]:
     if size > LARGE_BYTES:
         try:
             return _model(_Stream(file), size)
-        except _OtherwiseError:
+        except _NotFollowedError:
             file.seek(0)
     return file.read(), ()
 
@@ -95,11 +95,11 @@ def put_back(file: BufferedReader, proto: onnx.ModelProto, skipped: tuple[Skippe
             tensor.CopyFrom(tensor_of(values, tensor.name))
 
 
-def put_back_ignored(
+def put_back_external(
     file: BufferedReader, proto: onnx.ModelProto, skipped: tuple[Skipped, ...]
 ) -> tuple[Skipped, ...]:
-    """Give those initializers their data that are said to have them elsewhere, too, in place; what
-    is left of `skipped`. Raises OSError as `put_back` does."""
+    """Give initializers that are also declared as external data what they hold themselves, in
+    place, as a parser would have; returns the rest of `skipped`. Raises OSError as `put_back`."""
     left = []
     for one in skipped:
         tensor = proto.graph.initializer[one.index]
@@ -143,7 +143,7 @@ class _Stream:
     def read(self, length: int) -> bytes:
         data = self._file.read(length)
         if len(data) < length:
-            raise _OtherwiseError
+            raise _NotFollowedError
         self.at += length
         return data
 
@@ -156,7 +156,7 @@ class _Stream:
             found += self.read(1)
             if found[-1] < _CONTINUES:
                 return found
-        raise _OtherwiseError
+        raise _NotFollowedError
 
 
 def _model(stream: _Stream, end: int) -> tuple[bytes, tuple[Skipped, ...]]:
@@ -170,7 +170,7 @@ def _model(stream: _Stream, end: int) -> tuple[bytes, tuple[Skipped, ...]]:
         else:
             parts.append(field.holding(stream.read(field.length)))
     if graphs != 1:  # protobuf would join several into one
-        raise _OtherwiseError
+        raise _NotFollowedError
     return b"".join(parts), tuple(skipped)
 
 
@@ -201,7 +201,7 @@ def _tensor(stream: _Stream, end: int, index: int, skipped: list[Skipped]) -> by
         else:
             parts.append(field.holding(stream.read(field.length)))
     if given > 1:  # the last would count
-        raise _OtherwiseError
+        raise _NotFollowedError
     return b"".join(parts)
 
 
@@ -220,10 +220,10 @@ class _Field:
         it for an unknown one.
 
         Raises:
-            _OtherwiseError: it is.
+            _NotFollowedError: it is.
         """
         if self.number == number and self.kind != _BYTES:
-            raise _OtherwiseError
+            raise _NotFollowedError
         return self.number == number
 
     def holding(self, value: bytes) -> bytes:
@@ -237,7 +237,7 @@ def _fields(stream: _Stream, end: int) -> Iterator[_Field]:
     before the next.
 
     Raises:
-        _OtherwiseError: they are not to be followed.
+        _NotFollowedError: they are not to be followed.
     """
     while stream.at < end:
         tag = stream.varint()
@@ -252,18 +252,18 @@ def _fields(stream: _Stream, end: int) -> Iterator[_Field]:
             stream.skip(-len(value))
             length = len(value)
         else:  # groups, which nobody writes any more
-            raise _OtherwiseError
+            raise _NotFollowedError
         field = _Field(number, kind, tag, length, stream.at + length)
         stream.fields += 1
         if number not in _NUMBERS or field.end > end or stream.fields > _MOST_FIELDS:
-            raise _OtherwiseError
+            raise _NotFollowedError
         yield field
 
 
 def _number(varint: bytes) -> int:
     found = sum((byte % _CONTINUES) << 7 * i for i, byte in enumerate(varint))
     if found > _MOST or len(varint) > _LONGEST_LENGTH:
-        raise _OtherwiseError
+        raise _NotFollowedError
     return found
 
 

@@ -90,7 +90,7 @@ def test_data_that_do_not_fit_their_shape(tmp_path: Path, shape: list[int]) -> N
 
 @pytest.mark.parametrize("offset", [0, 2])
 def test_data_of_a_tensor_that_says_they_are_elsewhere(tmp_path: Path, offset: int) -> None:
-    """They are there; of what begins at 2, loaded at once."""
+    """The external data count. Those at an unaligned offset are loaded rather than mapped."""
     weight, other = tensor("w"), np.ones(COUNT, np.float32)
     weight.data_location = TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="w.bin")

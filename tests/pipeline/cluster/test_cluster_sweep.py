@@ -42,9 +42,9 @@ def _timeless(row: SweepRow) -> SweepRow:
     return replace(row, engine=replace(row.engine, build_s=0.0), execution=run)
 
 
-@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize(("metric", "size"), [("top1", None), ("top1", 4), (None, 4)])
 def test_a_worker_that_dies_changes_no_row(
-    cluster: Cluster, address: str, size: int | None
+    cluster: Cluster, address: str, metric: str | None, size: int | None
 ) -> None:
     def kill_one(step: Progress) -> None:
         if step.stage == "sweep" and not killed:
@@ -52,7 +52,7 @@ def test_a_worker_that_dies_changes_no_row(
             os.kill(killed[0], signal.SIGKILL)
 
     killed: list[int] = []
-    how = {**HOW, "cache": False, "batch_size": size}
+    how = {**HOW, "cache": False, "metric": metric, "batch_size": size}
     one = qdebug.sweep(CNN, **how)
     other = qdebug.sweep(CNN, **how, cluster=address, progress=kill_one)
     assert timeless(one) == timeless(other)
