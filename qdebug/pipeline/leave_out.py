@@ -201,7 +201,8 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
     def whole(high: High) -> Session:
         proto = onnx.ModelProto.FromString(assembler.assemble(high).model)
         for tensor in proto.graph.initializer:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            # Constants that sessions are handed; larger ones say where their data lie.
+            if tensor.name in assembler.constants:
                 tensor.CopyFrom(tensor_of(assembler.constants[tensor.name], tensor.name))
         return context.simulation.open(proto, ())
 

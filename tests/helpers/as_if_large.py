@@ -1,0 +1,71 @@
+"""Every size limit at its smallest: small networks then take the ways of large ones.
+
+Weights of a real size lie in files, are mapped and are not folded; samples come in several batches,
+activations in several groups; files are written in several parts. The networks of the tests are
+small enough for none of that, so each limit is a value that tests can set, here.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import qdebug
+
+SMALLEST: dict[str, Any] = {
+    # weights: constants in files, mapped, and dequantized as they are read
+    "qdebug.model.weights:LARGE_BYTES": 129,  # ONNX Runtime reads shapes from the message
+    "qdebug.model.load:_BLOCK": 64,
+    "qdebug.run.ort_fast.parts:_INLINE_BYTES": 128,
+    "qdebug.run.simulation:MAPPED_ONLY_BYTES": 0,
+    "qdebug.run.stored_weights:DEQUANTIZED_BYTES": 0,
+    "qdebug.run.ort_fast.windows:_MOST_BYTES": 0,
+    # executions: few samples each, and nothing kept between them
+    "qdebug.run.sizing:_BATCH_BYTES": 1,
+    "qdebug.run.sizing:_LARGEST_BATCH": 3,
+    "qdebug.pipeline.evaluator:_FEEDS_BYTES": 0,
+    "qdebug.pipeline.compare.command:_OUTPUTS_SHARE": 0,
+    "qdebug.model.samples.feeds:_CACHED_FEEDS": 1,
+    "qdebug.model.samples.arrays:CHUNK_BYTES": 64,
+    "qdebug.model.samples.feed_files:CHUNK_BYTES": 64,
+    "qdebug.model.samples.iterables:KEPT_BYTES": 0,
+    # analysis: few layers and samples are looked at closely
+    "qdebug.pipeline.compare.diagnose:_ENOUGH_VALUES": 1,
+    "qdebug.calibrators.gather:ROOM": 1 << 10,
+    "qdebug.measure.kernel:_BLOCK": 64,
+    "qdebug.measure.kernel:_LONG": 16,
+    "qdebug.remedies.moments:_CHUNK_BYTES": 1 << 10,
+    "qdebug.remedies.moments:_BLOCK": 8,
+    "qdebug.remedies.rounding:_BLOCK": 8,
+    # files
+    "qdebug.store.rows:MAX_CHUNK_BYTES": 1 << 10,
+    "qdebug.store.writer:_RELEASE_BYTES": 0,
+    "qdebug.page.html:_CHUNK_BYTES": 1 << 10,
+}
+"""Limits by module and name; see `as_if_large`."""
+
+
+def as_if_large(patch: pytest.MonkeyPatch) -> None:
+    """Set every limit to its smallest, in this process, wherever it was imported."""
+    for module in pkgutil.walk_packages(qdebug.__path__, "qdebug."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)  # or it would keep what it imports now
+    for where, value in SMALLEST.items():
+        home, name = where.split(":")
+        assert hasattr(sys.modules[home], name), where
+        for module_name, loaded in list(sys.modules.items()):
+            if module_name.startswith("qdebug.") and (
+                module_name == home or _is_of(loaded, home, name)
+            ):
+                patch.setattr(loaded, name, value)
+
+
+def _is_of(module: Any, home: str, name: str) -> bool:
+    """Whether a module imported this limit from where it is defined."""
+    if name.startswith("_") or name not in vars(module):
+        return False
+    return bool(vars(module)[name] == getattr(sys.modules[home], name))
