@@ -161,7 +161,7 @@ def sample_part(array: Array, index: int, count: int) -> Array:
 
 
 def _splits(array: Array, count: int) -> bool:
-    return count == 1 or (array.ndim > 0 and array.shape[0] % count == 0)
+    return array.ndim > 0 and array.shape[0] % count == 0
 
 
 class StoredRows:
