@@ -150,6 +150,22 @@ def pooled_codes(d: Draw) -> Case:
     return nodes, d.inputs, d.constants, np.dtype(d.kind)
 
 
+def enlarged_codes(d: Draw) -> Case:
+    """Codes that a Resize repeats, as in the upsampling of detectors."""
+    x = d.tensor("x", (1, 3, 4, 4))
+    d.constants["m_s"], d.constants["m_z"] = d.scale(), d.zero()
+    d.constants["q_s"], d.constants["q_z"] = F32(d.constants["m_s"]), d.zero()
+    d.constants["factors"] = np.array([1, 1, 2, 2], F32)
+    node = helper.make_node
+    resize = node("Resize", ["m", "", "factors"], ["r"], "enlarge", mode="nearest")
+    nodes = [
+        node("QLinearSigmoid", [*x, "m_s", "m_z"], ["m"], "first", domain=MS),
+        resize,
+        node("QLinearLeakyRelu", ["r", "m_s", "m_z", "q_s", "q_z"], ["y"], "n", domain=MS),
+    ]
+    return nodes, d.inputs, d.constants, np.dtype(d.kind)
+
+
 CASES: dict[str, Callable[[Draw], Case]] = {
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
@@ -165,6 +181,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "QLinearSoftmax": unary("QLinearSoftmax", axis=-1, opset=13),
     "QLinearSoftmax before opset 13": unary("QLinearSoftmax", axis=1, opset=11),
     "moving": pooled_codes,
+    "moving, enlarged": enlarged_codes,
 }
 
 
@@ -237,6 +254,60 @@ def test_dynamic_quantization(kit: SimpleNamespace, seed: int, product: str) -> 
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
     plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
     assert [n.op_type for n in plain.graph.node] == [product.removesuffix("Integer")]
+
+
+def test_a_product_of_two_tensors_that_are_quantized_dynamically(kit: SimpleNamespace) -> None:
+    node = helper.make_node
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "first"),
+        node("DynamicQuantizeLinear", ["w"], ["r", "t", "u"], "second"),
+        node("MatMulInteger", ["q", "r", "z", "u"], ["i"], "product"),
+        node("Cast", ["i"], ["f"], "cast", to=TensorProto.FLOAT),
+        node("Mul", ["s", "t"], ["both"], "scales"),
+        node("Mul", ["f", "both"], ["y"], "scaled"),
+    ]
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(3, 8)).astype(F32), "w": rng.normal(size=(8, 5)).astype(F32)}
+    proto, _ = built((nodes, feeds, {}, np.dtype(F32)))
+    explicit = to_qdq(Graph(onnx.shape_inference.infer_shapes(proto)))
+    found, expected = kit.run(explicit.proto, feeds)["y"], native(proto, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    assert [n.op_type for n in plain.graph.node] == ["MatMul"]
+
+
+@pytest.mark.parametrize("kind", ["normal", "positive", "zero"])
+def test_a_weight_in_a_constant_node_that_is_quantized_dynamically(
+    kit: SimpleNamespace, kind: str
+) -> None:
+    """As quantize_dynamic leaves the weights of models of PaddlePaddle."""
+    node = helper.make_node
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(8, 5)).astype(F32)
+    weight = {"normal": weight, "positive": np.abs(weight), "zero": 0 * weight}[kind]
+    nodes = [
+        node("Constant", [], ["w"], "weight", value=numpy_helper.from_array(weight)),
+        node("DynamicQuantizeLinear", ["w"], ["r", "t", "u"], "second"),
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "first"),
+        node("MatMulInteger", ["q", "r", "z", "u"], ["i"], "product"),
+        node("Cast", ["i"], ["f"], "cast", to=TensorProto.FLOAT),
+        node("Mul", ["s", "t"], ["both"], "scales"),
+        node("Mul", ["f", "both"], ["y"], "scaled"),
+    ]
+    feeds = {"x": rng.normal(size=(3, 8)).astype(F32)}
+    proto, _ = built((nodes, feeds, {}, np.dtype(F32)))
+    explicit = to_qdq(Graph(onnx.shape_inference.infer_shapes(proto)))
+    codes = {t.name: numpy_helper.to_array(t) for t in explicit.proto.graph.initializer}
+    shown = onnx.ModelProto()
+    shown.CopyFrom(proto)
+    shown.graph.output.extend(onnx.ValueInfoProto(name=t) for t in ("r", "t", "u"))
+    kept = ort.InferenceSession(shown.SerializeToString()).run(["r", "u", "t"], feeds)
+    np.testing.assert_array_equal(codes["r"], kept[0])
+    np.testing.assert_array_equal(codes["u"], kept[1])
+    found, expected = kit.run(explicit.proto, feeds)["y"], native(proto, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
+    assert "DynamicQuantizeLinear" not in {n.op_type for n in plain.graph.node}
 
 
 def test_an_integer_product_without_scales(kit: SimpleNamespace) -> None:

@@ -21,16 +21,25 @@ from onnx import TensorProto
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node, reads_of
 from qdebug.model.subgraphs import free_name
+from qdebug.model.weights import tensor_of
 from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
+from qdebug.types import Array
 
-MOVING = frozenset(
+_MOVING = frozenset(
     {
         *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice"),
         *("Gather", "MaxPool", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Split"),
     }
 )
-"""Operators that give codes as they found them, of the same scale and zero point."""
+"""Operators that give codes as they found them, of the same scale and zero point; see `moves`."""
 _MICROSOFT = "com.microsoft"
+
+
+def moves(graph: Graph, node: Node) -> bool:
+    """Whether a node gives codes as it found them, of the same scale and zero point."""
+    if node.op_type == "Resize":
+        return bool(graph.attributes(node).get("mode", b"nearest") == b"nearest")
+    return node.op_type in _MOVING
 
 
 class NoEquivalentError(ModelError):
@@ -73,6 +82,7 @@ def to_qdq(graph: Graph) -> Explicit:
         NoEquivalentError: an operator that has no equivalent here.
         PlanError: as `check`.
     """
+    graph = _with_constant_codes(graph)
     writer = _Writer(graph)
     replaced: Counter[str] = Counter()
     for node in graph.nodes:
@@ -82,7 +92,7 @@ def to_qdq(graph: Graph) -> Explicit:
         if handler is not None:
             handler(writer, node)
             replaced[node.op_type] += 1
-        elif node.op_type in MOVING and node.inputs[0] in writer.pairs:
+        elif node.inputs and node.inputs[0] in writer.pairs and moves(graph, node):
             writer.move(node)
         else:
             writer.keep(node)
@@ -90,12 +100,45 @@ def to_qdq(graph: Graph) -> Explicit:
     return Explicit(writer.editor.finish("the model with Q/DQ"), replaced)
 
 
+def _with_constant_codes(graph: Graph) -> Graph:
+    """`graph` with the codes of constants in the place of each DynamicQuantizeLinear that makes
+    them. ONNX Runtime's `quantize_dynamic` writes those for weights that are Constant nodes."""
+    made = {
+        node.name: node
+        for node in graph.nodes
+        if node.op_type == "DynamicQuantizeLinear" and node.inputs[0] in graph.initializers
+    }
+    if not made:
+        return graph
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.proto)
+    del proto.graph.node[:]
+    proto.graph.node.extend(x for x in graph.proto.graph.node if x.name not in made)
+    for node in made.values():
+        values = graph.constant(node.inputs[0])
+        assert values is not None
+        for name, value in zip(node.outputs, dynamically_quantized(values), strict=True):
+            proto.graph.initializer.append(tensor_of(value, name))
+    return Graph(proto)
+
+
+def dynamically_quantized(values: Array) -> tuple[Array, Array, Array]:
+    """The uint8 codes, the scale and the zero point that DynamicQuantizeLinear gives; see
+    https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html."""
+    lowest, highest = np.minimum(values.min(), 0), np.maximum(values.max(), 0)
+    scale = np.asarray((highest - lowest) / np.float32(255), np.float32)
+    scale = scale if scale > 0 else np.ones((), np.float32)  # as ONNX Runtime, where all is 0
+    zero = np.rint(np.clip(-lowest / scale, 0, 255))
+    codes = np.clip(np.rint(values / scale) + zero, 0, 255)
+    return codes.astype(np.uint8), scale, zero.astype(np.uint8)
+
+
 def _moves(graph: Graph, codes: str) -> list[Node]:
     """The nodes that move constant codes to `codes`, such as a Gather in a table of embeddings, in
     execution order; none where there are none, or where the codes are computed."""
     found: list[Node] = []
     maker = graph.producers.get(codes)
-    while maker is not None and maker.op_type in MOVING:
+    while maker is not None and moves(graph, maker):
         found.insert(0, maker)
         codes = maker.inputs[0]
         maker = graph.producers.get(codes)
@@ -362,7 +405,8 @@ class _Scaled:
 
     Attributes:
         nodes: the Cast and the Mul.
-        weight_scale: that of the second operand.
+        weight_scale: that of the second operand; its name is that of a constant, or of what a
+            DynamicQuantizeLinear gives.
         output: what the Mul writes.
     """
 
@@ -372,7 +416,8 @@ class _Scaled:
 
 
 def _scaled(to: _Writer, node: Node, scale: str) -> _Scaled | None:
-    """The Cast and Mul after `node`, where the Mul's other operand is `scale` times a constant."""
+    """The Cast and Mul after `node`, where the Mul's other operand is `scale` times a constant, or
+    times the scale with which the second operand was quantized."""
     graph = to.graph
     cast = _only_reader(graph, node.outputs[0], "Cast")
     product = _only_reader(graph, cast.outputs[0], "Mul") if cast else None
@@ -383,7 +428,8 @@ def _scaled(to: _Writer, node: Node, scale: str) -> _Scaled | None:
     if maker is None or maker.op_type != "Mul" or scale not in maker.inputs:
         return None
     weight_scale = next((t for t in maker.inputs if t != scale), "")
-    if graph.constant(weight_scale) is None:
+    own = to.pairs.get(node.inputs[1], ("", ""))[0]
+    if graph.constant(weight_scale) is None and (not own or weight_scale != own):
         return None
     return _Scaled((cast.name, product.name), weight_scale, product.outputs[0])
 
@@ -407,11 +453,7 @@ def _integer(op_type: str) -> Callable[[_Writer, Node], None]:
         given = to.graph.attributes(node)
         axis = 0 if op_type == "Conv" else to.last_axis(w)
         if scaled is not None:
-            factor = to.graph.constant(scaled.weight_scale)
-            assert factor is not None
-            ws = to.editor.initializer(factor.reshape(() if factor.size == 1 else -1), f"{w}_scale")
-            per_axis = None if factor.size == 1 else axis
-            inputs = [to.values(x, scale, xz), to.values(w, ws, wz, per_axis)]
+            inputs = [to.values(x, scale, xz), _weight(to, w, scaled.weight_scale, wz, axis)]
             to.compute(op_type, node, inputs, scaled.output, **given)
             to.done.update(scaled.nodes)
             return
@@ -421,6 +463,16 @@ def _integer(op_type: str) -> Callable[[_Writer, Node], None]:
         to.editor.add("Cast", sums, output=node.outputs[0], to=TensorProto.INT32)
 
     return handle
+
+
+def _weight(to: _Writer, weight: str, scale: str, zero: str, axis: int | None) -> str:
+    """The values of the second operand of a product."""
+    factor = to.graph.constant(scale)
+    if factor is None:  # computed, by a DynamicQuantizeLinear
+        return to.values(weight, scale, zero)
+    flat = factor.reshape(() if factor.size == 1 else -1)
+    constant = to.editor.initializer(flat, f"{weight}_scale")
+    return to.values(weight, constant, zero, None if factor.size == 1 else axis)
 
 
 def _integer_to_float(to: _Writer, node: Node) -> None:

@@ -31,6 +31,7 @@ def strip_qdq(graph: Graph) -> onnx.ModelProto:
         view = graph.by_name[original.name]
         if view.op_type in QUANTIZERS:
             _check_readers(graph, view)
+            _check_scale_readers(graph, view)
         elif view.op_type == "DequantizeLinear" and view.inputs[0] not in inputs:
             instead[view.outputs[0]] = _source(graph, view, editor, instead)
         else:
@@ -106,6 +107,20 @@ def _check_readers(graph: Graph, quantize: Node) -> None:
                 _give_reference(),
                 code="QD-MODEL-NO-FP32-FORM",
             )
+
+
+def _check_scale_readers(graph: Graph, quantize: Node) -> None:
+    """Scales and zero points that a DynamicQuantizeLinear computes go with it."""
+    for tensor in quantize.outputs[1:]:
+        for reader in graph.consumers.get(tensor, ()):
+            if reader.op_type != "DequantizeLinear":
+                raise ModelError(
+                    f"node '{reader.name}' ({reader.op_type}) computes with '{tensor}', the scale "
+                    f"or zero point of node '{quantize.name}', so the FP32 model cannot be "
+                    "recovered from this one",
+                    _give_reference(),
+                    code="QD-MODEL-NO-FP32-FORM",
+                )
 
 
 def _give_reference() -> str:

@@ -25,7 +25,7 @@ from qdebug.plan.quantize import QUANTIZERS, grid_of, quantizer_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.cut import Branches
 from qdebug.plan.rewrite.edit import copy_node, make_node
-from qdebug.plan.rewrite.qoperator import MOVING
+from qdebug.plan.rewrite.qoperator import moves
 from qdebug.plan.rewrite.refine import with_fp32_constants
 from qdebug.plan.rewrite.strip import dequantized
 
@@ -229,7 +229,7 @@ class _Walk:
 
     def _repeated(self, mover: Node, quantizer: Node) -> bool:
         """Whether what is quantized was quantized to the same codes before it was moved."""
-        if mover.op_type not in MOVING or quantizer.op_type != "QuantizeLinear":
+        if quantizer.op_type != "QuantizeLinear" or not moves(self.graph, mover):
             return False
         before = self.graph.producers.get(mover.inputs[0])
         if before is None or before.op_type != "DequantizeLinear":
