@@ -84,7 +84,8 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         metavar=None if setting.is_switch or option.count else _metavar(setting),
         group=_GROUPS.get(option.group, "Arguments"),
         negative=(),
-        allow_repeating=setting.is_list or setting.is_switch or option.count,
+        # A flag that is counted may be repeated anyway; told so, cyclopts 5 counts it once.
+        allow_repeating=None if option.count else setting.is_list or setting.is_switch,
         count=option.count or None,
         show_default=False,
         allow_leading_hyphen="-" in option.metavar,
