@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from browser import missing
@@ -34,6 +35,8 @@ ARGUMENTS = {
     "bench_repair_cost": "--nets digits_cnn --calib 8 --samples 8 --only bias-correction",
     "bench_report": "--nets digits_cnn --rounds 1",
     "bench_screening": "--nets cnn --seeds 1 --samples 4",
+    "bench_strangers": f"--packages --also {DATA}/digits_cnn.onnx --samples 2 "
+    "--forms qdq --commands compare report",
     "bench_store": f"{DATA}/digits_cnn.onnx {DATA}/digits_holdout.npz --samples 1 --rounds 1",
 }
 SHOWS = {
@@ -57,6 +60,7 @@ SHOWS = {
     "bench_report": ["Frames/s", "| digits_cnn |"],
     "bench_screening": ["| cnn 1 | 152 |"],
     "bench_store": ["float16 write", "chunks up to"],
+    "bench_strangers": ["| qdq | 1 | 1 done |"],
 }
 NEEDS_BUILDER = ("bench_audit",)
 NEEDS_BROWSER = ("bench_report",)
@@ -80,7 +84,8 @@ def test_every_benchmark_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     if name in NEEDS_BUILDER:
         pytest.importorskip("tensorrt_rtx", reason="needs TensorRT for RTX")
