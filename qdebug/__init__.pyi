@@ -142,8 +142,7 @@ def compare(
     The keywords: see `CompareSettings`.
 
     Raises:
-        QdebugError: bad input (nothing was written), a runtime that failed, or a metric that
-            raised (the run file holds everything else).
+        QdebugError: bad input (nothing was written), or a runtime that failed.
     """
 
 @overload

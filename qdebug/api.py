@@ -7,7 +7,7 @@ Each takes the options of its command as keywords, under the names of the flags 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +29,8 @@ from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from qdebug.measure.calibration import CalibrateResult
     from qdebug.measure.inspection import InspectResult
     from qdebug.measure.ranges import RangesResult
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from qdebug.search.outcome import BisectResult
 
 SettingsT = TypeVar("SettingsT")
+ResultT = TypeVar("ResultT", bound="Result")
 
 
 def compare(
@@ -58,9 +61,11 @@ def compare(
             reaches the caller.
         settings: the fields of `CompareSettings`.
 
+    A stage that fails after the tensors were compared, such as a metric that raises, is listed in
+    the result's `failed`, beside all that was measured.
+
     Raises:
-        QdebugError: bad input (nothing was written), a runtime that failed, or a metric that
-            raised (the run file holds everything else).
+        QdebugError: bad input (nothing was written), or a runtime that failed.
     """
     from qdebug.pipeline.compare.command import compare as run
     from qdebug.pipeline.report.attached import compare_with_page
@@ -86,18 +91,14 @@ def calibrate(
     Raises:
         QdebugError: bad input, or a runtime that failed.
     """
-    from qdebug.outputfiles import write_text
     from qdebug.pipeline.calibrate.command import calibrate as run
 
     checked = _settings(CalibrateSettings, model, settings)
     with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
-    if checked.output:
-        write_text(checked.output, result.scales_yaml(), option("output"), force=checked.force)
-    if checked.trt_cache:
-        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"), force=checked.force)
-    _write_page(checked, checked.html, checked.model, result)
-    return result
+    result = _with_text(checked, "output", lambda r: r.scales_yaml(), result)
+    result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
+    return _with_page(checked, checked.model, result)
 
 
 def ranges(
@@ -146,16 +147,14 @@ def bisect(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was evaluated is kept.
     """
-    from qdebug.outputfiles import write_text
     from qdebug.pipeline.bisect.command import bisect as run
 
     checked = _settings(BisectSettings, model, settings)
     with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
-    if checked.output and result.found:
-        write_text(checked.output, result.plan_yaml(), option("output"), force=checked.force)
-    _write_page(checked, checked.html, checked.model, result)
-    return result
+    if result.found:
+        result = _with_text(checked, "output", lambda r: r.plan_yaml(), result)
+    return _with_page(checked, checked.model, result)
 
 
 def repair(
@@ -175,24 +174,16 @@ def repair(
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
     """
-    from qdebug.model.weights import write_model
-    from qdebug.outputfiles import write_text
     from qdebug.pipeline.repair.command import repair as run
 
     checked = _settings(RepairSettings, model, settings)
     with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
-    force = checked.force
-    if checked.output:
-        write_model(result.model_proto(), checked.output, option("output"), force=force)
-    if checked.save_fp32:
-        write_model(result.fp32_proto(), checked.save_fp32, option("save_fp32"), force=force)
-    if checked.save_plan:
-        write_text(checked.save_plan, result.plan_yaml(), option("save_plan"), force=force)
-    if checked.trt_cache:
-        write_text(checked.trt_cache, result.trt_cache(), option("trt_cache"), force=force)
-    _write_page(checked, checked.html, checked.model, result)
-    return result
+    result = _with_model(checked, "output", lambda r: r.model_proto(), result)
+    result = _with_model(checked, "save_fp32", lambda r: r.fp32_proto(), result)
+    result = _with_text(checked, "save_plan", lambda r: r.plan_yaml(), result)
+    result = _with_text(checked, "trt_cache", lambda r: r.trt_cache(), result)
+    return _with_page(checked, checked.model, result)
 
 
 def inspect(file: Any = None, **settings: Any) -> InspectResult:
@@ -210,9 +201,7 @@ def inspect(file: Any = None, **settings: Any) -> InspectResult:
     from qdebug.pipeline.inspect import inspect as run
 
     checked = _settings(InspectSettings, file, settings)
-    result = run(checked)
-    _write_page(checked, checked.html, checked.model, result)
-    return result
+    return _with_page(checked, checked.model, run(checked))
 
 
 def sweep(
@@ -230,16 +219,13 @@ def sweep(
         QdebugError: bad input (nothing was built), or a reference that does not run.
     """
     from qdebug.display.sweep import sweep_to_csv
-    from qdebug.outputfiles import write_text
     from qdebug.pipeline.sweep.command import sweep as run
 
     checked = _settings(SweepSettings, model, settings)
     with _running(checked, checked.model):
         result = run(checked, progress or ignore_progress)
-    if checked.output:
-        write_text(checked.output, sweep_to_csv(result), option("output"), force=checked.force)
-    _write_page(checked, checked.html, checked.model, result)
-    return result
+    result = _with_text(checked, "output", sweep_to_csv, result)
+    return _with_page(checked, checked.model, result)
 
 
 def report(runs: Any = None, **settings: Any) -> ReportResult:
@@ -358,12 +344,53 @@ def open_samples(
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
 
 
-def _write_page(settings: Any, html: str | None, model: str | None, result: Result) -> None:
-    """Write the page that is asked for, of what a command found."""
-    if html:
+# What cannot be written is listed in the result's `failed`: nothing that was measured is lost.
+
+
+def _with_page(settings: Any, model: str | None, result: ResultT) -> ResultT:
+    """`result`, of which the page that is asked for is written."""
+    from qdebug.stages import attempted
+
+    def written(found: ResultT) -> ResultT:
         from qdebug.pipeline.report.attached import write_result_page
 
-        write_result_page(settings, html, model, result)
+        write_result_page(settings, settings.html, model, found)
+        return found
+
+    html = settings.html
+    return attempted(option("html"), result, written, file=html) if html else result
+
+
+def _with_text(
+    settings: Any, name: str, text: Callable[[ResultT], str], result: ResultT
+) -> ResultT:
+    """`result`, of which `text` is written to the file that the setting `name` gives, if any."""
+    from qdebug.outputfiles import write_text
+    from qdebug.stages import attempted
+
+    path = getattr(settings, name)
+
+    def written(found: ResultT) -> ResultT:
+        write_text(path, text(found), option(name), force=settings.force)
+        return found
+
+    return attempted(option(name), result, written, file=path) if path else result
+
+
+def _with_model(
+    settings: Any, name: str, proto: Callable[[ResultT], ModelProto], result: ResultT
+) -> ResultT:
+    """`result`, of which a model is written to the file that the setting `name` gives, if any."""
+    from qdebug.model.weights import write_model
+    from qdebug.stages import attempted
+
+    path = getattr(settings, name)
+
+    def written(found: ResultT) -> ResultT:
+        write_model(proto(found), path, option(name), force=settings.force)
+        return found
+
+    return attempted(option(name), result, written, file=path) if path else result
 
 
 @contextmanager

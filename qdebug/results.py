@@ -81,6 +81,30 @@ class ModelRef:
         return PurePath(self.path).name
 
 
+@dataclass(frozen=True)
+class FailedStage:
+    """A stage of a command that ended in an error, after others had measured what the result holds.
+
+    Attributes:
+        stage: such as "causes", "page".
+        code: a stable name of the error; "QD-INTERNAL" is a defect of qdebug.
+        message: what went wrong, in one line. hint: what to do about it.
+        exit_code: what the command line ends with.
+        file: that was not written, where the stage was to write one.
+    """
+
+    stage: str
+    code: str
+    message: str
+    hint: MaybeText
+    exit_code: Hidden[int] = 3
+    file: Hidden[str] = ""
+
+    def __str__(self) -> str:
+        hint = f"\n  {self.hint}" if self.hint else ""
+        return f"{self.stage}: {self.message}{hint} [{self.code}]"
+
+
 class Result:
     """What a command found: to be read by programs, in notebooks, and by people.
 
@@ -90,6 +114,8 @@ class Result:
 
     SCHEMA: ClassVar[str]
     ROWS: ClassVar[str]
+    failed: tuple[FailedStage, ...] = ()
+    """Stages that ended in an error; a field of the results of commands that have several."""
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON types: what `--json` writes, and what its JSON Schema describes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug import api
-from qdebug.cli.common import emit, progress_bars, resumable
+from qdebug.cli.common import emit, exit_code, progress_bars, resumable
 from qdebug.config.bisect import BisectSettings
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.bisect import view
@@ -19,4 +19,4 @@ def run(settings: BisectSettings, shown: ShownWithProgress) -> int:
         written += [settings.save_engine, settings.save_log]
     written.append(settings.html)
     emit(shown.json_to, result, lambda: view(result), written, force=settings.force)
-    return 0 if result.passed else 1
+    return exit_code(result, passed=result.passed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug import api
-from qdebug.cli.common import emit, progress_bars
+from qdebug.cli.common import emit, exit_code, progress_bars
 from qdebug.config.calibrate import CalibrateSettings
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.calibrate import view
@@ -20,4 +20,4 @@ def run(settings: CalibrateSettings, shown: ShownWithProgress) -> int:
         [settings.output, settings.trt_cache, settings.html],
         force=settings.force,
     )
-    return 0
+    return exit_code(result, passed=True)

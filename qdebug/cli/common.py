@@ -18,6 +18,7 @@ from qdebug.display.progress import ProgressBars
 from qdebug.display.terminal import print_view, print_written
 from qdebug.outputfiles import write_text
 from qdebug.results import Result
+from qdebug.stages import INTERNAL
 from qdebug.types import Progress
 from qdebug.wording import option, printable
 
@@ -64,6 +65,9 @@ class _Escaped(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         return printable(super().formatMessage(record))
 
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
+        return printable(super().formatException(ei), kept="\n")
+
 
 def write_json(data: dict[str, Any], target: str, *, force: bool) -> None:
     """Write `data` to a file, or to the standard output for "-".
@@ -98,7 +102,17 @@ def emit(
         if json_target != "-":
             console = output_console()
             print_view(console, view())
-            print_written(console, *written)
+            missing = {failure.file for failure in result.failed}
+            print_written(console, *(None if file in missing else file for file in written))
+
+
+def exit_code(result: Result, *, passed: bool) -> int:
+    """What a command ends with: 0, 1 where the gate failed, or what stages ended with that failed;
+    their errors are said now, when all that was measured is shown and written."""
+    for failure in result.failed:
+        kind = "internal error" if failure.code == INTERNAL else "error"
+        print(printable(f"qdebug: {kind}: {failure}", kept="\n"), file=sys.stderr)
+    return max((f.exit_code for f in result.failed), default=0 if passed else 1)
 
 
 @contextmanager

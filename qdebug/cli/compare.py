@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from qdebug import api
-from qdebug.cli.common import emit, progress_bars
+from qdebug.cli.common import emit, exit_code, progress_bars
 from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
 from qdebug.display.compare import run_file_line, view
@@ -35,7 +35,7 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
             [settings.save_plan, settings.save_engine, settings.save_log, settings.html],
             force=settings.force,
         )
-    return 0 if result.passed else 1
+    return exit_code(result, passed=result.passed)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug import api
-from qdebug.cli.common import emit
+from qdebug.cli.common import emit, exit_code
 from qdebug.config.commands import ShownInspection
 from qdebug.config.inspect import InspectSettings
 from qdebug.display.inspect import view
@@ -20,4 +20,4 @@ def run(settings: InspectSettings, shown: ShownInspection) -> int:
         [settings.html],
         force=settings.force,
     )
-    return 0 if result.passed else 1
+    return exit_code(result, passed=result.passed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug import api
-from qdebug.cli.common import emit, progress_bars, resumable
+from qdebug.cli.common import emit, exit_code, progress_bars, resumable
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.repair import RepairSettings
 from qdebug.display.blocks import Block, Line
@@ -28,4 +28,4 @@ def run(settings: RepairSettings, shown: ShownWithProgress) -> int:
         return [*view(result), *([] if any(written) else [Line(lost, "muted")])]
 
     emit(shown.json_to, result, blocks, written, force=settings.force)
-    return 1 if result.passed is False else 0
+    return exit_code(result, passed=result.passed is not False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdebug import api
-from qdebug.cli.common import emit, progress_bars, resumable
+from qdebug.cli.common import emit, exit_code, progress_bars, resumable
 from qdebug.config.commands import ShownWithProgress
 from qdebug.config.sweep import SweepSettings
 from qdebug.display.sweep import view
@@ -37,4 +37,4 @@ def run(settings: SweepSettings, shown: ShownWithProgress) -> int:
             first.hint,
             code="QD-BACKEND-NONE-BUILT",
         )
-    return 0 if result.passed else 1
+    return exit_code(result, passed=result.passed)

@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 from qdebug.display.words import number
 from qdebug.measure.conditions import Checked
+from qdebug.results import FailedStage
 from qdebug.wording import printable
 
 T = TypeVar("T")
@@ -98,6 +99,11 @@ def conditions(checked: Iterable[Checked], unknown: str = "no value") -> Checks:
             for c in checked
         )
     )
+
+
+def failures(stages: Iterable[FailedStage]) -> list[Block]:
+    """What is missing, because a stage ended in an error."""
+    return [Line(f"Incomplete: {x.stage}: {x.message} [{x.code}]", "bad") for x in stages]
 
 
 def notes(texts: Iterable[str]) -> list[Block]:

@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
+from qdebug.display.blocks import (
+    Block,
+    Column,
+    Facts,
+    Line,
+    Style,
+    conditions,
+    failures,
+    notes,
+    table_of,
+)
 from qdebug.display.engine import doubt, engine_blocks
 from qdebug.display.summary import precisions, sentence
 from qdebug.display.words import FP16_KERNELS, figure, first_names, in_decibels, number, share
@@ -72,6 +82,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
         blocks += _parts(shown)
     if result.engine is not None:
         blocks += engine_blocks(result.engine, _MOST_MISMATCHES)
+    blocks += failures(result.failed)
     blocks += notes((*result.notes, *_unlike(result)))
     blocks.append(conditions(result.conditions))
     blocks.append(_verdict(result))

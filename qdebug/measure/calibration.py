@@ -15,7 +15,7 @@ from qdebug.plan.plan import TensorRange
 from qdebug.plan.quantize import scale_of
 from qdebug.plan.rangesfile import scales_to_yaml
 from qdebug.plan.trtcache import default_cache_text
-from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
+from qdebug.results import FailedStage, Hidden, Inline, ModelRef, Result, in_json
 from qdebug.types import Array
 
 FACTOR = 2.0
@@ -201,6 +201,7 @@ class CalibrateResult(Result):
         notes: what is odd about the values that were seen, and about the model.
         control_flow: what stands in the place of an If, a Loop or a Scan of the model, by its name:
             a branch, or a number of iterations.
+        failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.calibrate/1"
@@ -221,6 +222,7 @@ class CalibrateResult(Result):
     source: str
     notes: tuple[str, ...] = ()
     control_flow: Mapping[str, str | int] = field(default_factory=dict)
+    failed: tuple[FailedStage, ...] = ()
 
     @property
     def chosen(self) -> MethodResult:

@@ -12,7 +12,7 @@ from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.summary import Share, Summary, gate_values
 from qdebug.measure.conditions import Checked, Condition, check_condition
 from qdebug.measure.result import GateVerdict
-from qdebug.results import Hidden, Inline, Json, MaybeText, Result, in_json
+from qdebug.results import FailedStage, Hidden, Inline, Json, MaybeText, Result, in_json
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class InspectResult(Result):
         plan: the plan's file, "" without an audit.
         audit: requested vs. built precision; null without a plan.
         diff: another engine, null where none was given.
+        failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.inspect/1"
@@ -70,6 +71,7 @@ class InspectResult(Result):
     audit: Audit | None = None
     diff: EngineDiff | None = None
     conditions: Hidden[tuple[Checked, ...]] = ()
+    failed: tuple[FailedStage, ...] = ()
 
     @property
     def engine_layers(self) -> Sequence[object]:

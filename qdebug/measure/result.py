@@ -14,7 +14,16 @@ from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import METRIC, Metrics, sqnr_db
 from qdebug.measure.parts import ErrorParts
 from qdebug.measure.summary import Summary
-from qdebug.results import Hidden, Inline, ModelRef, Result, display, from_json, in_json
+from qdebug.results import (
+    FailedStage,
+    Hidden,
+    Inline,
+    ModelRef,
+    Result,
+    display,
+    from_json,
+    in_json,
+)
 from qdebug.types import Fp16Kernels, Precision, Skipped
 
 HARMLESS_DB = 40.0
@@ -246,6 +255,7 @@ class CompareResult(Result):
             measured.
         engine: what is known of the engine; null where none was built.
         run_file: the file that was written; None for none.
+        failed: stages that ended in an error; what the others measured is here.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.compare/1"
@@ -273,6 +283,7 @@ class CompareResult(Result):
     timings_s: Mapping[str, float] = field(default_factory=dict)
     engine: EngineReport | None = None
     run_file: Hidden[Path | None] = None
+    failed: tuple[FailedStage, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -282,9 +293,10 @@ class CompareResult(Result):
 
     @property
     def passed(self) -> bool:
-        """The gate held, and an engine that was built is what was planned; True without a gate."""
+        """The gate held, an engine that was built is what was planned, and no stage failed; True
+        without a gate."""
         as_planned = self.engine is None or self.engine.passed
-        return as_planned and all(c.passed for c in self.conditions)
+        return not self.failed and as_planned and all(c.passed for c in self.conditions)
 
     @property
     @in_json

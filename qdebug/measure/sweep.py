@@ -10,7 +10,7 @@ from qdebug.engine_info.summary import GATE_NAMES
 from qdebug.measure.calibration import ReferenceMetric
 from qdebug.measure.conditions import Checked, Condition, check_condition
 from qdebug.measure.metrics import METRIC, OUTPUT_METRICS, Metrics
-from qdebug.results import Hidden, Inline, MaybeText, ModelRef, Result, in_json
+from qdebug.results import FailedStage, Hidden, Inline, MaybeText, ModelRef, Result, in_json
 
 ENGINE_VALUES: tuple[str, ...] = (
     *("build_s", "size_bytes", "latency_ms"),
@@ -232,6 +232,7 @@ class SweepResult(Result):
         device: the GPU that executes, or "".
         metric: the end-to-end metric, null without one.
         combinations: one row each, in the order of the axes.
+        failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.sweep/1"
@@ -246,6 +247,7 @@ class SweepResult(Result):
     combinations: tuple[SweepRow, ...]
     notes: tuple[str, ...] = ()
     timings_s: Mapping[str, float] = field(default_factory=dict)
+    failed: tuple[FailedStage, ...] = ()
 
     @property
     @in_json

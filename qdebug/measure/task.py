@@ -173,18 +173,28 @@ def join_outputs(parts: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
     """
     joined = {}
     for name, pieces in parts.items():
-        arrays = [np.atleast_1d(piece) for piece in pieces]
-        shapes = {array.shape[1:] for array in arrays}
-        if len(shapes) > 1:
-            rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
-            raise MetricError(
-                f"{option('metric')}: the shape of output '{name}' differs between samples "
-                f"(rows of {rows})",
-                f"Leave {option('metric')} out: it takes one array per output.",
-                code="QD-METRIC-SHAPES",
-            )
-        joined[name] = np.concatenate(arrays)
+        joined[name] = np.concatenate(check_shapes(name, pieces))
     return joined
+
+
+def check_shapes(name: str, pieces: Sequence[Array]) -> list[Array]:
+    """An output of several executions, as arrays [samples, …] that can be joined.
+
+    Raises:
+        MetricError: their shapes differ beyond the first axis.
+    """
+    arrays = [np.atleast_1d(piece) for piece in pieces]
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        rows = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
+        raise MetricError(
+            f"{option('metric')}: the shape of output '{name}' differs between samples "
+            f"(rows of {rows})",
+            f"Leave {option('metric')} out: it takes one array per output. Or give the model a "
+            "fixed number of rows, for example by cutting off its non-maximum suppression.",
+            code="QD-METRIC-SHAPES",
+        )
+    return arrays
 
 
 def top1(outputs: Outputs, labels: Outputs, _: Outputs) -> float:

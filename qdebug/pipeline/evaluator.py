@@ -26,7 +26,7 @@ from qdebug.measure.compare import (
     ExecutedBatch,
     compare_batch,
 )
-from qdebug.measure.task import TaskMetric, join_outputs
+from qdebug.measure.task import TaskMetric, check_shapes, join_outputs
 from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch, Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole, whole
@@ -180,12 +180,14 @@ class OutputKeeper:
 
     Attributes:
         room: for so many bytes; where that is exceeded, nothing is kept.
+        for_metric: what is kept will be joined, so that other shapes are refused at once.
         by_batch: what was kept of each batch, in order.
     """
 
     run: str
     outputs: Sequence[str]
     room: float = math.inf
+    for_metric: bool = False
     by_batch: dict[Batch, Tensors] = field(default_factory=dict)
 
     def __call__(self, executed: ExecutedBatch, _: Mapping[str, ErrorTotals]) -> None:
@@ -195,7 +197,16 @@ class OutputKeeper:
         self.keep(executed.batch, {t: found[t].copy() for t in self.outputs if t in found})
 
     def keep(self, batch: Batch, kept: Tensors) -> None:
-        """Keep what `run` gave for a batch, if there is room."""
+        """Keep what `run` gave for a batch, if there is room.
+
+        Raises:
+            MetricError: it is for a metric, and has another shape than that of the first batch.
+        """
+        if self.for_metric and self.by_batch:
+            first = next(iter(self.by_batch.values()))
+            for name, array in kept.items():
+                if name in first:
+                    _ = check_shapes(name, [first[name], array])
         if batch not in self.by_batch:
             self.room -= sum(array.nbytes for array in kept.values())
         if self.room >= 0:
@@ -310,7 +321,8 @@ class KeptReference:
         if resize and is_whole(subset):
             subset = whole(probe(session, subset.samples, context.batch_size).samples)
         self.subset = subset
-        self.outputs = OutputKeeper(REFERENCE, [t for t in graph.outputs if t in session.dtypes])
+        outputs = [t for t in graph.outputs if t in session.dtypes]
+        self.outputs = OutputKeeper(REFERENCE, outputs, for_metric=metric is not None)
         self._metric = metric
         self._feeds: dict[int, Feeds] = {}
         self._room = _FEEDS_BYTES

@@ -17,7 +17,7 @@ from qdebug.plan.quantize import scale_of
 from qdebug.plan.repaired import marked_repaired
 from qdebug.plan.trtcache import default_cache_text
 from qdebug.remedies.quantized import Quantized
-from qdebug.results import Hidden, Json, MaybeText, ModelRef, Result, display, in_json
+from qdebug.results import FailedStage, Hidden, Json, MaybeText, ModelRef, Result, display, in_json
 from qdebug.search.outcome import BisectResult
 from qdebug.wording import counted, option
 
@@ -177,6 +177,7 @@ class RepairResult(Result):
         plan: of the repaired network, with what was pinned.
         network: the same, with its weights.
         given: the quantized model that was given, where it is the result.
+        failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.repair/1"
@@ -203,6 +204,7 @@ class RepairResult(Result):
     network: Hidden[Quantized]
     given: Hidden[onnx.ModelProto | None] = None
     notes: tuple[str, ...] = ()
+    failed: tuple[FailedStage, ...] = ()
 
     @property
     @in_json

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.result import Cause
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.results import Hidden, Inline, Json, ModelRef, Result, display, in_json
+from qdebug.results import FailedStage, Hidden, Inline, Json, ModelRef, Result, display, in_json
 from qdebug.search.find import SearchResult
 from qdebug.search.oracle import Evaluation
 from qdebug.search.pareto import Point
@@ -161,6 +161,7 @@ class BisectResult(Result):
         execution: how candidates were evaluated, for people.
         engine: of the answer; null without an engine's backend.
         plan: the answer as a plan.
+        failed: stages that ended in an error after the rest, such as writing a file or the page.
     """
 
     SCHEMA: ClassVar[str] = "qdebug.bisect/1"
@@ -188,6 +189,7 @@ class BisectResult(Result):
     engine: EngineReport | None = None
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
+    failed: tuple[FailedStage, ...] = ()
 
     def plan_yaml(self) -> str:
         """The plan as YAML, schema qdebug.plan/1, with the evidence as comments."""

@@ -73,6 +73,7 @@ def test_keys_and_types(desk: Any) -> None:
             "notes": list,
             "timings_s": dict,
             "engine": type(None),
+            "failed": list,
         },
     )
     assert result["schema"] == "qdebug.compare/1"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
-from pathlib import Path
-from typing import NoReturn
+from functools import cache, partial
 
 from qdebug.config.compare import CompareSettings
 from qdebug.config.engine import check_engine_flags
-from qdebug.errors import MetricError, UsageError, given_by
+from qdebug.errors import UsageError, given_by
 from qdebug.measure.compare import CANDIDATE, REFERENCE, ErrorTotals
 from qdebug.measure.effect import EffectMode
-from qdebug.measure.result import CompareResult, TaskResult
+from qdebug.measure.result import CompareResult
 from qdebug.measure.task import TaskMetric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples, open_samples
@@ -76,6 +74,7 @@ from qdebug.plan.planfile import plan_to_yaml
 from qdebug.results import ModelRef
 from qdebug.run.engine import EngineRuntime
 from qdebug.run.sizing import parallelism
+from qdebug.stages import attempted, with_failure
 from qdebug.store.manifest import manifest_of, reference_key
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
@@ -91,9 +90,10 @@ def compare(
 ) -> CompareResult:
     """Compare the candidate that `settings` describe with its reference.
 
+    A stage that fails after the tensors were compared is listed in the result's `failed`.
+
     Raises:
-        QdebugError: bad input (nothing was written), a runtime that failed, or a metric that
-            raised (the run file holds everything else).
+        QdebugError: bad input (nothing was written), or a runtime that failed.
     """
     started = time.perf_counter()
     gate, keep, runtime = _checked(settings, progress)
@@ -125,16 +125,12 @@ def compare(
             errors, not_float = SpreadPass(context, recipe, pair, *how).run(samples, sinks)
         else:
             errors, not_float = _run(settings, context, pair, samples, rows, sinks.each)
-        task, failure = _task(gate, samples, kept)
-        # A metric that raised on all samples is not asked again.
-        metric = gate.metric if task else None
-        result = _result(settings, pair, samples, errors, not_float, task)
-        result = _with_effects(settings, context, pair, samples, result, gate, metric, noise.noise)
-        explain = partial(_explained, context, pair, samples, result, flips)
-        result = with_summary(context, pair, kept[0], result, explain, samples, metric)
-        result = _with_remedies(settings, context, pair, samples, result, metric)
+        # The tensors are measured: whatever fails from here on, they are shown and written.
+        result = _result(settings, pair, samples, errors, not_float)
+        result = _analysed(settings, gate, context, pair, samples, sinks, result)
         if engine is not None:
-            result = with_engine(engine, settings, gate, pair, samples, context, result, evidence)
+            execute = partial(with_engine, engine, settings, gate, pair, samples, context)
+            result = attempted("engine", result, lambda r: execute(r, evidence))
         result = replace(
             result,
             notes=(
@@ -143,15 +139,50 @@ def compare(
             ),
             timings_s={"total": time.perf_counter() - started},
         )
-        plan_text, run_file = _saved_plan(settings, pair), None
+        result = attempted(
+            option("save_plan"),
+            result,
+            lambda r: _with_saved_plan(settings, pair, r),
+            file=settings.save_plan or "",
+        )
         if writer is not None:
             unsplit = evidence.unsplit if evidence else ()
-            writer.set_manifest(manifest_of(asdict(settings), pair, samples, key, unsplit))
-            writer.set_plan(plan_text)
-            run_file = _finished(writer, built, result)
-    if failure is not None:
-        _raise_after_writing(failure, run_file)
-    return replace(result, run_file=run_file)
+            manifest = partial(manifest_of, asdict(settings), pair, samples, key, unsplit)
+            finish = partial(_with_run_file, writer, built, manifest)
+            result = attempted("run file", result, finish)
+    return result
+
+
+def _analysed(
+    settings: CompareSettings,
+    gate: Gate,
+    context: Context,
+    pair: ModelPair,
+    samples: Samples,
+    sinks: Sinks,
+    result: CompareResult,
+) -> CompareResult:
+    """`result`, the errors of the tensors, with all that follows from the simulation: the metric,
+    effects, the verdict, causes, what the leading layers cost together, and remedies."""
+    where = context, pair, samples
+    if gate.metric is not None:
+        score = partial(task_result, gate.metric, samples, *sinks.keepers)
+        result = attempted("metric", result, lambda r: replace(r, metric=score()))
+    # A metric that raised on all samples is not asked again.
+    metric = gate.metric if result.metric else None
+    result = attempted(
+        "effects at the outputs",
+        result,
+        lambda r: _with_effects(settings, *where, r, gate, metric, sinks.noise.noise),
+    )
+    result = _judged(gate, result)
+    causes = partial(_explained, *where, sinks.flips)
+    explain = cache(partial(attempted, "causes", result, causes))
+    try:
+        result = with_summary(context, pair, sinks.keepers[0], result, explain, samples, metric)
+    except Exception as error:
+        result = with_failure(explain(), "effect of the leading layers together", error)
+    return attempted("remedies", result, lambda r: _with_remedies(settings, *where, r, metric))
 
 
 def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> tuple[OutputKeeper, ...]:
@@ -159,7 +190,7 @@ def _keepers(settings: CompareSettings, gate: Gate, pair: ModelPair) -> tuple[Ou
     both = {*pair.tensors, *pair.candidate.outputs}
     outputs = [t for t in pair.reference.outputs if t in both]
     if gate.metric is not None:
-        return tuple(OutputKeeper(run, outputs) for run in (REFERENCE, CANDIDATE))
+        return tuple(OutputKeeper(run, outputs, for_metric=True) for run in (REFERENCE, CANDIDATE))
     return (OutputKeeper(REFERENCE, outputs, settings.memory_budget * _OUTPUTS_SHARE),)
 
 
@@ -188,12 +219,19 @@ def _recipe(
     return recipe_of(context.cluster, pair, settings, model)
 
 
-def _saved_plan(settings: CompareSettings, pair: ModelPair) -> str:
-    """The plan that was run, as YAML, written where the user wants it; "" without one."""
-    text = plan_to_yaml(pair.plan, settings.model) if pair.plan else ""
+def _plan_text(pair: ModelPair, model: str) -> str:
+    """The plan that was run, as YAML; "" without one."""
+    return plan_to_yaml(pair.plan, model) if pair.plan else ""
+
+
+def _with_saved_plan(
+    settings: CompareSettings, pair: ModelPair, result: CompareResult
+) -> CompareResult:
+    """`result`, with the plan written where the user wants it."""
     if settings.save_plan:
+        text = _plan_text(pair, settings.model)
         write_text(settings.save_plan, text, option("save_plan"), force=settings.force)
-    return text
+    return result
 
 
 def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
@@ -208,24 +246,21 @@ def _samples(settings: CompareSettings, model: Model, gate: Gate) -> Samples:
     return samples
 
 
-def _task(
-    gate: Gate, samples: Samples, kept: Sequence[OutputKeeper]
-) -> tuple[TaskResult | None, MetricError | None]:
-    """What the metric is of both runs; or its error, to be raised when all else is on disk."""
-    if gate.metric is None:
-        return None, None
-    try:
-        return task_result(gate.metric, samples, *kept), None
-    except MetricError as error:
-        return None, error
-
-
-def _finished(writer: RunWriter, built: Built, result: CompareResult) -> Path:
+def _with_run_file(
+    writer: RunWriter,
+    built: Built,
+    manifest: Callable[[], Mapping[str, object]],
+    result: CompareResult,
+) -> CompareResult:
+    """`result`, which is in the run file then, and says where that is."""
     pair = built.pair
+    writer.set_manifest(manifest())
+    writer.set_plan(_plan_text(pair, result.model.path))
     writer.set_network(describe(pair.reference, pair.layers, pair.grids).to_text())
     if built.gathered:
         writer.set_ranges(to_records(built.gathered))
-    return writer.finish(json.dumps(result.to_dict(), ensure_ascii=False))
+    file = writer.finish(json.dumps(result.to_dict(), ensure_ascii=False))
+    return replace(result, run_file=file)
 
 
 def _checked(
@@ -252,13 +287,6 @@ def _check_reference(settings: CompareSettings) -> None:
             f"Leave {option('reference')} out.",
             code="QD-USAGE-CLUSTER",
         )
-
-
-def _raise_after_writing(failure: MetricError, run_file: Path | None) -> NoReturn:
-    if run_file is None:
-        raise failure
-    hint = f"{failure.hint}\n  " if failure.hint else ""
-    raise failure.reworded(failure.message, f"{hint}Everything else is in {run_file}.")
 
 
 def _open_writer(
@@ -315,8 +343,8 @@ def _result(
     samples: Samples,
     errors: ErrorTotals,
     not_float: Sequence[str],
-    task: TaskResult | None,
 ) -> CompareResult:
+    """What the pass over the samples measured."""
     tensors = tensor_results(pair, errors)
     layers = with_predictions(pair, layer_results(pair, errors), settings.fp16_kernels)
     named = {t.name: t for t in tensors}
@@ -334,7 +362,6 @@ def _result(
         first_divergence=first_divergence(layers, pair),
         skipped=all_skipped(pair, errors, not_float),
         correspondence=correspondence(pair),
-        metric=task,
         notes=(*pair.notes, *overflow_notes(finals, layers)),
         fp16_kernels=Fp16Kernels(settings.fp16_kernels) if half else None,
     )
@@ -350,7 +377,7 @@ def _with_effects(
     metric: TaskMetric | None,
     noise: Array | None,
 ) -> CompareResult:
-    """`result` ranked by what each layer costs at the outputs, and the conditions on that."""
+    """`result` ranked by what each layer costs at the outputs."""
     found = measure_effects(
         context,
         pair,
@@ -366,14 +393,10 @@ def _with_effects(
         if found
         else result.layers
     )
-    conditions = checked_conditions(
-        gate.conditions, result.outputs, layers, result.tensors, result.metric
-    )
     return replace(
         result,
         layers=layers,
         effect=found.summary if found else None,
-        conditions=conditions,
         notes=(
             *result.notes,
             *((*found.notes, *effect_notes(found.summary, layers)) if found else ()),
@@ -381,8 +404,16 @@ def _with_effects(
     )
 
 
+def _judged(gate: Gate, result: CompareResult) -> CompareResult:
+    """`result` with the verdict on every condition; what was not measured does not hold."""
+    conditions = checked_conditions(
+        gate.conditions, result.outputs, result.layers, result.tensors, result.metric
+    )
+    return replace(result, conditions=conditions)
+
+
 def _explained(
-    context: Context, pair: ModelPair, samples: Samples, result: CompareResult, flips: FlipSink
+    context: Context, pair: ModelPair, samples: Samples, flips: FlipSink, result: CompareResult
 ) -> CompareResult:
     """`result` with the causes of the errors."""
     batches = list(samples.batches())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cache
 
-from qdebug.errors import BackendError, MetricError, ModelError, QdebugError
+from qdebug.errors import BackendError, MetricError, ModelError
 from qdebug.measure.causes.overflow import overflow_group
 from qdebug.measure.causes.quantization import ACCUMULATION
 from qdebug.measure.compare import CANDIDATE, REFERENCE, Comparison, ErrorTotals
@@ -57,17 +56,17 @@ def with_summary(
 
     Args:
         reference: the FP32 outputs of all samples; where it has none, FP32 runs again.
-        explain: gives `result` with causes; called once, while workers run, if there are any.
+        explain: gives `result` with causes, and the same when it is called again; while workers
+            run, if there are any.
         metric: the end-to-end metric; it needs the FP32 outputs.
 
     Raises:
         QdebugError: samples cannot be read.
     """
-    explained = cache(explain)
     planned = [x for x in result.layers if x.effect is not None]
     outputs = tuple(o.name for o in result.outputs if o.name in pair.candidate.outputs)
     if result.effect is None or not planned or len(outputs) < max(1, len(result.outputs)):
-        return explained()
+        return explain()
     before = _noise(result)
     summary = Summary(
         samples=result.samples,
@@ -80,16 +79,12 @@ def with_summary(
         metric=_restored_metric(result, None),
     )
     if summary.sqnr_db >= RELEVANT_DB and _keeps_metric(result):
-        return replace(explained(), summary=summary)
+        return replace(explain(), summary=summary)
     chosen = _chosen(pair, planned, result, before)
     restoration = _Restoration(context, pair, reference, samples, metric, outputs)
 
-    def meanwhile() -> None:
-        with suppress(QdebugError):  # raised below, and no fault of the restoration
-            explained()
-
-    found = restoration.run(chosen, meanwhile)
-    result = explained()
+    found = restoration.run(chosen, meanwhile=explain)
+    result = explain()
     if found is None:
         return result
     after, value = found

@@ -18,8 +18,10 @@ from qdebug.pipeline.report.command import write_page
 from qdebug.pipeline.report.reproduction import reproduction_of_call
 from qdebug.pipeline.report.sources import of_result, of_run
 from qdebug.results import Result
+from qdebug.stages import attempted
 from qdebug.store.reader import RunReader
 from qdebug.types import ProgressCallback
+from qdebug.wording import option
 
 
 def compare_with_page(
@@ -29,13 +31,12 @@ def compare_with_page(
     none is asked for, from a temporary one.
 
     Raises:
-        QdebugError: as of `compare`, or the page cannot be written.
-        StoreError: nor can the temporary file.
+        QdebugError: as of `compare`.
+        StoreError: the temporary file cannot be written.
     """
     if settings.output:
-        result = compare(settings, progress)
-        _write_run_page(settings.output, html, Path(settings.output).name, settings.force)
-        return result
+        label = Path(settings.output).name
+        return _with_run_page(compare(settings, progress), html, label, settings.force)
     with own_folder("qdebug-page-", temporary_folder()) as folder:
         file = str(folder / "run.h5")
         try:
@@ -45,13 +46,20 @@ def compare_with_page(
                 raise
             what = "what the page shows of activations cannot be kept in a temporary file"
             refuse_temporary(folder.parent, what, error)
-        _write_run_page(file, html, result.model.name, settings.force)
+        result = _with_run_page(result, html, result.model.name, settings.force)
     return replace(result, run_file=None)
 
 
-def _write_run_page(run: str, html: str, label: str, force: bool) -> None:
-    with RunReader(run) as reader:
-        write_page([of_run(reader, None, label)], html, "html", force=force)
+def _with_run_page(result: CompareResult, html: str, label: str, force: bool) -> CompareResult:
+    """`result`, with a page of its run file. Without that file there is none, which is said."""
+
+    def written(done: CompareResult) -> CompareResult:
+        if done.run_file is not None:
+            with RunReader(done.run_file) as reader:
+                write_page([of_run(reader, None, label)], html, "html", force=force)
+        return done
+
+    return attempted(option("html"), result, written, file=html)
 
 
 def write_result_page(settings: Any, html: str, model: str | None, result: Result) -> None:
