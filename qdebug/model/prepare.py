@@ -71,6 +71,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     user_names = _name_nodes(proto)
     user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}
     _drop_initializer_inputs(proto)
+    _drop_repeated_types(proto)
     proto = convert_opset(file.path, proto, opset)
     _name_nodes(proto)
     user_names |= _added_nodes(proto, user_names, user_writers)
@@ -212,6 +213,16 @@ def _drop_initializer_inputs(proto: onnx.ModelProto) -> None:
     if len(kept) != len(proto.graph.input):
         del proto.graph.input[:]
         proto.graph.input.extend(kept)
+
+
+def _drop_repeated_types(proto: onnx.ModelProto) -> None:
+    """Types of inputs and outputs that are given once more. onnxconverter-common leaves those of
+    FP16 for outputs that stay FP32, and onnx's version converter believes them."""
+    declared = {v.name for v in (*proto.graph.input, *proto.graph.output)}
+    kept = [v for v in proto.graph.value_info if v.name not in declared]
+    if len(kept) != len(proto.graph.value_info):
+        del proto.graph.value_info[:]
+        proto.graph.value_info.extend(kept)
 
 
 def _infer(file: ModelFile, proto: onnx.ModelProto) -> onnx.ModelProto:

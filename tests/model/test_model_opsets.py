@@ -213,6 +213,14 @@ def test_added_nodes_belong_to_the_users_node(net: Any, same_outputs: Callable[.
     assert {model.origins[n.name] for n in tail} == {("sm",)}
 
 
+def test_an_output_whose_type_is_given_twice(net: Any, same_outputs: Callable[..., Model]) -> None:
+    """As onnxconverter-common leaves it, where an FP16 model keeps FP32 outputs."""
+    proto = net(11).add("Cast", "x", "h", to=TensorProto.FLOAT16).add("Sigmoid", "h", "s")
+    proto = proto.add("Cast", "s", "y", to=TensorProto.FLOAT).model()
+    proto.graph.value_info.append(helper.make_tensor_value_info("y", TensorProto.FLOAT16, None))
+    same_outputs(proto)
+
+
 def test_an_ir_version_newer_than_onnx_runtime(net: Any, prepared: Any, execute: Any) -> None:
     proto = net(17, ir_version=onnx.IR_VERSION + 1).add("Relu", "x", "y").model()
     model = prepared(proto)
