@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
+import qdebug
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph
 from qdebug.plan.rewrite.qoperator import QOPERATORS, has_qoperators, to_qdq
@@ -308,6 +311,36 @@ def test_a_weight_in_a_constant_node_that_is_quantized_dynamically(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     plain = strip_qdq(Graph(onnx.shape_inference.infer_shapes(explicit.proto)))
     assert "DynamicQuantizeLinear" not in {n.op_type for n in plain.graph.node}
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_table_of_codes_feeds_products_directly(tmp_path: Path, per_channel: bool) -> None:
+    """As quantize_dynamic leaves an embedding: its codes are looked up, then multiplied."""
+    rng = np.random.default_rng(0)
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "ids"], ["e"], "embed"),
+        node("MatMul", ["e", "q"], ["a"], "query"),
+        node("MatMul", ["e", "k"], ["b"], "key"),
+        node("Mul", ["a", "b"], ["y"], "both"),
+    ]
+    shapes = {"table": (50, 16), "q": (16, 8), "k": (16, 8)}
+    constants = {n: rng.normal(size=s).astype(F32) for n, s in shapes.items()}
+    feeds = {"ids": rng.integers(0, 50, (2, 6))}
+    proto, _ = built((nodes, feeds, constants, np.dtype(F32)))
+    onnx.save(proto, tmp_path / "fp32.onnx")
+    quantized = tmp_path / "dynamic.onnx"
+    kind = QuantType.QInt8
+    quantize_dynamic(tmp_path / "fp32.onnx", quantized, weight_type=kind, per_channel=per_channel)
+    result = qdebug.compare(
+        str(quantized), inputs=feeds, reference=str(tmp_path / "fp32.onnx"), batch_size=2
+    )
+    assert result.correspondence is not None
+    assert [m.tensor for m in result.correspondence.matches if m.proven] == ["e", "a", "b", "y"]
+    assert {x.name for x in result.layers if x.effect} == {"embed", "query", "key"}
+    expected, found = native(proto, feeds), native(onnx.load(quantized), feeds)
+    sqnr = 10 * np.log10((expected**2).sum() / ((expected - found) ** 2).sum())
+    assert result.outputs[0].metrics.sqnr_db == pytest.approx(sqnr, abs=0.01)
 
 
 def test_an_integer_product_without_scales(kit: SimpleNamespace) -> None:

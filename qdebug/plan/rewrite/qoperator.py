@@ -405,19 +405,21 @@ class _Scaled:
 
     Attributes:
         nodes: the Cast and the Mul.
+        scale: that of the first operand.
         weight_scale: that of the second operand; its name is that of a constant, or of what a
             DynamicQuantizeLinear gives.
         output: what the Mul writes.
     """
 
     nodes: tuple[str, ...]
+    scale: str
     weight_scale: str
     output: str
 
 
-def _scaled(to: _Writer, node: Node, scale: str) -> _Scaled | None:
-    """The Cast and Mul after `node`, where the Mul's other operand is `scale` times a constant, or
-    times the scale with which the second operand was quantized."""
+def _scaled(to: _Writer, node: Node) -> _Scaled | None:
+    """The Cast and Mul after `node`, where the Mul's other operand is the scale of the first
+    operand times a constant, or times the scale with which the second operand was quantized."""
     graph = to.graph
     cast = _only_reader(graph, node.outputs[0], "Cast")
     product = _only_reader(graph, cast.outputs[0], "Mul") if cast else None
@@ -425,13 +427,25 @@ def _scaled(to: _Writer, node: Node, scale: str) -> _Scaled | None:
         return None
     other = next((t for t in product.inputs if t != cast.outputs[0]), "")
     maker = graph.producers.get(other)
-    if maker is None or maker.op_type != "Mul" or scale not in maker.inputs:
+    if maker is None or maker.op_type != "Mul":
+        return None
+    scale = to.pairs.get(node.inputs[0], ("", ""))[0] or _scale_of_moved(to, node, maker)
+    if scale not in maker.inputs:
         return None
     weight_scale = next((t for t in maker.inputs if t != scale), "")
     own = to.pairs.get(node.inputs[1], ("", ""))[0]
     if graph.constant(weight_scale) is None and (not own or weight_scale != own):
         return None
-    return _Scaled((cast.name, product.name), weight_scale, product.outputs[0])
+    return _Scaled((cast.name, product.name), scale, weight_scale, product.outputs[0])
+
+
+def _scale_of_moved(to: _Writer, node: Node, scales: Node) -> str:
+    """The scale of constant codes that were moved to the first operand, as those of a table of
+    embeddings are: the first factor of `scales`, as ONNX Runtime writes it; "" for other codes."""
+    graph = to.graph
+    first = graph.constant(scales.inputs[0])
+    moved = _moves(graph, node.inputs[0])
+    return scales.inputs[0] if moved and first is not None and first.size == 1 else ""
 
 
 def _only_reader(graph: Graph, tensor: str, op_type: str) -> Node | None:
@@ -448,17 +462,19 @@ def _integer(op_type: str) -> Callable[[_Writer, Node], None]:
     def handle(to: _Writer, node: Node) -> None:
         x, w = node.inputs[:2]
         xz, wz = _optional(node, 2), _optional(node, 3)
-        scale = to.pairs.get(x, ("", ""))[0]
-        scaled = _scaled(to, node, scale) if scale else None
+        scaled = _scaled(to, node)
         given = to.graph.attributes(node)
         axis = 0 if op_type == "Conv" else to.last_axis(w)
         if scaled is not None:
-            inputs = [to.values(x, scale, xz), _weight(to, w, scaled.weight_scale, wz, axis)]
+            inputs = [to.values(x, scaled.scale, xz), _weight(to, w, scaled.weight_scale, wz, axis)]
             to.compute(op_type, node, inputs, scaled.output, **given)
             to.done.update(scaled.nodes)
             return
         one = to.editor.initializer(np.array(1, np.float32), f"{node.name}_scale")
-        inputs = [to.values(x, one, xz), to.values(w, one, wz, axis)]
+        zeros, ones = to.graph.constant(wz) if wz else None, one
+        if zeros is not None and zeros.size > 1:  # one for each channel, and so are scales
+            ones = to.editor.initializer(np.ones(zeros.size, np.float32), f"{node.name}_scales")
+        inputs = [to.values(x, one, xz), to.values(w, ones, wz, axis)]
         sums = to.compute(op_type, node, inputs, **given)
         to.editor.add("Cast", sums, output=node.outputs[0], to=TensorProto.INT32)
 
