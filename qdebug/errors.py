@@ -129,13 +129,12 @@ def is_about_memory(error: BaseException) -> bool:
 
 
 def required(
-    module: str, user: str, extra: str, *, code: str, error: type[QdebugError] = UsageError
+    module: str, user: str, *, code: str, error: type[QdebugError] = UsageError
 ) -> ModuleType:
     """A module of a package that not every installation has.
 
     Args:
         user: what needs it, for the message.
-        extra: the optional dependencies of qdebug that it is one of.
 
     Raises:
         QdebugError: of the class `error`, where it is not installed.
@@ -149,7 +148,7 @@ def required(
         package = module.partition(".")[0].replace("_", "-")
         raise error(
             f"{user} needs {package}, which is not installed ({missing})",
-            f"Run: pip install 'qdebug[{extra}]'",
+            f"Run: pip install {package}",
             code=code,
         ) from missing
 

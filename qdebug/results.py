@@ -185,7 +185,7 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     Raises:
         UsageError: pandas is not installed (QD-USAGE-PANDAS).
     """
-    return required("pandas", "to_pandas", "pandas", code="QD-USAGE-PANDAS").DataFrame(rows)
+    return required("pandas", "to_pandas", code="QD-USAGE-PANDAS").DataFrame(rows)
 
 
 def display(module: str) -> ModuleType:

@@ -52,7 +52,7 @@ def require_matplotlib() -> None:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    required("matplotlib", option("plot"), "plots", code="QD-USAGE-MATPLOTLIB")
+    required("matplotlib", option("plot"), code="QD-USAGE-MATPLOTLIB")
 
 
 def tensor_figure(tensor: TensorDynamics) -> Figure:

@@ -55,7 +55,7 @@ def render_parquet(run: ExportedRun) -> dict[str, bytes]:
         UsageError: pyarrow is not installed (QD-USAGE-PARQUET).
     """
     arrow, parquet = (
-        required(name, "Parquet", "parquet", code="QD-USAGE-PARQUET")
+        required(name, "Parquet", code="QD-USAGE-PARQUET")
         for name in ("pyarrow", "pyarrow.parquet")
     )
     found = {}

@@ -31,7 +31,7 @@ REQUIRED = (
     "annotated-types",
     "threadpoolctl",
 )
-OPTIONAL = (("pycuda", ("pycuda",), "pip install 'qdebug[tensorrt]' (needs the CUDA toolkit)"),)
+OPTIONAL = (("pycuda", ("pycuda",), "pip install pycuda (needs the CUDA toolkit)"),)
 """Requirements beyond the backends of the registry: module, distributions, how to install it."""
 
 

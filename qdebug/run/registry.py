@@ -231,7 +231,7 @@ _BUILT_IN = (
         context=("threads",),
         modules=("openvino",),
         distributions=("openvino",),
-        install="pip install 'qdebug[openvino]'",
+        install="pip install openvino",
     ),
     BackendSpec(
         "tensorrt-rtx",
@@ -245,7 +245,7 @@ _BUILT_IN = (
         context=("folder", "cached", "progress"),
         modules=("tensorrt_rtx",),
         distributions=("tensorrt-rtx-cu13", "tensorrt-rtx"),
-        install="pip install 'qdebug[tensorrt-rtx]'",
+        install="pip install tensorrt-rtx-cu13",
         probe="qdebug.run.tensorrt.probe:probe_rtx",
     ),
     BackendSpec(
@@ -260,7 +260,7 @@ _BUILT_IN = (
         context=("folder", "cached", "progress"),
         modules=("tensorrt",),
         distributions=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
-        install="pip install 'qdebug[tensorrt]' on a machine with an NVIDIA GPU and its driver; "
+        install="pip install tensorrt pycuda, on a machine with an NVIDIA GPU and its driver; "
         "without one, use tensorrt-rtx",
         probe="qdebug.run.tensorrt.probe:probe_classic",
     ),

@@ -325,6 +325,6 @@ def test_a_library_that_is_not_there(desk: Any) -> None:
     flags = ["compare", "net.onnx", "--inputs", "data.npz", "--backend", "tensorrt"]
     desk.refused(
         *flags,
-        says=["QD-USAGE-BACKEND-NOT-INSTALLED", "qdebug[tensorrt]", "tensorrt-rtx"],
+        says=["QD-USAGE-BACKEND-NOT-INSTALLED", "pip install tensorrt", "tensorrt-rtx"],
         spawn=True,
     )

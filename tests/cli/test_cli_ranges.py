@@ -150,7 +150,7 @@ def test_missing_matplotlib(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         *RANGES,
         "--plot",
         "x.png",
-        says=["QD-USAGE-MATPLOTLIB", "matplotlib", "pip install 'qdebug[plots]'"],
+        says=["QD-USAGE-MATPLOTLIB", "matplotlib", "pip install matplotlib"],
     )
     assert desk.run(*RANGES).code == 0  # which needs none
 

@@ -155,7 +155,7 @@ def required_dask(module: str, setting: str = "cluster_config") -> Any:
     Raises:
         ClusterStartError: it is not installed.
     """
-    return required(module, option(setting), "cluster", code=_INSTALLED, error=ClusterStartError)
+    return required(module, option(setting), code=_INSTALLED, error=ClusterStartError)
 
 
 @dataclass

@@ -27,9 +27,9 @@ class LibraryKind(StrEnum):
 MODULES = {LibraryKind.RTX: "tensorrt_rtx", LibraryKind.CLASSIC: "tensorrt"}
 OLDEST = {LibraryKind.RTX: (1, 5), LibraryKind.CLASSIC: (10, 8)}
 NEXT_STEP = {
-    LibraryKind.RTX: "pip install 'qdebug[tensorrt-rtx]'",
+    LibraryKind.RTX: "pip install tensorrt-rtx-cu13",
     LibraryKind.CLASSIC: (
-        "pip install 'qdebug[tensorrt]' on a machine with an NVIDIA GPU and its driver; without "
+        "pip install tensorrt pycuda, on a machine with an NVIDIA GPU and its driver; without "
         "one, use tensorrt-rtx."
     ),
 }

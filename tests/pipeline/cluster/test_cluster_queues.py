@@ -279,4 +279,4 @@ def test_what_ssh_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert error.code == "QD-CLUSTER-START" and "127.0.0.1" in error.message
     monkeypatch.setitem(sys.modules, "asyncssh", None)
     error = refused(str(path))
-    assert error.code == "QD-CLUSTER-NOT-INSTALLED" and "qdebug[cluster]" in error.hint
+    assert error.code == "QD-CLUSTER-NOT-INSTALLED" and "pip install asyncssh" in error.hint

@@ -64,7 +64,7 @@ def test_unknown_libraries() -> None:
 
 def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(library_module.MODULES, LibraryKind.RTX, "no_such_module")
-    with refused("QD-USAGE-BACKEND-NOT-INSTALLED", "qdebug[tensorrt-rtx]"):
+    with refused("QD-USAGE-BACKEND-NOT-INSTALLED", "pip install tensorrt-rtx-cu13"):
         library_module._load(LibraryKind.RTX)
 
 
