@@ -6,7 +6,7 @@ the command line and stays a keyword for those who call qdebug from Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -32,6 +32,16 @@ def option(name: str, value: str | None = None) -> str:
     """The setting `name` as the user knows it, such as `weights` or `--weights`; with a value as
     the user would set it, such as `weights='per-channel'` or `--weights per-channel`."""
     return _spelling(name, value)
+
+
+def as_known(word: str, known: Iterable[str]) -> str:
+    """The one of `known` words that differs from `word` in case only, or in _ and - for each other;
+    `word` itself where none does."""
+    return next((each for each in known if _folded(each) == _folded(word)), word)
+
+
+def _folded(word: str) -> str:
+    return word.strip().casefold().replace("_", "-")
 
 
 def printable(text: str, kept: str = "") -> str:

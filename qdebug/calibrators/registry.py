@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from qdebug.errors import UsageError
-from qdebug.wording import option
+from qdebug.wording import as_known, option
 
 if TYPE_CHECKING:
     from qdebug.calibrators.histogram import TensorHistogram
@@ -136,6 +136,7 @@ def parse_method(text: str) -> Calibrator:
         UsageError: an unknown calibrator, or a parameter out of range.
     """
     name, separator, argument = text.partition(":")
+    name = as_known(name, METHODS)
     for method in CALIBRATORS:
         if method.name == name and (method.parameter or not separator):
             return _calibrator(method, text, argument)

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from qdebug.config.option import ENGINE, Level, Option
 from qdebug.config.values import parse_bytes
-from qdebug.run.registry import DEFAULT, only, spec_of, usage
+from qdebug.run.registry import DEFAULT, backend_names, only, spec_of, usage
+from qdebug.wording import as_known
 
 CaptureName = Literal["outputs", "debug", "unfused"]
 TypingName = Literal["strong", "implicit", "implicit-cache"]
@@ -44,7 +45,7 @@ def known_backend(name: object) -> str:
         UsageError: there is none of that name.
         BackendError: it comes with another package, and does not load.
     """
-    return spec_of(str(name)).name
+    return spec_of(as_known(str(name), backend_names())).name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,13 +52,16 @@ from qdebug.config.option import (
     Share,
 )
 from qdebug.config.values import values_of
-from qdebug.remedies.names import remedy_usage
+from qdebug.remedies.names import SUMMARIES, remedy_usage
 from qdebug.run.segmentation import AUTO, DEFAULT_BUDGET
+from qdebug.wording import as_known
 
 
 def _names(given: object) -> tuple[object, ...]:
     """Several names, or none where an empty list is given, as the default is."""
-    return () if given in ((), []) else values_of(given)
+    if given in ((), []):
+        return ()
+    return tuple(as_known(v, SUMMARIES) if isinstance(v, str) else v for v in values_of(given))
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,7 @@ class RepairSettings(ClusterSettings):
             "Write the repaired model, with Q/DQ.",
             WRITE,
             metavar="model.int8.onnx",
+            suffixes=(".onnx",),
             short="-o",
             writes="new",
         ),
@@ -175,6 +179,7 @@ class RepairSettings(ClusterSettings):
             "Write its plan, ranges included. It is for the model of save-fp32.",
             WRITE,
             metavar="FILE.yaml",
+            suffixes=(".yaml", ".yml"),
             writes="new",
         ),
     ] = None
@@ -185,6 +190,7 @@ class RepairSettings(ClusterSettings):
             "function, with the scales that remedies gave its channels.",
             WRITE,
             metavar="FILE.onnx",
+            suffixes=(".onnx",),
             writes="new",
         ),
     ] = None

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from qdebug.config.commands import command_of
 from qdebug.config.option import AsObject, Setting, settings_of
 from qdebug.errors import UsageError, given_by
-from qdebug.wording import option
+from qdebug.wording import as_known, option
 from qdebug.yamlfile import read_yaml
 
 if TYPE_CHECKING:
@@ -142,6 +142,9 @@ def _accepted(setting: Setting, *, in_memory: bool) -> Any:
     hint = setting.hint if in_memory else _as_text(setting.hint)
     if setting.option.words:
         hint = Literal[setting.option.words]
+    if setting.choices:
+        known = functools.partial(_spelled_as, known=setting.choices)
+        hint = Annotated[hint, BeforeValidator(known)]
     parse = setting.option.parse
     if parse is not None:
         hint = Annotated[hint, BeforeValidator(lambda v: None if v is None else parse(v))]
@@ -162,6 +165,13 @@ def _as_text(hint: Any) -> Any:
     if origin is tuple:
         return GenericAlias(tuple, (_as_text(parts[0]), ...))
     return functools.reduce(operator.or_, map(_as_text, parts))
+
+
+def _spelled_as(value: object, known: tuple[str, ...]) -> object:
+    """One or several words, spelled as `known` has them: INT8 is int8."""
+    if isinstance(value, list | tuple):
+        return type(value)(_spelled_as(item, known) for item in value)
+    return as_known(value, known) if isinstance(value, str) else value
 
 
 def _as_list(value: object) -> object:
@@ -234,7 +244,12 @@ def _shown(value: object) -> str:
     return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}…'"
 
 
+_OTHER_FORMATS = frozenset(("int4", "int16", "uint8", "fp4", "fp8", "fp64", "bf16", "tf32"))
+"""Formats that exist, and that nobody means another one by."""
+
+
 def _suggestion(word: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
+    typed = word.lower() not in _OTHER_FORMATS
+    close = difflib.get_close_matches(word, known, n=1) if typed else []
     meant = f"Did you mean '{close[0]}'?{' ' * (len(known) <= _FEW)}" if close else ""
     return meant if meant and len(known) > _FEW else f"{meant}Known: {', '.join(known)}."
