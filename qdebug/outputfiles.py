@@ -41,13 +41,31 @@ def check_writable(path: str, flag: str) -> None:
     try:
         PartialFile(path).discard()
     except FileNotFoundError:
-        raise StoreError(
-            f"{flag}: {path} cannot be written: there is no directory {directory}",
-            f"Run 'mkdir -p {directory}', or give another path.",
-            code="QD-STORE-OUTPUT-PATH",
-        ) from None
+        raise _no_place(path, directory, flag) from None
     except OSError as error:
         raise _refused(path, flag, error) from error
+
+
+def _no_place(path: str, directory: Path, flag: str) -> StoreError:
+    """The error of a file whose directory is not there, or takes no new files, as /proc does not:
+    advises to make it only where it can be made."""
+    above = next((p for p in (directory, *directory.parents) if os.path.lexists(p)), Path("/"))
+    code = "QD-STORE-OUTPUT-PATH"
+    if above == directory:
+        return StoreError(
+            f"{flag}: {path} cannot be written: {directory} takes no new files",
+            "Give a path in another directory.",
+            code=code,
+        )
+    try:
+        PartialFile(above / directory.name).discard()
+    except OSError:
+        hint = "Give another path."
+    else:
+        hint = f"Run 'mkdir -p {directory}', or give another path."
+    return StoreError(
+        f"{flag}: {path} cannot be written: there is no directory {directory}", hint, code=code
+    )
 
 
 def check_new(path: str, flag: str, *, force: bool) -> None:

@@ -147,6 +147,7 @@ class BisectSettings(CandidateSettings, ClusterSettings):
             "Write the plan that was found.",
             WRITE,
             metavar="precision.yaml",
+            suffixes=(".yaml", ".yml"),
             short="-o",
             writes="new",
         ),

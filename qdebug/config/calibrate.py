@@ -111,6 +111,7 @@ class CalibrateSettings(ClusterSettings):
             "Write the best ranges, for use as a calibration.",
             WRITE,
             metavar="scales.yaml",
+            suffixes=(".yaml", ".yml"),
             short="-o",
             writes="new",
         ),

@@ -77,6 +77,7 @@ HTML = Option(
     "Write a page that shows the result: one file that needs nothing else.",
     WRITE,
     metavar="FILE.html",
+    suffixes=(".html", ".htm"),
     writes="new",
 )
 MODEL_OR_PLAN = Option(

@@ -42,6 +42,7 @@ class ShownAsJson(Shown):
             OUTPUT,
             metavar="FILE|-",
             flag="--json",
+            suffixes=(".json",),
             writes="new",
         ),
     ] = None

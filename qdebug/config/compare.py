@@ -79,6 +79,7 @@ class CompareSettings(CandidateSettings, ClusterSettings):
             "Write a run file (HDF5): results, plan, ranges and activations.",
             WRITE,
             metavar="run.h5",
+            suffixes=(".h5", ".hdf5"),
             short="-o",
             writes="new",
         ),
@@ -94,6 +95,7 @@ class CompareSettings(CandidateSettings, ClusterSettings):
             "Write the plan that was run, ranges included.",
             WRITE,
             metavar="FILE.yaml",
+            suffixes=(".yaml", ".yml"),
             writes="new",
         ),
     ] = None

@@ -41,6 +41,8 @@ class Option:
         reads: the path of a file that is read.
         writes: the path of a file that is written: "new" may replace one only where the setting
             `force` is on, "any" always may. "own" is checked by the command itself.
+        suffixes: of a file that is written, how its name may end; a name that ends as another kind
+            of file does is refused.
         count: how often the flag is given is its value.
         replaced_by: of a file that is read, the setting that may write to the same file.
     """
@@ -57,6 +59,7 @@ class Option:
     words: tuple[str, ...] = ()
     reads: bool = False
     writes: Literal["", "new", "any", "own"] = ""
+    suffixes: tuple[str, ...] = ()
     count: bool = False
     replaced_by: str = ""
 

@@ -38,6 +38,7 @@ class ReportSettings:
             "The page to write.",
             WRITE,
             metavar="FILE.html",
+            suffixes=(".html", ".htm"),
             short="-o",
             unset="one beside the first run",
             writes="own",

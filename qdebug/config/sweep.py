@@ -197,7 +197,14 @@ class SweepSettings(ClusterSettings):
     ] = None
     output: Annotated[
         str | None,
-        Option("Write all figures as CSV.", WRITE, metavar="FILE.csv", short="-o", writes="new"),
+        Option(
+            "Write all figures as CSV.",
+            WRITE,
+            metavar="FILE.csv",
+            suffixes=(".csv",),
+            short="-o",
+            writes="new",
+        ),
     ] = None
     html: Annotated[str | None, HTML] = None
     force: Annotated[bool, FORCE] = False

@@ -19,6 +19,7 @@ from qdebug.engine_info.profile import (
 )
 from qdebug.errors import ModelError, UsageError
 from qdebug.inputfiles import HDF5_MAGIC, open_file
+from qdebug.model.foreign import ENGINE_SUFFIXES
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
 
@@ -27,6 +28,8 @@ _MODEL_BEGINS = b"\x08"
 """The tag of ir_version, which is first in a message that is written in the order of its fields.
 Text, run files and engines do not begin this way."""
 _NO_MODEL = ("QD-MODEL-TRUNCATED", "QD-MODEL-NO-GRAPH", "QD-MODEL-NO-OPSET")
+_NO_SOURCES = (*ENGINE_SUFFIXES, ".npz", ".npy")
+"""Names of files that no model can be made of."""
 _TAKES = (
     "Accepted files: an ONNX model, a serialized engine, the JSON of trtexec --exportLayerInfo or "
     "--exportProfile, or a verbose build log."
@@ -80,7 +83,8 @@ def _model(path: Path) -> ModelFile:
     try:
         return read_model(path)
     except ModelError as error:
-        if path.suffix == ".onnx" or error.code not in _NO_MODEL:
+        damaged = error.code in _NO_MODEL or path.suffix in _NO_SOURCES
+        if path.suffix == ".onnx" or not damaged:
             raise
         why = f"{path} is neither an engine nor a model, nor does it describe one"
         raise _not_taken(why) from error

@@ -27,7 +27,7 @@ from qdebug.userfile import (
     name_of,
     raising_line,
 )
-from qdebug.wording import option
+from qdebug.wording import as_known, option
 
 _PROBLEM = UserCodeProblem(MetricError, "QD-METRIC-FUNCTION", "metric")
 BUILT_IN = tuple(metric.name for metric in metrics.BUILT_IN)
@@ -119,23 +119,41 @@ def load_metric(spec: str) -> TaskMetric:
     """
     if isinstance(spec, InMemory):
         return _by_parameters(str(spec), spec.value, function=spec.value)
+    known = as_known(spec, BUILT_IN)
     for metric in metrics.BUILT_IN:
-        if metric.name == spec:
-            return TaskMetric(spec, metric.needs_labels, globals()[spec])
+        if metric.name == known:
+            return TaskMetric(known, metric.needs_labels, globals()[known])
     source, _, name = spec.rpartition(":")
     if not source or not name:
-        close = difflib.get_close_matches(spec, [m.name for m in metrics.BUILT_IN], n=1)
-        hint = f"Did you mean '{close[0]}'? " if close else ""
-        raise MetricError(
-            f"{option('metric')}: unknown metric '{spec}'",
-            f"{hint}Known: {metrics.metric_usage()}.",
-            code="QD-METRIC-UNKNOWN",
-        )
+        error = _unknown(spec)
+        raise error
     if source.endswith(".py"):
         path = Path(source)
         function = function_of(load_file(path, _PROBLEM), name, spec, _PROBLEM)
         return _by_parameters(spec, function, file=path)
     return _from_module(spec, source, name)
+
+
+def _unknown(spec: str) -> MetricError:
+    """The error of a metric that is neither built in nor a function: what there is, and how to
+    write one."""
+    close = difflib.get_close_matches(spec.lower(), [*BUILT_IN, *_ALSO_CALLED], n=1)
+    meant = f"Did you mean '{_ALSO_CALLED.get(close[0], close[0])}'?\n  " if close else ""
+    listed = "; ".join(f"{metric.name} ({metric.meaning})" for metric in metrics.BUILT_IN)
+    file = option("metric", "metric.py:score")
+    module = option("metric", "sklearn.metrics:balanced_accuracy_score")
+    return MetricError(
+        f"{option('metric')}: unknown metric '{spec}'",
+        f"{meant}Built in: {listed}.\n"
+        f"  Any other is a function. In a file metric.py, for {file}:\n"
+        "    def score(outputs, labels):  # dicts of arrays, samples on the first axis\n"
+        "        return float((outputs['OUTPUT'].argmax(1) == labels['labels']).mean())\n"
+        f"  Or one of a package, called with (y_true, y_pred): {module}",
+        code="QD-METRIC-UNKNOWN",
+    )
+
+
+_ALSO_CALLED = dict.fromkeys(("accuracy", "acc", "top-1", "top_1"), "top1")
 
 
 def metric_in_memory(function: Callable[..., Any]) -> InMemory:

@@ -26,6 +26,7 @@ from qdebug.errors import ModelError
 from qdebug.inmemory import InMemory
 from qdebug.inputfiles import NotAFileError, open_file
 from qdebug.model.check import PACKED_TYPES, check_structure
+from qdebug.model.foreign import recognized
 from qdebug.model.graph import opset_of
 from qdebug.model.onefile import put_back, put_back_external, without_weights
 from qdebug.model.weights import LARGE_BYTES, Place, declare, lightened, model_digest
@@ -91,7 +92,9 @@ def _taken(where: Path, proto: onnx.ModelProto) -> ModelFile:
     Raises:
         ModelError: as of `read_model`.
     """
-    _check_graph(where, proto)
+    if not _has_graph(proto):
+        error = _no_graph(where)
+        raise error
     _check_opset(where, proto)
     for tensor in _all_tensors(proto.graph):
         if uses_external_data(tensor):
@@ -113,8 +116,10 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except IsADirectoryError:
-        raise ModelError(
-            f"{path}: is a directory, not an ONNX file", code="QD-MODEL-UNREADABLE"
+        raise _foreign(path) or ModelError(
+            f"{path}: is a directory, not an ONNX file",
+            "Give the .onnx file in it.",
+            code="QD-MODEL-UNREADABLE",
         ) from None
     except FileNotFoundError:
         raise ModelError(
@@ -149,20 +154,35 @@ def _parse(path: Path, data: bytes, size: int) -> onnx.ModelProto:
     except (DecodeError, UnicodeDecodeError):  # the second where protobuf is pure Python
         # A field holding the graph starts the damage in a truncated file, so the parser cannot
         # tell it from another format; the size helps the user to.
-        raise ModelError(
+        raise _foreign(path) or ModelError(
             f"{path}: not an ONNX file, or a truncated one ({size} bytes)",
             "Compare its size with the original, or export the model again.",
             code="QD-MODEL-TRUNCATED",
         ) from None
-    _check_graph(path, proto)
+    if not _has_graph(proto):
+        raise _foreign(path) or _no_graph(path)
     return proto
 
 
-def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
-    if not proto.HasField("graph") or not proto.graph.node:
-        raise ModelError(
-            f"{path}: not an ONNX model: it has no graph with nodes", code="QD-MODEL-NO-GRAPH"
-        )
+def _foreign(path: Path) -> ModelError | None:
+    """The error of a file of another kind, where that is known."""
+    found = recognized(path)
+    if found is None:
+        return None
+    message = f"{path} is {found.what}, not an ONNX model"
+    return ModelError(message, found.hint, code="QD-MODEL-FORMAT")
+
+
+def _has_graph(proto: onnx.ModelProto) -> bool:
+    return proto.HasField("graph") and bool(proto.graph.node)
+
+
+def _no_graph(path: Path) -> ModelError:
+    return ModelError(
+        f"{path}: not an ONNX model: it has no graph with nodes",
+        "Export the model again.",
+        code="QD-MODEL-NO-GRAPH",
+    )
 
 
 def _check_opset(path: Path, proto: onnx.ModelProto) -> None:

@@ -6,12 +6,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from qdebug.display.exports import RUN_TARGETS
 from qdebug.errors import PlanError, UsageError, given_by
 from qdebug.inmemory import InMemory, path_in
+from qdebug.measure.recorded import is_run_file
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model, with_taken
 from qdebug.outputfiles import Content, check_distinct, check_writable, output_exists, write_all
 from qdebug.pipeline.model_pair import bind_user_plan, check_not_quantized, ranges_for
+from qdebug.pipeline.preflight import check_suffix
 from qdebug.plan.export import EXPORT_TARGETS, ExportResult
 from qdebug.plan.export.source import ExportSource
 from qdebug.plan.lower import required_opset
@@ -45,8 +48,14 @@ def export_plan(
             "Give the path of the file to write.",
             code="QD-USAGE-REQUIRED",
         )
+    if is_run_file(source):
+        error = _run_given(source, target)
+        raise error
+    suffix = EXPORT_TARGETS[target].suffix
+    if output is not None:
+        check_suffix(option("output"), output, (f".{suffix.rpartition('.')[2]}",))
     ranges = read_ranges(source)
-    path = Path(output or f"{Path(source).with_suffix('')}{EXPORT_TARGETS[target].suffix}")
+    path = Path(output or f"{Path(source).with_suffix('')}{suffix}")
     _check_free([path], force)
     model_path = model_for(source, ranges.model_path, model)
     inputs = {"the model": path_in(model_path), "the plan": path_in(source)}
@@ -64,6 +73,16 @@ def export_plan(
     if changed:
         write_all(changed, option("output"), force=force)
     return ExportResult(target, tuple(rendered.files), (*notes, *rendered.notes))
+
+
+def _run_given(source: str, target: str) -> UsageError:
+    return UsageError(
+        f"{source} is a run file, and {option('to', target)} needs a precision plan or ranges",
+        "Give the file that one of these writes: 'qdebug compare … --save-plan precision.yaml' "
+        "(the plan of such a run), 'qdebug bisect … -o precision.yaml', or 'qdebug calibrate … -o "
+        f"scales.yaml'. Of a run file itself: {', '.join(RUN_TARGETS)}.",
+        code="QD-USAGE-EXPORT-SOURCE",
+    )
 
 
 def _bind(

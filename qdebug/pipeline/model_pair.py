@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
+from onnx import TensorProto
+
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import parse_method
 from qdebug.config.candidate import CandidateSettings
@@ -93,7 +95,10 @@ def load_model(
     progress: ProgressCallback = ignore_progress,
 ) -> Model:
     """The user's model at the opset that `plan` needs, for the samples of `sources`."""
-    return open_model(path, required_opset(plan), sources, progress)
+    model = open_model(path, required_opset(plan), sources, progress)
+    if plan.precision is Precision.INT8 and not plan.layers:
+        check_in_fp32(model)
+    return model
 
 
 def sources_of(settings: CandidateSettings | SweepSettings) -> tuple[DataSource, ...]:
@@ -120,6 +125,47 @@ def check_not_quantized(model: Model, why: str) -> None:
             "Give the FP32 model that it was made from.",
             code="QD-USAGE-QUANTIZED-MODEL",
         )
+
+
+def check_in_fp32(model: Model) -> None:
+    """Refuse to quantize a model that is in FP16: what INT8 and FP16 cost is measured from FP32.
+
+    Raises:
+        PlanError: most of its layers that INT8 takes are in FP16.
+    """
+    if not model.quantized and is_in_fp16(model):
+        raise PlanError(
+            f"{model.file.path} is in FP16, and INT8 starts from FP32 weights and ranges",
+            "Give the FP32 model that it was made from. What FP16 alone costs is shown by that "
+            f"model with {option('precision', 'fp16')}.",
+            code="QD-PLAN-NOT-FP32",
+        )
+
+
+def is_in_fp16(model: Model) -> bool:
+    """Whether most of the layers that INT8 takes compute in FP16 in the model itself."""
+    products = [n for n in model.graph.nodes if n.op_type in QUANTIZABLE_OPS and not n.domain]
+    half = [n for n in products if model.graph.types.get(n.outputs[0]) == TensorProto.FLOAT16]
+    return 2 * len(half) > len(products)
+
+
+def refuse_reference(hint: str, model: Model) -> UsageError:
+    """The error of a reference next to a model that is not quantized."""
+    path = model.file.path
+    if is_in_fp16(model):
+        return UsageError(
+            f"{option('reference')}: {path} is in FP16 and not quantized, and qdebug makes the "
+            "FP16 model itself, from the FP32 one",
+            f"Give the FP32 model in its place, with {option('precision', 'fp16')} and without "
+            f"{option('reference')}.",
+            code="QD-USAGE-REFERENCE",
+        )
+    return UsageError(
+        f"{option('reference')}: {path} is not quantized (it has no QuantizeLinear or "
+        "DequantizeLinear), so it is its own reference",
+        hint,
+        code="QD-USAGE-REFERENCE",
+    )
 
 
 def open_reference(path: str, model: Model, sources: Sequence[DataSource]) -> Model:
@@ -228,12 +274,10 @@ def _built(
         notes += _repaired_note(model)
         return Built(for_backend(_noted(pair, notes), settings.backend))
     if names_model(settings.reference):
-        raise UsageError(
-            f"{option('reference')}: {settings.model} is an FP32 model and is its own reference",
-            f"Give {option('reference')} only with a model that carries Q/DQ, or a run "
-            "file (.h5) to "
-            "reuse.",
-            code="QD-USAGE-REFERENCE",
+        raise refuse_reference(
+            f"Leave {option('reference')} out, or give the quantized model in the place of "
+            f"{settings.model}. A run file (.h5) to reuse may be given, too.",
+            model,
         )
     planned = plan_ranges(settings, context, plan, model, whole(samples))
     pair = planned_pair(model, planned.bound)

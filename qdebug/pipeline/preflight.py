@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from qdebug.config.option import settings_of
-from qdebug.errors import given_by
+from qdebug.errors import UsageError, given_by
 from qdebug.inmemory import path_in
 from qdebug.outputfiles import check_distinct, check_new, check_writable
 from qdebug.plan.planfile import model_for, named_model
@@ -38,27 +39,75 @@ def check_files(*declared: Any) -> None:
         declared: records of settings; which are files is declared with them.
 
     Raises:
-        UsageError: two settings that are written, or one that is read, are the same file.
+        UsageError: two settings that are written, or one that is read, are the same file; or a
+            name says that a file is of another kind.
         StoreError: a file cannot be written, or exists and must not be replaced.
     """
     force = any(getattr(record, "force", False) for record in declared)
     reads: dict[str, str] = {}
     writes: dict[str, str] = {}
     checks: dict[str, str] = {}
+    suffixes: dict[str, tuple[str, ...]] = {}
     for record in declared:
         for setting in settings_of(type(record)):
             one = setting.option
             for name, path in _paths(record, setting.name):
                 if one.writes:
+                    suffixes[name] = one.suffixes
                     writes[name], checks[name] = path, one.writes
                 elif one.reads and path != getattr(record, one.replaced_by, None):
                     reads[name] = path
     check_distinct(writes, reads)
     for name, path in writes.items():
+        check_suffix(name, path, suffixes[name])
         if checks[name] == "new":
             check_new(path, name, force=force)
         elif checks[name] == "any":
             check_writable(path, name)
+
+
+_KINDS = {
+    ".onnx": "an ONNX model",
+    **dict.fromkeys((".yaml", ".yml"), "a YAML file"),
+    ".json": "a JSON file",
+    **dict.fromkeys((".html", ".htm"), "a page"),
+    **dict.fromkeys((".h5", ".hdf5"), "a run file (HDF5)"),
+    ".csv": "a CSV file",
+    ".parquet": "a Parquet file",
+    **dict.fromkeys((".npz", ".npy"), "an array file"),
+    **dict.fromkeys((".pt", ".pth"), "a PyTorch model"),
+    **dict.fromkeys((".engine", ".plan", ".trt"), "a TensorRT engine"),
+    **dict.fromkeys((".png", ".jpg", ".svg", ".pdf"), "a picture"),
+    ".py": "a Python script",
+    ".sh": "a shell script",
+    ".cache": "a calibration cache",
+}
+
+
+def check_suffix(name: str, path: str, suffixes: tuple[str, ...]) -> None:
+    """Refuse to write a file under a name that says it is of another kind.
+
+    Args:
+        name: what the user calls the setting.
+        path: the file to write.
+        suffixes: how its name should end, the usual one first; none takes any.
+
+    Raises:
+        UsageError: it ends as another kind of file does.
+    """
+    given = Path(path).suffix.lower()
+    if not suffixes or given in suffixes or given not in _KINDS:
+        return
+    hint = f"Give for example {Path(path).with_suffix(suffixes[0])}."
+    if given == ".onnx":
+        hint += (
+            " Quantized models are written by 'qdebug export PLAN --to onnx' and 'qdebug repair'."
+        )
+    raise UsageError(
+        f"{name} writes {_KINDS[suffixes[0]]}, and {path} is named like {_KINDS[given]}",
+        hint,
+        code="QD-USAGE-OUTPUT-SUFFIX",
+    )
 
 
 def _paths(record: Any, setting: str) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from textwrap import indent
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
 from qdebug.inmemory import InMemory, path_in
+from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.model.inline import MOST_ITERATIONS
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.trtcache import is_cache
@@ -98,6 +100,14 @@ def _read_file(path: Path) -> _PlanFile:
             "Give a plan, as 'qdebug bisect' writes, or ranges, as 'qdebug calibrate' does.",
             code="QD-PLAN-FILE",
         )
+    with suppress(OSError), open_file(path) as file:
+        if file.read(len(HDF5_MAGIC)) == HDF5_MAGIC:
+            raise PlanError(
+                f"{path} is a run file, not a plan",
+                "Give the plan that 'qdebug compare' writes with --save-plan, or 'qdebug bisect' "
+                "with -o.",
+                code="QD-PLAN-FILE",
+            )
     return read_yaml(path, _PlanFile, PlanError)
 
 

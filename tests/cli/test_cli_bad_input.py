@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 BASE = ("compare", "net.onnx", "--inputs", "data.npz", "-o", "run.h5")
 
@@ -37,7 +37,7 @@ def test_model_is_no_onnx_file(desk: Any) -> None:
     words = ["QD-MODEL-TRUNCATED", "text.onnx"]
     desk.refused("compare", "text.onnx", "--inputs", "data.npz", "-o", "r.h5", says=words)
     desk.refused(
-        "compare", "data.npz", "--inputs", "data.npz", says=["QD-MODEL-TRUNCATED", "data.npz"]
+        "compare", "data.npz", "--inputs", "data.npz", says=["QD-MODEL-FORMAT", "data.npz"]
     )
     desk.refused("compare", ".", "--inputs", "data.npz", says=["QD-MODEL-UNREADABLE", ".: "])
 
@@ -201,7 +201,10 @@ def test_script_that_ends_the_program(desk: Any) -> None:
             ["--fail-on", "output.worst_sample<=3"],
             ["QD-METRIC-CONDITION-NAME", "--fail-on", "'worst_sample'"],
         ),
-        (["--metric", "top5"], ["QD-METRIC-UNKNOWN", "--metric", "'top5'", "top1, agreement"]),
+        (
+            ["--metric", "top5"],
+            ["QD-METRIC-UNKNOWN", "--metric", "'top5'", "top1", "agreement", "metric.py:score"],
+        ),
         (["--metric", "no.py:score"], ["QD-METRIC-FUNCTION", "no.py"]),
         (["--metric", "no_such_module:f"], ["QD-METRIC-FUNCTION", "--metric", "'no_such_module'"]),
         (["--metric", "math:no_such"], ["QD-METRIC-FUNCTION", "--metric", "'no_such'"]),
@@ -450,11 +453,119 @@ def test_constant_zero_tensor_works_with_a_note(desk: Any, make: Any) -> None:
     [
         (("export", "net.onnx"), "QD-PLAN-FILE"),
         (("compare", "--plan", "net.onnx", "--inputs", "data.npz"), "QD-PLAN-FILE"),
-        (("ranges", "data.npz"), "QD-MODEL-TRUNCATED"),
+        (("ranges", "data.npz"), "QD-MODEL-FORMAT"),
         (("ranges", "net.onnx"), "QD-USAGE-CALIB-DATA"),
         (("inspect", "data.npz"), "QD-USAGE-ENGINE-FILE"),
-        (("export", "net.onnx", "--model", "net.onnx", "-o", "data.npz"), "QD-PLAN-FILE"),
+        (("export", "net.onnx", "--model", "net.onnx", "-o", "new.onnx"), "QD-PLAN-FILE"),
     ],
 )
 def test_a_file_of_another_kind(desk: Any, command: tuple[str, ...], code: str) -> None:
     desk.refused(*command, says=[code])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "step"),
+    [
+        ("net.pt", b"PK\x03\x04 a checkpoint", "torch.onnx.export"),
+        ("net.pth", b"PK\x03\x04 a checkpoint", "torch.onnx.export"),
+        ("net.safetensors", b"\x08\0\0\0\0\0\0\0{}", "torch.onnx.export"),
+        ("net.tflite", b"\x1c\0\0\0TFL3", "--tflite net.tflite"),
+        ("lite.bin", b"\x1c\0\0\0TFL3", "--tflite lite.bin"),
+        ("net.pb", b"\x0a\x05graph", "--graphdef net.pb"),
+        ("net.keras", b"PK\x03\x04", "format='onnx'"),
+        ("net.pdmodel", b"\x0a\x05", "paddle2onnx"),
+        ("net.engine", b"ptrt\0\0", "qdebug inspect net.engine"),
+        ("net.plan", b"x", "qdebug inspect net.plan"),
+        ("net.xml", b"<net/>", "ONNX model"),
+        ("p.yaml", b"schema: qdebug.plan/1", "--plan"),
+    ],
+)
+def test_a_model_of_another_framework(desk: Any, name: str, data: bytes, step: str) -> None:
+    Path(name).write_bytes(data)
+    says = ["QD-MODEL-FORMAT", name, step]
+    desk.refused("compare", name, "--inputs", "data.npz", says=says)
+
+
+def test_what_inspect_says_of_a_checkpoint(desk: Any) -> None:
+    Path("net.pt").write_bytes(b"PK\x03\x04 a checkpoint")
+    desk.refused("inspect", "net.pt", says=["QD-MODEL-FORMAT", "torch.onnx.export"])
+
+
+def test_a_saved_model_is_a_folder(desk: Any) -> None:
+    Path("saved").mkdir()
+    Path("saved/saved_model.pb").write_bytes(b"\x0a")
+    says = ["QD-MODEL-FORMAT", "--saved-model saved"]
+    desk.refused("compare", "saved", "--inputs", "data.npz", says=says)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["-o", "out.onnx"],
+        ["--html", "out.json"],
+        ["--json", "out.h5"],
+        ["--save-plan", "out.npz"],
+    ],
+)
+def test_an_output_that_is_named_like_another_kind_of_file(desk: Any, flags: list[str]) -> None:
+    says = ["QD-USAGE-OUTPUT-SUFFIX", flags[1]]
+    desk.refused("compare", "net.onnx", "--inputs", "data.npz", *flags, says=says)
+
+
+def test_an_output_in_a_folder_that_takes_none(desk: Any) -> None:
+    flags = ["compare", "net.onnx", "--inputs", "data.npz", "-o"]
+    for path in ("/proc/run.h5", "/proc/new/run.h5"):
+        done = desk.refused(*flags, path, says=["QD-STORE-OUTPUT-PATH", path])
+        assert "mkdir" not in done.err
+
+
+def test_a_run_file_in_the_place_of_a_plan(desk: Any) -> None:
+    flags = ["net.onnx", "--inputs", "data.npz"]
+    assert desk.run("compare", *flags, "--effect", "none", "-o", "run.h5").code == 0
+    says = ["QD-USAGE-EXPORT-SOURCE", "--save-plan", "csv"]
+    desk.refused("export", "run.h5", "--to", "trtexec", says=says)
+    says = ["QD-PLAN-FILE", "--plan", "--save-plan"]
+    desk.refused("compare", *flags, "--plan", "run.h5", says=says)
+
+
+def test_words_in_any_case(desk: Any) -> None:
+    flags = ["compare", "net.onnx", "--inputs", "data.npz", "--effect", "None", "--json", "-"]
+    words = ["--weights", "Per_Channel", "--method", "MinMax", "--backend", "Simulation"]
+    done = desk.run(*flags, "--precision", "INT8", *words)
+    assert done.code == 0 and done.json["precision"] == "int8"
+    desk.write("c.yaml", "precision: FP16\neffect: none\n")
+    done = desk.run(*flags[:4], "--config", "c.yaml", "--json", "-")
+    assert done.code == 0 and done.json["precision"] == "fp16"
+
+
+def test_a_format_that_there_is_not(desk: Any) -> None:
+    flags = ["compare", "net.onnx", "--inputs", "data.npz", "--precision", "INT4"]
+    done = desk.refused(*flags, says=["QD-USAGE-CHOICE", "INT4", "int8, fp16, fp32"])
+    assert "Did you mean" not in done.err
+
+
+def test_a_model_in_fp16(desk: Any, cnn: Callable[..., onnx.ModelProto]) -> None:
+    """One story whatever is tried: give the FP32 model, with --precision fp16 for FP16's cost."""
+    proto = cnn()
+    for tensor in proto.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype == np.float32:
+            tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), tensor.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    del proto.graph.value_info[:]
+    desk.save(proto, "half.onnx")
+    data = {k: v.astype(np.float16) for k, v in np.load("data.npz").items()}
+    desk.data("half.npz", **data)
+    for samples in ("data.npz", "half.npz"):
+        says = ["QD-PLAN-NOT-FP32", "half.onnx", "--precision fp16"]
+        desk.refused("compare", "half.onnx", "--inputs", samples, says=says)
+        desk.refused("calibrate", "half.onnx", "--calib-data", samples, says=says)
+        target = ["--target", "output.cosine>=0.9"]
+        desk.refused("bisect", "half.onnx", "--inputs", samples, *target, says=says)
+        more = [*target, "--reference", "net.onnx"]
+        desk.refused("repair", "half.onnx", "--calib-data", samples, *more, says=says)
+    flags = ["--inputs", "half.npz", "--precision", "fp16"]
+    says = ["QD-USAGE-REFERENCE", "half.onnx", "--precision fp16"]
+    desk.refused("compare", "half.onnx", *flags, "--reference", "net.onnx", says=says)
+    assert desk.run("compare", "half.onnx", *flags).code == 0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
+from PIL import Image
 
 from qdebug.pipeline.compare.lockstep import Lockstep
 
@@ -152,3 +155,25 @@ def test_fewer_samples(desk: Any) -> None:
     result = desk.result("--samples", "5", "--metric", "top1")
     assert result["samples"] == 5
     assert desk.result("--samples", "500")["samples"] == 12
+
+
+@pytest.mark.parametrize("shape", [("N", 3, 4, 6), ("N", 1, 4, 6), ("N", 4, 6, 3), ("N", 4, 6, 1)])
+def test_the_loader_that_a_folder_of_pictures_is_answered_with(
+    desk: Any, make: Callable[..., onnx.ModelProto], shape: tuple[Any, ...]
+) -> None:
+    """It is shown for the model's own input, and runs."""
+    desk.save(
+        make([helper.make_node("Relu", ["pic"], ["y"])], {"pic": shape}, {"y": shape}), "p.onnx"
+    )
+    Path("pics").mkdir()
+    for number in range(2):
+        pixels = np.full((9, 9, 3), 100 * number, np.uint8)
+        Image.fromarray(pixels).save(f"pics/{number}.jpg")
+    flags = ["compare", "p.onnx", "--precision", "fp32", "--inputs"]
+    desk.refused(*flags, "pics/1.jpg", says=["QD-SAMPLES-FORMAT", "load_data"])
+    done = desk.refused(*flags, "pics", says=["QD-SAMPLES-FORMAT", "loader.py"])
+    lines = [line[4:] for line in done.err.splitlines() if line.startswith("    ")]
+    desk.write("loader.py", "\n".join(lines))
+    done = desk.run(*flags, "loader.py:load_data", "--json", "-")
+    assert done.code == 0 and done.json["samples"] == 2
+    assert done.json["outputs"][0]["ref_amax"] == pytest.approx(100 / 255, abs=0.01)

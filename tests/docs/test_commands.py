@@ -48,6 +48,8 @@ def _check(block: Block, names: dict[str, Any]) -> None:
             _command(words, code, run="needs" not in block.notes)
     elif block.language == "python" and not {"needs", "file", "insert"} & set(block.notes):
         exec(compile(block.body, "<documentation>", "exec"), names)
+    elif block.language == "python" and "/" not in block.notes.get("file", "/"):
+        Path(block.notes["file"]).write_text(block.body, "utf-8")
     elif block.language == "yaml":
         _yaml(yaml.safe_load(block.body))
 

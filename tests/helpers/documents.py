@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from PIL import Image
 
 from qdebug.cli.app import main
 
@@ -200,6 +201,10 @@ def prepare_files(folder: Path) -> None:
             ("labelled.npz", slice(64, 128)),
         ):
             np.savez(name, input=images[part], labels=labels[part])
+        Path("photos").mkdir()
+        for number, (image, label) in enumerate(zip(images[:8], labels, strict=False)):
+            pixels = np.rint(255 * image[0]).astype(np.uint8)
+            Image.fromarray(pixels).save(f"photos/{label}_{number:04}.png")
         Path("task.py").write_text(TASK, "utf-8")
         Path("layers.json").write_text(json.dumps(LAYERS), "utf-8")
         Path("times.json").write_text(json.dumps(PROFILE), "utf-8")

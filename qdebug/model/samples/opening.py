@@ -23,6 +23,7 @@ from qdebug.model.samples.feeds import open_feeds
 from qdebug.model.samples.hdf5 import open_hdf5
 from qdebug.model.samples.iterables import feeds_of, open_script, split_spec
 from qdebug.model.samples.matching import find_names
+from qdebug.model.samples.pictures import SUFFIXES, picture_suffix, refuse_pictures
 from qdebug.model.samples.samples import SampleArray, Samples, Source
 from qdebug.model.samples.stacked import open_stacked
 from qdebug.types import TensorSpec
@@ -126,7 +127,7 @@ def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
             return open_script(*named)
         if path.is_dir():
             return open_directory(path, inputs)
-        return _open_file(path)
+        return _open_file(path, inputs)
     except OSError as error:
         raise SampleError(
             f"{path}: cannot be read ({error}).",
@@ -135,10 +136,12 @@ def _open_source(spec: str, inputs: Sequence[TensorSpec]) -> Source:
         ) from error
 
 
-def _open_file(path: Path) -> Source:
+def _open_file(path: Path, inputs: Sequence[TensorSpec]) -> Source:
     suffix = path.suffix.lower()
     if suffix == ".json":
         return open_json([path])
+    if suffix in SUFFIXES:
+        raise refuse_pictures(path, path.suffix, inputs)
     if suffix not in STACKED:
         raise SampleError(
             f"{path}: unknown kind of data.", f"Give {KINDS}.", code="QD-SAMPLES-FORMAT"
@@ -181,6 +184,9 @@ def open_directory(path: Path, inputs: Sequence[TensorSpec]) -> Source:
             "Keep one kind in the directory.",
             code="QD-SAMPLES-FORMAT",
         )
+    if not kinds and (found := picture_suffix(path.iterdir())):
+        error = refuse_pictures(path, found, inputs)
+        raise error
     if not kinds:
         raise SampleError(
             f"{path}: a directory without .npy, .npz and .json files and test_data_set_* folders.",

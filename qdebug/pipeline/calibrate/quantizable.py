@@ -14,7 +14,7 @@ from qdebug.model.layers import Layers, find_layers
 from qdebug.model.prepare import Model
 from qdebug.pipeline.calibrate.trial import Candidate
 from qdebug.pipeline.control_flow import DataSource, open_model
-from qdebug.pipeline.model_pair import check_not_quantized
+from qdebug.pipeline.model_pair import check_in_fp32, check_not_quantized
 from qdebug.plan.lower import activation_scales, lower, required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.rewrite.feed_scales import feed_scales
@@ -78,6 +78,7 @@ def read_quantizable(
     )
     model = open_model(settings.model, required_opset(plan), sources, progress)
     check_not_quantized(model, "it is calibrated already")
+    check_in_fp32(model)
     layers = find_layers(model.graph)
     bound = bind_plan(plan, model, layers)
     needed = bound.needed_ranges()

@@ -10,7 +10,7 @@ from qdebug.errors import UsageError
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.prepare import Model
 from qdebug.pipeline.control_flow import DataSource
-from qdebug.pipeline.model_pair import explicit, open_reference
+from qdebug.pipeline.model_pair import explicit, open_reference, refuse_reference
 from qdebug.plan.given import own_constants
 from qdebug.plan.pair import ModelPair, quantized_pair
 from qdebug.plan.plan import GIVEN, Correction, PrecisionPlan, TensorRange
@@ -48,12 +48,12 @@ def origin_of(
     """
     if not given.quantized:
         if settings.reference is not None:
-            raise UsageError(
-                f"{option('reference')}: {settings.model} is an FP32 model and is its own "
-                "reference",
-                f"Leave {option('reference')} out.",
-                code="QD-USAGE-REFERENCE",
+            error = refuse_reference(
+                f"Leave {option('reference')} out, or give the quantized model in the place of "
+                f"{settings.model}.",
+                given,
             )
+            raise error
         return Origin(given, plan)
     if settings.reference is None:
         raise UsageError(
