@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qdebug.display.blocks import Block, Column, Facts, Line, Style, conditions, notes, table_of
@@ -23,6 +23,9 @@ _SOURCES = {
 }
 _FEW = 5
 _TOP = 20
+_BATCH = ("batch", "batch_size", "N", "n", "B", "bs")
+_OTHER_WORK = ("LSTM", "GRU", "RNN", "Einsum", "Attention", "If", "Loop", "Scan")
+"""Operators that multiply too, and whose work is not counted."""
 _MINOR = (EventKind.FUSION, EventKind.TACTIC)
 
 
@@ -34,6 +37,7 @@ def view(result: InspectResult, *, top: int = _TOP, detailed: bool = False) -> l
     name = printable(Path(result.file).name)
     blocks: list[Block] = [
         Line(f"{name}: {_SOURCES[info.source]}{by}", "title"),
+        *_interface(result),
         Facts(tuple(_facts(result))),
         Line(),
         *_layers(result, top, detailed),
@@ -68,27 +72,90 @@ def _facts(result: InspectResult) -> Iterator[tuple[str, str]]:
     summary = result.summary
     total = sum(s.products for s in summary.shares)
     if summary.shares:
-        parts = [f"{s.products} {s.precision or 'unknown'}" for s in summary.shares]
-        yield "products", f"{total}: {', '.join(parts)}"
-        macs = sum(s.macs or 0 for s in summary.shares)
-        if macs:
-            parts = [f"{_percent((s.macs or 0) / macs)} {s.precision}" for s in summary.shares]
-            yield "", f"{_si(macs)} MACs per sample: {', '.join(parts)}"
+        counts = {s.precision or "unknown": s.products for s in summary.shares}
+        yield "conv/matmul", _by_precision(counts)
+        yield from _macs(result)
     if summary.others:
-        yield "others", ", ".join(f"{n} {p}" for p, n in summary.others.items())
+        yield "others", _by_precision(summary.others)
     layers = counted(summary.layers, "layer")
     if summary.nodes:
-        shared = f"; {summary.fused_nodes} share one" if summary.fused_nodes else ""
+        shared = f"; {summary.fused_nodes} nodes share a layer" if summary.fused_nodes else ""
         yield "fusion", f"{counted(summary.nodes, 'ONNX node')} in {layers}{shared}"
     else:
         yield "layers", layers
     if result.info.detailed:
-        yield "reformats", str(len(summary.reformats))
+        moving = len(summary.reformats)
+        told = f"{counted(moving, 'layer')} only to move or convert data" if moving else "none"
+        yield "reformats", told
     if summary.sparse is not None:
-        yield "sparse", f"{summary.sparse} of {counted(total, 'product')}"
+        yield "sparse", f"{summary.sparse} of {counted(total, 'layer')} with 2:4 sparse weights"
     if summary.ms is not None:
-        parts = [f"{number(s.ms, 3)} in {s.precision} products" for s in summary.shares if s.ms]
+        parts = [f"{number(s.ms, 3)} in {s.precision} conv/matmul" for s in summary.shares if s.ms]
         yield "time", ", ".join([f"{number(summary.ms, 3)} ms", *parts])
+
+
+def _by_precision(counts: Mapping[str, int]) -> str:
+    """How many layers there are, and how many in each precision."""
+    told = counted(sum(counts.values()), "layer")
+    if len(counts) == 1:
+        return f"{told}, {'all ' * (counts[next(iter(counts))] > 1)}{next(iter(counts))}"
+    return f"{told}: {', '.join(f'{n} {p}' for p, n in counts.items())}"
+
+
+def _macs(result: InspectResult) -> Iterator[tuple[str, str]]:
+    """The work of the products, and what it does not include."""
+    shares, info = result.summary.shares, result.info
+    others = Counter(x.layer_type for x in info.layers if x.layer_type in _OTHER_WORK)
+    without = f"; without {', '.join(f'{n} {op}' for op, n in others.items())}" if others else ""
+    macs = sum(s.macs or 0 for s in shares)
+    if macs and all(s.macs is not None for s in shares):
+        parts = [f"{_percent((s.macs or 0) / macs)} {s.precision}" for s in shares]
+        told = f": {', '.join(parts)}" if len(shares) > 1 else ""
+        yield "MACs", f"{_si(macs)} {_unit(result)}{told}{without}"
+    elif info.model_inputs:
+        dynamic = _dynamic(result)
+        why = f": {dynamic} of the input may have any size" if dynamic else ""
+        yield "MACs", f"unknown{why or ': shapes inside the network depend on its data'}"
+
+
+def _unit(result: InspectResult) -> str:
+    """What the work is for: a sample, or an execution where a batch is fixed."""
+    first = next((t.shape[0] for t in result.info.model_inputs if t.shape), 1)
+    if isinstance(first, int):
+        return "per sample" if first == 1 else f"per execution (batch of {first})"
+    return "per sample" if first in ("?", *_BATCH) else f"for {first} = 1"
+
+
+def _dynamic(result: InspectResult) -> str:
+    """The dynamic axes of the inputs, besides that of the batch."""
+    found: list[str] = []
+    leading = {t.shape[0] for t in result.info.model_inputs if t.shape}
+    for tensor in result.info.model_inputs:
+        for place, axis in enumerate(tensor.shape[1:], 1):
+            if isinstance(axis, str) and (axis == "?" or axis not in leading):
+                found.append(f"axis {place}" if axis == "?" else axis)
+    return " and ".join(dict.fromkeys(found))
+
+
+def _interface(result: InspectResult) -> Iterator[Block]:
+    """The inputs and outputs of an ONNX model, which whoever feeds it needs first."""
+    info = result.info
+    rows = [("input", t) for t in info.model_inputs] + [("output", t) for t in info.model_outputs]
+    if rows:
+        yield table_of(
+            rows,
+            [
+                (Column("", "op"), lambda r: r[0]),
+                (Column("name", "name"), lambda r: r[1].name),
+                (Column("type"), lambda r: r[1].dtype or "–"),
+                (Column("shape"), lambda r: _shape(r[1].shape)),
+            ],
+        )
+        yield Line()
+
+
+def _shape(axes: Sequence[int | str]) -> str:
+    return " × ".join(printable(str(axis)) for axis in axes) or "one value"
 
 
 def _layers(result: InspectResult, top: int, detailed: bool) -> Iterator[Block]:

@@ -17,6 +17,8 @@ from qdebug.engine_info.layers import (
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.engine_info.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
+from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.model.macs import known_macs
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # "[11/21/2026-14:23:05] [TRT] [V] ", "[V] [TRT] ", "[VERBOSE] ", "[TensorRT] VERBOSE: ",
@@ -164,7 +166,24 @@ def _nodes(lines: Iterable[str]) -> Iterator[OnnxNode]:
                 outputs=tuple(t for t, _ in operands),
                 input_shapes=tuple(s for _, s in reads),
                 output_shapes=tuple(s for _, s in operands),
+                macs=_macs(found["op"], reads, operands),
             )
+
+
+def _macs(op_type: str, reads: Operands, writes: Operands) -> float | None:
+    """Multiply-accumulates of a product; a dynamic leading axis is that of the batch, and 1."""
+    if op_type not in QUANTIZABLE_OPS or len(reads) < _OPERANDS or not writes:
+        return None
+    left, right, out = reads[0][1], reads[1][1], writes[0][1]
+    return known_macs(op_type, _of_one(left), right, _of_one(out))
+
+
+def _of_one(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return (1, *shape[1:]) if shape and shape[0] < 0 else shape
+
+
+Operands = Sequence[tuple[str, tuple[int, ...] | None]]
+_OPERANDS = 2
 
 
 def _library(lines: Iterable[str]) -> str:

@@ -155,6 +155,10 @@ class OnnxNode:
     """A node of the model an engine was built from.
 
     Shapes hold -1 for a dynamic axis and are None when unknown.
+
+    Attributes:
+        macs: multiply-accumulates of a product, for one sample; None where they depend on an axis
+            whose size is unknown, and for other nodes.
     """
 
     name: str
@@ -163,6 +167,20 @@ class OnnxNode:
     outputs: tuple[str, ...] = ()
     input_shapes: tuple[tuple[int, ...] | None, ...] = ()
     output_shapes: tuple[tuple[int, ...] | None, ...] = ()
+    macs: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelTensor:
+    """An input or output of an ONNX model.
+
+    Attributes:
+        shape: the size of each axis; of a dynamic one its name, "?" where it has none.
+    """
+
+    name: str
+    dtype: MaybeText
+    shape: tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -198,6 +216,7 @@ class EngineInfo:
     Attributes:
         layers: in execution order.
         io: inputs and outputs of the engine.
+        model_inputs, model_outputs: of an ONNX model, with the names of its axes.
         source: the kind of file.
         detailed: the layers carry types; without, they are names.
         library: version of the library that built it, or "".
@@ -214,6 +233,8 @@ class EngineInfo:
     nodes: Hidden[tuple[OnnxNode, ...]] = ()
     events: tuple[BuildEvent, ...] = ()
     notes: tuple[str, ...] = ()
+    model_inputs: tuple[ModelTensor, ...] = ()
+    model_outputs: tuple[ModelTensor, ...] = ()
 
     @property
     @in_json

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, OnnxNode
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, ModelTensor, OnnxNode
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.model.graph import Graph, Node
 from qdebug.model.inline import is_control_flow
 from qdebug.model.layers import QUANTIZABLE_OPS, Layer, find_layers
-from qdebug.model.subgraphs import nodes_in
+from qdebug.model.macs import Shapes, known_macs, shapes_per_sample
+from qdebug.model.subgraphs import bodies, nodes_in, size_of
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import quantized_tensors
 from qdebug.wording import counted
@@ -33,6 +35,8 @@ _DTYPES = {
     onnx.TensorProto.BOOL: "bool",
 }
 _SHOWN_OPS = QUANTIZABLE_OPS | {"LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
+_NAMED_AXIS = re.compile(r"(?!unk__|DynamicDimension|p2o\W)(?!\w*(?:_dim_|__d)\d)[A-Za-z_]\w{0,19}")
+"""Exporters name the others, as unk__214, DynamicDimension.1 and Concatoutput0_dim_1."""
 _NOTE = "This is what the model requests; for the kernels that TensorRT builds, see the build log."
 
 
@@ -60,13 +64,32 @@ def info_of_graph(graph: Graph) -> EngineInfo:
     specs = [*(spec.name for spec in graph.inputs), *graph.outputs]
     io = tuple(_tensor(graph, name) for name in specs)
     return EngineInfo(
-        tuple(layers), InfoSource.ONNX, io, nodes=nodes_of_graph(graph), notes=_notes(graph)
+        tuple(layers),
+        InfoSource.ONNX,
+        io,
+        nodes=nodes_of_graph(graph),
+        notes=_notes(graph),
+        model_inputs=tuple(_described(graph, spec.name) for spec in graph.inputs),
+        model_outputs=tuple(_described(graph, name) for name in graph.outputs),
     )
+
+
+def _described(graph: Graph, name: str) -> ModelTensor:
+    kind = graph.types.get(name)
+    dtype = dtype_of(kind) or (onnx.TensorProto.DataType.Name(kind).lower() if kind else "")
+    return ModelTensor(name, dtype, tuple(map(_axis, graph.shapes.get(name, ()))))
+
+
+def _axis(size: int | str | None) -> int | str:
+    """The size of an axis, or its name, where a person gave it one that can be shown."""
+    if isinstance(size, int):
+        return size
+    return size if size and _NAMED_AXIS.fullmatch(size) else "?"
 
 
 def _notes(graph: Graph) -> tuple[str, ...]:
     found = quantized_tensors(graph)
-    inside = tuple(_inside(node) for node in graph.proto.graph.node if is_control_flow(node))
+    inside = _inside([node for node in graph.proto.graph.node if is_control_flow(node)])
     if not found.others:
         return (_NOTE, *inside)
     return (
@@ -77,8 +100,11 @@ def _notes(graph: Graph) -> tuple[str, ...]:
     )
 
 
-def _inside(node: onnx.NodeProto) -> str:
-    """What the bodies of an If, a Loop or a Scan hold."""
+def _inside(nodes: Sequence[onnx.NodeProto]) -> tuple[str, ...]:
+    """What the bodies of If, Loop and Scan hold: those of the largest, where there are several."""
+    if not nodes:
+        return ()
+    node = max(nodes, key=lambda n: sum(map(size_of, bodies(n))))
     parts = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -86,14 +112,20 @@ def _inside(node: onnx.NodeProto) -> str:
             products = [f"{n} {op}" for op, n in count.items() if op in _SHOWN_OPS]
             shown = f" ({', '.join(products)})" if products else ""
             parts.append(f"{attribute.name} has {counted(count.total(), 'node')}{shown}")
+    what = f"{node.op_type} '{node.name}' holds nodes that are not listed"
+    if len(nodes) > 1:
+        count = Counter(n.op_type for n in nodes)
+        operators = ", ".join(f"{n} {op}" for op, n in count.items())
+        what = f"{operators} hold nodes that are not listed; most are in '{node.name}'"
     return (
-        f"{node.op_type} '{node.name}' holds nodes that are not listed: {'; '.join(parts)}. "
-        "Commands that read samples follow the branches and iterations that these take."
+        f"{what}: {'; '.join(parts)}. Commands that read samples follow the branches and "
+        "iterations that these take.",
     )
 
 
 def nodes_of_graph(graph: Graph) -> tuple[OnnxNode, ...]:
     """The nodes of a model, as a build log would name them."""
+    shapes = shapes_per_sample(graph)
     return tuple(
         OnnxNode(
             name=node.name,
@@ -102,9 +134,17 @@ def nodes_of_graph(graph: Graph) -> tuple[OnnxNode, ...]:
             outputs=tuple(t for t in node.outputs if t),
             input_shapes=_shapes(graph, node.inputs),
             output_shapes=_shapes(graph, node.outputs),
+            macs=_macs(shapes, node),
         )
         for node in graph.nodes
     )
+
+
+def _macs(shapes: Shapes, node: Node) -> float | None:
+    if node.op_type not in QUANTIZABLE_OPS or node.domain:
+        return None
+    left, right = (shapes.get(tensor) for tensor in node.inputs[:2])
+    return known_macs(node.op_type, left, right, shapes.get(node.outputs[0]))
 
 
 def with_nodes(info: EngineInfo, graph: Graph) -> EngineInfo:

@@ -17,11 +17,9 @@ from qdebug.engine_info.layers import (
     EngineInfo,
     EngineLayer,
     EventKind,
-    OnnxNode,
     Role,
 )
 from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.model.macs import product_macs
 
 PRECISIONS = ("int8", "fp8", "int4", "fp4", "fp16", "bf16", "tf32", "fp32")
 _HELPERS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
@@ -33,8 +31,9 @@ class Share:
 
     Attributes:
         products: how many layers.
-        macs: multiply-accumulates of the model's nodes they compute, dynamic axes counted as 1;
-            None when the file does not give shapes.
+        macs: multiply-accumulates of the model's nodes they compute, for one sample where the
+            batch axis is dynamic; None where they depend on an axis whose size the file does not
+            give.
         ms: their time; None when it was not measured.
     """
 
@@ -147,25 +146,14 @@ def gate_values(summary: Summary, audit: Audit | None = None) -> dict[str, float
     return values
 
 
-def _node_macs(node: OnnxNode) -> float | None:
-    """Multiply-accumulates of a product's node, dynamic axes counted as 1; None if unknown."""
-    if len(node.input_shapes) < 2 or not node.output_shapes:
-        return None
-    left, right, out = node.input_shapes[0], node.input_shapes[1], node.output_shapes[0]
-    if left is None or right is None or out is None:
-        return None
-    return product_macs(node.op_type, left, right, out)
-
-
 def _shares(info: EngineInfo, products: list[EngineLayer]) -> tuple[Share, ...]:
     work: Counter[str] = Counter()
     told = bool(info.nodes)
     for node in info.nodes:
         layer = info.layer_of(node.name) if node.op_type in QUANTIZABLE_OPS else None
         if layer is not None:
-            macs = _node_macs(node)
-            told = told and macs is not None
-            work[layer.precision] += macs or 0  # type: ignore[assignment]
+            told = told and node.macs is not None
+            work[layer.precision] += node.macs or 0  # type: ignore[assignment]
     found = {layer.precision for layer in products}
     order = [p for p in PRECISIONS if p in found] + sorted(found.difference(PRECISIONS))
     return tuple(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdebug.inputfiles import HDF5_MAGIC, open_file
-from qdebug.wording import option
 
 _TORCH = (
     "a file of PyTorch",
@@ -58,9 +57,10 @@ _HDF5 = (
 )
 _YAML = (
     "a YAML file",
-    "Give the ONNX model. A precision plan is given with {plan}, ranges with {calibration}.",
+    "Give the ONNX model here; a precision plan, ranges and a configuration have settings of their "
+    "own.",
 )
-_SAMPLES = ("an array file", "Give the ONNX model; samples are given with {inputs}.")
+_SAMPLES = ("an array file", "Give the ONNX model here; samples have a setting of their own.")
 
 ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 _BY_SUFFIX = {
@@ -94,9 +94,7 @@ def recognized(path: Path) -> ForeignFile | None:
     if found is None:
         return None
     what, hint = found
-    settings = {name: option(name) for name in ("plan", "calibration", "inputs")}
-    onnx = path.with_suffix(".onnx").name
-    return ForeignFile(what, hint.format(name=path, onnx=onnx, **settings))
+    return ForeignFile(what, hint.format(name=path, onnx=path.with_suffix(".onnx").name))
 
 
 def _by_content(path: Path) -> tuple[str, str] | None:

@@ -54,7 +54,26 @@ def _of_first(layers: Layers, subset: SampleSubset) -> Collection[Work]:
     return work_of(layers, {name: array.shape for name, array in feeds.items()}).values()
 
 
-def _shapes(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Shapes:
+def shapes_per_sample(graph: Graph) -> Shapes:
+    """Shapes where the leading axis of the inputs, if it is dynamic, is 1, and so are all axes of
+    its name. What follows from other dynamic axes stays dynamic."""
+    unknown = {s.shape[0] for s in graph.inputs if s.shape and not isinstance(s.shape[0], int)}
+    if not unknown:
+        return graph.shapes
+    named = unknown - {None, "?"}
+    return _shapes(
+        graph,
+        {
+            spec.name: [
+                1 if axis in named or (i == 0 and not isinstance(axis, int)) else axis
+                for i, axis in enumerate(spec.shape)
+            ]
+            for spec in graph.inputs
+        },
+    )
+
+
+def _shapes(graph: Graph, input_shapes: Mapping[str, Shape]) -> Shapes:
     """Shapes inferred anew from those of the inputs; the weights stay behind."""
     proto = onnx.ModelProto()
     proto.CopyFrom(graph.proto)
@@ -63,7 +82,8 @@ def _shapes(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Shapes:
         for dim, size in zip(
             value.type.tensor_type.shape.dim, input_shapes.get(value.name, ()), strict=False
         ):
-            dim.dim_value = size
+            if isinstance(size, int):
+                dim.dim_value = size
     for value in proto.graph.output:  # they may name axes that have a size now
         value.type.tensor_type.ClearField("shape")
     return Graph.inferred(proto).shapes
@@ -89,6 +109,20 @@ def product_macs(op_type: str, left: Shape, right: Shape, out: Shape) -> float:
     if op_type == "Gemm":  # either operand may be transposed: √(|A|·|B| / |Y|) is K
         return _size(out) * math.sqrt(_size(left) * _size(right) / max(_size(out), 1.0))
     return _size(out) * _size(left[-1:])
+
+
+def known_macs(
+    op_type: str, left: Shape | None, right: Shape | None, out: Shape | None
+) -> float | None:
+    """`product_macs`; None where a shape, or an axis that counts, is unknown."""
+    if left is None or right is None or out is None:
+        return None
+    counts = {"Conv": (right, out), "ConvTranspose": (left, right), "MatMul": (left[-1:], out)}
+    if any(
+        not isinstance(n, int) or n < 0 for s in counts.get(op_type, (left, right, out)) for n in s
+    ):
+        return None
+    return product_macs(op_type, left, right, out)
 
 
 def _size(shape: Shape) -> float:

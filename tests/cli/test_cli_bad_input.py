@@ -477,7 +477,7 @@ def test_a_file_of_another_kind(desk: Any, command: tuple[str, ...], code: str) 
         ("net.engine", b"ptrt\0\0", "qdebug inspect net.engine"),
         ("net.plan", b"x", "qdebug inspect net.plan"),
         ("net.xml", b"<net/>", "ONNX model"),
-        ("p.yaml", b"schema: qdebug.plan/1", "--plan"),
+        ("p.yaml", b"schema: qdebug.plan/1", "ONNX model"),
     ],
 )
 def test_a_model_of_another_framework(desk: Any, name: str, data: bytes, step: str) -> None:

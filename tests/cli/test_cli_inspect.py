@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import yaml
 from rich.console import Console
@@ -89,7 +92,7 @@ def told(desk: Any) -> Any:
 def test_a_build_log_is_audited_against_its_plan_as_a_program(real: Any) -> None:
     done = real.spawn("inspect", "build.log", "--expect", "plan.yaml", "--fail-on", "int8_share>=1")
     assert (done.code, done.err) == (0, "")
-    assert "3: 3 int8" in done.out and "(plan.yaml): 4 as-planned, 1 gone" in done.out
+    assert "3 layers, all int8" in done.out and "(plan.yaml): 4 as-planned, 1 gone" in done.out
     assert done.out.splitlines()[-1] == "PASSED"
 
 
@@ -186,7 +189,7 @@ def test_the_model_tells_the_work_that_layer_information_does_not(told: Any) -> 
         (["layers.json", "--expect", "bare.yaml"], ["QD-PLAN-NO-MODEL", "--model"]),
         (
             ["layers.json", "--expect", "bare.yaml", "--model", "data.npz"],
-            ["QD-MODEL-TRUNCATED", "data.npz"],
+            ["QD-MODEL-FORMAT", "data.npz"],
         ),
         (
             ["names.json", "--expect", "bare.yaml", "--model", "net.onnx"],
@@ -221,3 +224,58 @@ def test_a_terminal_of_80_columns_is_enough(real: Any) -> None:
         lines = page.file.getvalue().splitlines()
         assert detailed or max(map(len, lines)) <= 80
         assert any("conv1" in line and "correlation" in line for line in lines)
+
+
+def _lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("shape", "macs"),
+    [
+        ((1, 3, 8, 8), "6.91 k per sample"),
+        (("N", 3, 8, 8), "6.91 k per sample"),
+        (("frames", 3, 8, 8), "6.91 k for frames = 1"),
+        ((4, 3, 8, 8), "27.6 k per execution"),
+        (("N", 3, "height", 8), "unknown: height "),
+        (("N", 3, None, None), "unknown: axis 2 and axis 3 "),
+    ],
+)
+def test_the_work_of_a_model_is_unknown_where_an_axis_is(
+    desk: Any, make: Callable[..., onnx.ModelProto], shape: tuple[Any, ...], macs: str
+) -> None:
+    """4 filters of 3 × 3 × 3 at 64 places: 6912 multiply-accumulates."""
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1] * 4)
+    weight = np.zeros((4, 3, 3, 3), np.float32)
+    desk.save(make([conv], {"x": shape}, {"y": (shape[0], 4, *shape[2:])}, {"w": weight}), "c.onnx")
+    done = desk.run("inspect", "c.onnx")
+    (line,) = (line for line in done.out.splitlines() if line.startswith("MACs"))
+    assert line.removeprefix("MACs").strip().startswith(macs)
+    found = desk.run("inspect", "c.onnx", "--json", "-").json
+    (product,) = found["products"]
+    assert product["macs"] == (None if "unknown" in macs else 6912 * (4 if shape[0] == 4 else 1))
+    assert found["values"]["fp32_mac_share"] == (None if "unknown" in macs else 1)
+
+
+def test_a_row_per_sample_of_a_product_behind_a_reshape(
+    desk: Any, make: Callable[..., onnx.ModelProto]
+) -> None:
+    """The leading axis of what it reads is batch × 5: one sample is 5 rows."""
+    nodes = [
+        onnx.helper.make_node("Reshape", ["x", "shape"], ["rows"], "reshape"),
+        onnx.helper.make_node("MatMul", ["rows", "w"], ["y"], "matmul"),
+    ]
+    constants = {"shape": np.array([-1, 8], np.int64), "w": np.zeros((8, 2), np.float32)}
+    desk.save(make(nodes, {"x": ("N", 5, 8)}, {"y": ("M", 2)}, constants), "r.onnx")
+    (product,) = desk.run("inspect", "r.onnx", "--json", "-").json["products"]
+    assert product["macs"] == 5 * 8 * 2
+
+
+def test_inputs_and_outputs_come_first(desk: Any) -> None:
+    done = desk.run("inspect", "net.onnx")
+    found = desk.run("inspect", "net.onnx", "--json", "-").json
+    assert [t["name"] for t in found["model_inputs"]] == ["x"]
+    shape = found["model_inputs"][0]["shape"]
+    shown = ["input", "x", "fp32", *" × ".join(map(str, shape)).split()]
+    assert _lines(done.out)[2] == shown
+    assert _lines(done.out)[3][0] == "output"
