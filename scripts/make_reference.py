@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -27,10 +26,11 @@ _MADE = "<!-- Made by scripts/make_reference.py from qdebug/config; do not edit.
 _CLI = """\
 # Command line
 
-`qdebug COMMAND --help` shows the same in the terminal, `qdebug --version` the version. The settings
-of a command can also come from a [configuration file](configuration.md), or from
-[Python](python-api.md); flags override the file. Where a flag may be given again and again, the
-table says *repeatable*; of any other flag the last one counts.
+`qdebug COMMAND --help-all` shows the same in the terminal; `--help` leaves out the flags of
+backends that are not installed. `qdebug --version` shows the version. The settings of a command can
+also come from a [configuration file](configuration.md), or from [Python](python-api.md); flags
+override the file. Where a flag may be given again and again, the table says *repeatable*; of any
+other flag the last one counts.
 
 | Exit code | Meaning |
 |---|---|
@@ -78,8 +78,7 @@ def cli_page() -> str:
         usage = " ".join(("qdebug", command.name, *arguments, "[OPTIONS]"))
         example = f"\n# for example\n{command.command_line}" if command.example else ""
         parts.append(f"```sh\n{usage}{example}\n```\n")
-        declared = (*settings_of(command.settings), *settings_of(command.shown))
-        for group, members in groupby(declared, key=lambda s: s.option.group):
+        for group, members in command.grouped.items():
             head = (group or "Arguments", "", "Default")
             parts.append(_table(head, map(_flag_row, members)))
     return _page(parts)

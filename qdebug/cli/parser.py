@@ -14,16 +14,22 @@ from qdebug import __version__
 from qdebug.config.commands import COMMANDS, Command
 from qdebug.config.option import GROUPS, Setting, settings_of
 from qdebug.errors import UsageError
+from qdebug.run.registry import spec_of, specs, takers
 
 Run = Callable[[Command, Mapping[str, Any], Mapping[str, Any]], int]
 """Runs a command: takes what was given of its settings, and of how its result is shown."""
 
 _ABOUT = "Find out where, why and how cheaply to fix the accuracy an INT8 or FP16 network lost."
 _EXIT_CODES = (
-    "Exit codes: 0 held, 1 the gate failed, 2 bad input or usage, 3 a backend failed, "
-    "130 interrupted, 143 terminated."
+    "Exit codes: 0 done, and the gate or the target holds; 1 the gate failed, or no answer meets "
+    "the target; 2 bad input or usage; 3 a backend failed; 130 interrupted; 143 terminated."
 )
 _GROUPS = {name: Group(name, sort_key=k) for k, name in enumerate(GROUPS) if name}
+_EVERYTHING = "--help-all"
+_MORE = (
+    "qdebug COMMAND --help shows the flags of a command, --help-all also those of backends that "
+    "are not installed. To start: qdebug compare model.onnx --inputs samples.npz"
+)
 
 
 def parse_and_run(arguments: list[str], run: Run) -> int:
@@ -34,9 +40,9 @@ def parse_and_run(arguments: list[str], run: Run) -> int:
     """
     app = App(
         name="qdebug",
-        help=f"{_ABOUT}\n\n{_EXIT_CODES}",
+        help=f"{_ABOUT}\n\n{_MORE}\n\n{_EXIT_CODES}",
         help_format="plaintext",
-        help_flags=["--help", "-h"],
+        help_flags=["--help", "-h", _EVERYTHING],
         version=f"qdebug {__version__}",
         print_error=False,
         exit_on_error=False,
@@ -44,8 +50,14 @@ def parse_and_run(arguments: list[str], run: Run) -> int:
         result_action="return_value",
     )
     for place, command in enumerate(COMMANDS.values()):
-        function, usage = _function(command, run), f"Usage: {_usage(command)}"
-        app.command(function, name=command.name, usage=usage, sort_key=place)
+        folded = {} if _EVERYTHING in arguments else _folded(command)
+        app.command(
+            _function(command, run, folded),
+            name=command.name,
+            usage=f"Usage: {_usage(command)}",
+            help_epilogue=_epilogue(command, folded),
+            sort_key=place,
+        )
     try:
         code = app(arguments)
     except CycloptsError as problem:
@@ -53,7 +65,31 @@ def parse_and_run(arguments: list[str], run: Run) -> int:
     return UsageError.exit_code if not arguments else int(code or 0)
 
 
-def _function(command: Command, run: Run) -> Callable[..., int]:
+def _folded(command: Command) -> dict[str, tuple[str, ...]]:
+    """Settings that only backends take which are not installed, and these backends."""
+    found = {setting.name: takers(setting.name) for setting in command.declared}
+    return {
+        name: backends
+        for name, backends in found.items()
+        if backends and not any(spec_of(backend).installed for backend in backends)
+    }
+
+
+def _epilogue(command: Command, folded: Mapping[str, tuple[str, ...]]) -> str | None:
+    """What a help text says of the flags that it leaves out."""
+    if not folded:
+        return None
+    backends = dict.fromkeys(name for names in folded.values() for name in names)
+    flags = "1 flag" if len(folded) == 1 else f"{len(folded)} flags"
+    return (
+        f"Not shown: {flags} of backends that are not installed ({', '.join(backends)}). "
+        f"qdebug {command.name} {_EVERYTHING} shows everything."
+    )
+
+
+def _function(
+    command: Command, run: Run, folded: Mapping[str, tuple[str, ...]]
+) -> Callable[..., int]:
     """A function whose parameters are the flags of a command."""
     declared = settings_of(command.settings)
     shown = settings_of(command.shown)
@@ -65,7 +101,11 @@ def _function(command: Command, run: Run) -> Callable[..., int]:
         settings = {s.name: given[s.name] for s in declared}
         return run(command, settings, {s.name: given[s.name] for s in shown})
 
-    parameters = [_parameter(setting) for setting in (*declared, *shown)]
+    parameters = [
+        _parameter(setting, group, shown=setting.name not in folded)
+        for group, members in command.grouped.items()
+        for setting in members
+    ]
     about = (command.about, command.more, command.example and f"Example: {command.command_line}")
     function.__name__ = command.name
     function.__doc__ = "\n\n".join(filter(None, about))
@@ -74,7 +114,7 @@ def _function(command: Command, run: Run) -> Callable[..., int]:
     return function
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(setting: Setting, group: str, *, shown: bool) -> inspect.Parameter:
     """A setting as a parameter. Values stay text: the settings' own checks give the messages."""
     option = setting.option
     kind, default = _type_and_default(setting)
@@ -82,7 +122,8 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         name=[setting.flag, *filter(None, [option.short])],
         help=_help(setting),
         metavar=None if setting.is_switch or option.count else _metavar(setting),
-        group=_GROUPS.get(option.group, "Arguments"),
+        group=_GROUPS.get(group, "Arguments"),
+        show=shown,
         negative=(),
         # A flag that is counted may be repeated anyway; told so, cyclopts 5 counts it once.
         allow_repeating=None if option.count else setting.is_list or setting.is_switch,
@@ -120,8 +161,13 @@ def _help(setting: Setting) -> str:
     if setting.is_switch:
         return setting.option.off if setting.default is True else setting.option.help
     parts = [setting.option.help]
+    if setting.required and not setting.option.positional:
+        parts.append("[required]")
     if setting.choices and not setting.option.words:
         parts.append(f"[{', '.join(setting.choices)}]")
+    if setting.name == "backend":
+        installed = [spec.name for spec in specs() if spec.installed]
+        parts.append(f"[installed: {', '.join(installed)}]")
     if setting.shown_default and not setting.option.count:
         parts.append(f"[default: {setting.shown_default}]")
     return " ".join(parts)

@@ -10,9 +10,8 @@ from annotated_types import Gt
 from qdebug.config.candidate import FORCE, HTML, MEMORY_BUDGET, CandidateSettings
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
-    GATE,
+    SAMPLED,
     SEARCH,
-    WHAT,
     WRITE,
     DataLike,
     Option,
@@ -29,29 +28,35 @@ Seconds = Annotated[float, Gt(0)]
 _STRATEGIES = "; ".join(f"{name} ({entry.summary})" for name, entry in STRATEGIES.items())
 
 TARGET = Option(
-    'What must hold, such as "output.cosine>=0.999" or "metric>=0.97".',
-    GATE,
+    'What must hold in the end, such as "output.cosine>=0.999" or "metric>=0.97".',
+    SEARCH,
     metavar="CONDITION",
 )
 MAX_DROP = Option(
-    "Instead of a target: how far the metric may fall below FP32's.",
-    GATE,
+    "The target as a loss: how far the metric may fall below FP32's, such as 0.01.",
+    SEARCH,
     metavar="X",
     parse=parse_difference,
 )
 MAX_RISE = Option(
-    "The same for a metric where less is better: how far it may rise.",
-    GATE,
+    "The same for a metric where lower is better: how far it may rise above FP32's.",
+    SEARCH,
     metavar="X",
     parse=parse_difference,
 )
 PIN_TO = Option(
-    "Precision of pinned layers; auto takes fp16 where it suffices.",
+    "Precision of the layers that are kept out of INT8; auto takes fp16 where it suffices.",
     SEARCH,
-    unset="auto, or fp32 where the candidate is in fp16",
+    unset="auto, or fp32 where FP16 is what is tested",
 )
-NEVER_PIN = Option("Never pin it; repeatable.", SEARCH, metavar="NAME")
-TIME_LIMIT = Option("End after so many seconds, with the best found.", SEARCH, metavar="SECONDS")
+NEVER_PIN = Option(
+    "Never keep this layer in higher precision: a name, a pattern with *, or op:TYPE; repeatable.",
+    SEARCH,
+    metavar="NAME",
+)
+TIME_LIMIT = Option(
+    "Stop after so many seconds, with the best that was found.", SEARCH, metavar="SECONDS"
+)
 
 
 @dataclass(frozen=True)
@@ -61,15 +66,20 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     holdout: Annotated[
         DataLike | None,
         Option(
-            "Samples to verify the answer on.",
-            WHAT,
+            "Other samples, to check the answer on.",
+            SAMPLED,
             metavar="DATA",
             unset="a share of the samples",
             reads=True,
         ),
     ] = None
     holdout_share: Annotated[
-        Share, Option("The share of the samples to hold out.", WHAT, metavar="X")
+        Share,
+        Option(
+            "Without --holdout, the share of the samples to set aside for that.",
+            SAMPLED,
+            metavar="X",
+        ),
     ] = 0.3
     target: Annotated[str | None, TARGET] = None
     max_drop: Annotated[float | None, MAX_DROP] = None
@@ -82,7 +92,8 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     pin: Annotated[
         tuple[str, ...],
         Option(
-            "Always pin this layer: a name, a pattern with *, or op:TYPE; repeatable.",
+            "Always keep this layer in higher precision: a name, a pattern with *, or op:TYPE; "
+            "repeatable.",
             SEARCH,
             metavar="NAME",
         ),
@@ -91,8 +102,8 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     profile: Annotated[
         RunLike | None,
         Option(
-            "Count costs in milliseconds: the JSON of trtexec --exportProfile, or a run file of "
-            "compare on a GPU.",
+            "Count the cost in measured milliseconds: the JSON of trtexec --exportProfile, or a "
+            "run file of compare on a GPU.",
             SEARCH,
             metavar="FILE",
             reads=True,
@@ -101,21 +112,21 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     profile_layers: Annotated[
         str | None,
         Option(
-            "What the profiled layers are: the JSON of trtexec --exportLayerInfo, or the build "
-            "log. Needed where their names do not say.",
+            "What the layers of that profile are: the JSON of trtexec --exportLayerInfo, or the "
+            "build log. Needed where their names do not tell.",
             SEARCH,
             metavar="FILE",
             reads=True,
         ),
     ] = None
     max_evaluations: Annotated[
-        Positive | None, Option("Stop a search after N candidates.", SEARCH, metavar="N")
+        Positive | None, Option("Stop after N sets of layers were tried.", SEARCH, metavar="N")
     ] = None
     time_limit: Annotated[Seconds | None, TIME_LIMIT] = None
     journal: Annotated[
         str | None,
         Option(
-            "Keep evaluations here; the same command resumes an interrupted search.",
+            "Keep what was tried in this file; the same command then resumes where it stopped.",
             SEARCH,
             metavar="FILE",
             unset="one in the cache folder",
@@ -128,13 +139,14 @@ class BisectSettings(CandidateSettings, ClusterSettings):
         Option(
             "Search on ONNX Runtime's INT8 kernels, where they agree with the simulation.",
             SEARCH,
-            off="Search on the simulation too, not on ONNX Runtime's INT8 kernels.",
+            off="Search on the slower simulation, not on ONNX Runtime's INT8 kernels.",
         ),
     ] = True
     select_point: Annotated[
         str | None,
         Option(
-            "Use this point of the list of error against cost: its number, or knee.",
+            "Take this point of the list of error against cost: its number, or knee for where "
+            "further cost stops to pay.",
             SEARCH,
             metavar="POINT",
             unset="the cheapest set that meets the target",
@@ -144,7 +156,7 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     output: Annotated[
         str | None,
         Option(
-            "Write the plan that was found.",
+            "Write the precision plan that was found (YAML).",
             WRITE,
             metavar="precision.yaml",
             suffixes=(".yaml", ".yml"),

@@ -23,7 +23,8 @@ from qdebug.config.candidate import (
 )
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
-    GATE,
+    PRECISIONS,
+    SAMPLED,
     WHAT,
     WRITE,
     CalibrationLike,
@@ -52,7 +53,7 @@ class CalibrateSettings(ClusterSettings):
     method: Annotated[
         tuple[str, ...],
         Option(
-            f"Calibrators to try, with commas: {method_usage()}.",
+            f"Methods to try, with commas: {method_usage()}.",
             WHAT,
             metavar="NAMES",
             unset="all",
@@ -62,29 +63,36 @@ class CalibrateSettings(ClusterSettings):
     calibrator: Annotated[
         tuple[CalibratorLike, ...],
         Option(
-            "Your own: file.py:function gets a histogram and returns amax; repeatable.",
-            WHAT,
+            "A method of your own: file.py:function gets a histogram and returns amax, the "
+            "largest magnitude of the range; repeatable.",
+            PRECISIONS,
             metavar="FILE:FUNCTION",
         ),
     ] = ()
-    mix: Annotated[bool, Option("Try the best method of each tensor too.", WHAT)] = False
+    mix: Annotated[bool, Option("Also try the best method for each tensor.", PRECISIONS)] = False
     from_cache: Annotated[
         CalibrationLike | None,
         Option(
-            "Evaluate an existing calibration too: a TensorRT cache, scales.yaml or a plan.",
-            WHAT,
+            "Also evaluate existing ranges: a TensorRT calibration cache, scales.yaml or a plan.",
+            PRECISIONS,
             metavar="FILE",
             reads=True,
         ),
     ] = None
-    weights: Annotated[WeightsName, Option("Scales of weights.", WHAT)] = "per-channel"
+    weights: Annotated[
+        WeightsName,
+        Option("One scale per output channel of a weight, or one per weight.", PRECISIONS),
+    ] = "per-channel"
     fallback_precision: Annotated[
-        FallbackName, Option("Precision of layers without an INT8 form.", WHAT)
+        FallbackName, Option("Precision of the layers that cannot run in INT8.", PRECISIONS)
     ] = "fp32"
     fp16_kernels: Annotated[Fp16KernelsName, FP16_KERNELS] = "tensorrt"
     weight_method: Annotated[
         Literal["max", "mse"],
-        Option("Ranges of weights: the largest magnitude, or least squared error.", WHAT),
+        Option(
+            "Range of a weight: its largest magnitude, or that of least squared error.",
+            PRECISIONS,
+        ),
     ] = "max"
     samples: Annotated[Positive | None, SAMPLES] = None
     batch_size: Annotated[Positive | None, BATCH_SIZE] = None
@@ -94,21 +102,26 @@ class CalibrateSettings(ClusterSettings):
     holdout: Annotated[
         DataLike | None,
         Option(
-            "Evaluation samples.",
-            GATE,
+            "Other samples, to compare the methods on.",
+            SAMPLED,
             metavar="DATA",
             unset="a share of the calibration data",
             reads=True,
         ),
     ] = None
     holdout_share: Annotated[
-        Share, Option("The share of the samples to hold out.", GATE, metavar="X")
+        Share,
+        Option(
+            "Without --holdout, the share of the samples to set aside for that.",
+            SAMPLED,
+            metavar="X",
+        ),
     ] = 0.2
     metric: Annotated[MetricLike | None, METRIC] = None
     output: Annotated[
         str | None,
         Option(
-            "Write the best ranges, for use as a calibration.",
+            "Write the best ranges (YAML), which other commands take with --calibration.",
             WRITE,
             metavar="scales.yaml",
             suffixes=(".yaml", ".yml"),
@@ -119,9 +132,8 @@ class CalibrateSettings(ClusterSettings):
     trt_cache: Annotated[
         str | None,
         Option(
-            "Write them as a calibration cache for TensorRT 10, of EntropyCalibration2: what "
-            "trtexec and, by default, Polygraphy read. For a calibrator of another class change "
-            "its first line.",
+            "Write them as a calibration cache for TensorRT 10, as trtexec and Polygraphy read it "
+            "(EntropyCalibration2; for a calibrator of another class change its first line).",
             WRITE,
             metavar="FILE",
             writes="new",

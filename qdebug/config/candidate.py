@@ -9,6 +9,9 @@ from qdebug.calibrators.registry import DEFAULT_METHOD, method_usage
 from qdebug.config.engine import EngineSettings
 from qdebug.config.option import (
     GATE,
+    LARGE,
+    PRECISIONS,
+    SAMPLED,
     WHAT,
     WRITE,
     CalibrationLike,
@@ -29,74 +32,88 @@ Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
 DATA = (
-    ".npz, .npy, .h5, a directory of them, test_data_set_*, Polygraphy's inputs JSON, or "
-    "script.py:function"
+    ".npz, .npy or .h5, a folder of these or of ONNX test data, Polygraphy's inputs JSON, or for "
+    "anything else, such as pictures, loader.py:function"
 )
-METRIC = Option(f"End-to-end accuracy: {metric_usage()}.", GATE, metavar="METRIC")
-SAMPLES = Option("Use the first N samples.", WHAT, metavar="N", unset="all")
+METRIC = Option(f"Accuracy of the task: {metric_usage()}.", GATE, metavar="METRIC")
+SAMPLES = Option("Use the first N samples only.", SAMPLED, metavar="N", unset="all")
 BATCH_SIZE = Option(
-    "Samples per execution where the batch axis is dynamic.",
-    WHAT,
+    "How many samples are run at once, where the batch axis of the model is dynamic.",
+    LARGE,
     metavar="N",
     unset="chosen by size",
 )
 CACHE = Option(
     "Reuse what an earlier calibration pass over the same model and data gathered.",
-    WHAT,
-    off="Ignore cached results.",
+    LARGE,
+    off="Compute everything anew, without what earlier runs kept.",
 )
 FP16_KERNELS = Option(
-    "How FP16 layers are simulated: as TensorRT's kernels compute them, which sum in FP16, or with "
-    "exact sums.",
-    WHAT,
+    "How FP16 is simulated: tensorrt also sums in FP16, as TensorRT's kernels do; exact sums "
+    "without rounding.",
+    PRECISIONS,
 )
 ALLOW_UNQUANTIZED = Option(
-    "Judge a model in which nothing runs in the precision that was asked for, instead of refusing "
-    "it.",
+    "Accept a model in which no layer runs in the requested precision, instead of refusing it.",
     GATE,
 )
 CUSTOM_OPS = Option(
-    "A shared library of custom operators for ONNX Runtime; repeatable.",
-    WHAT,
+    "A shared library with custom operators for ONNX Runtime; repeatable.",
+    LARGE,
     metavar="FILE",
     reads=True,
 )
 SEGMENTS = Option(
-    "Execute models in segments, of which only one has its weights in memory: auto cuts where a "
-    "model's weights take more than the memory budget (2 GB where there is no such setting), off "
-    "never cuts, N asks for so many segments.",
-    WHAT,
+    "Run the model in parts, with the weights of only one part in memory: auto does where the "
+    "weights take more than the memory budget (2 GB where there is no such setting), off never "
+    "does, N makes N parts.",
+    LARGE,
     metavar="auto|off|N",
     parse=parse_segments,
 )
-FORCE = Option("Replace existing files.", WRITE)
+FORCE = Option("Replace files that exist.", WRITE)
 MEMORY_BUDGET = Option(
-    "Memory for activations, such as 512M.", WHAT, metavar="SIZE", unset="2G", parse=parse_bytes
+    "Memory for activations, such as 512M.", LARGE, metavar="SIZE", unset="2G", parse=parse_bytes
 )
 HTML = Option(
-    "Write a page that shows the result: one file that needs nothing else.",
+    "Write the result as a page: one HTML file, which opens in any browser.",
     WRITE,
     metavar="FILE.html",
     suffixes=(".html", ".htm"),
     writes="new",
 )
 MODEL_OR_PLAN = Option(
-    "The ONNX model; by default the one that the plan names.",
+    "The ONNX model, in FP32 or already quantized. Where a plan is given, the one that it names.",
     metavar="MODEL",
     positional=True,
     reads=True,
 )
 INPUTS = Option(f"Samples to compare on: {DATA}.", WHAT, metavar="DATA", reads=True)
-WEIGHTS = Option("Scales of weights.", WHAT, unset="the plan's, or per-channel")
-FALLBACK = Option("Precision of layers without an INT8 form.", WHAT, unset="the plan's, or fp32")
+WEIGHTS = Option(
+    "One scale per output channel of a weight, or one per weight.",
+    PRECISIONS,
+    unset="the plan's, or per-channel",
+)
+FALLBACK = Option(
+    "Precision of the layers that cannot run in INT8.", PRECISIONS, unset="the plan's, or fp32"
+)
 CALIBRATION = Option(
-    "Ranges to use: scales.yaml, a TensorRT cache or a plan.", WHAT, metavar="FILE", reads=True
+    "Ranges to use instead of calibrating: scales.yaml, a TensorRT calibration cache or a plan.",
+    PRECISIONS,
+    metavar="FILE",
+    reads=True,
 )
 CALIB_DATA = Option(
-    "Samples to calibrate on.", WHAT, metavar="DATA", unset="the compared ones", reads=True
+    "Samples to calibrate the INT8 ranges on.",
+    WHAT,
+    metavar="DATA",
+    unset="the compared ones",
+    reads=True,
 )
-METHOD = Option(f"Calibrator: {method_usage()}.", WHAT, metavar="NAME")
-CALIB_SAMPLES = Option("Calibrate on the first N samples.", WHAT, metavar="N", unset="all")
+METHOD = Option(
+    f"How ranges follow from the calibration samples: {method_usage()}.", PRECISIONS, metavar="NAME"
+)
+CALIB_SAMPLES = Option("Calibrate on the first N samples only.", SAMPLED, metavar="N", unset="all")
 
 
 @dataclass(frozen=True)
@@ -107,15 +124,15 @@ class CandidateSettings(EngineSettings):
     inputs: Annotated[DataLike, INPUTS]
     precision: Annotated[
         PrecisionName | None,
-        Option("Precision of the candidate.", WHAT, unset="the plan's, or int8"),
+        Option("The precision to test against FP32.", PRECISIONS, unset="the plan's, or int8"),
     ] = None
     fallback_precision: Annotated[FallbackName | None, FALLBACK] = None
     weights: Annotated[WeightsName | None, WEIGHTS] = None
     plan: Annotated[
         PlanLike | None,
         Option(
-            "A precision plan; the layers and ranges that it names are kept.",
-            WHAT,
+            "A precision plan (YAML): the precision of each layer, and ranges.",
+            PRECISIONS,
             metavar="FILE.yaml",
             reads=True,
         ),

@@ -75,8 +75,8 @@ class ClusterSettings:
     cluster: Annotated[
         str | None,
         Option(
-            "Spread the work over local:N processes of this machine, or over the workers of a "
-            "dask.distributed scheduler, such as tcp://host:8786.",
+            "Spread the work over N processes of this machine (local:N), or over the workers of a "
+            "dask.distributed scheduler (tcp://host:8786).",
             CLUSTER,
             metavar="WHERE",
             unset="this process",
@@ -87,7 +87,7 @@ class ClusterSettings:
         str | None,
         Option(
             "Spread the work over workers that a job queue (Slurm, PBS, LSF) or SSH starts, as "
-            "the file says.",
+            "this file says.",
             CLUSTER,
             metavar="FILE.yaml",
             reads=True,

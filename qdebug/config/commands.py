@@ -13,7 +13,16 @@ from qdebug.config.candidate import FORCE
 from qdebug.config.compare import CompareSettings
 from qdebug.config.export import ExportSettings
 from qdebug.config.inspect import InspectSettings
-from qdebug.config.option import OUTPUT, Option, Positive
+from qdebug.config.option import (
+    FIRST,
+    GROUPS,
+    LOOK,
+    OUTPUT,
+    Option,
+    Positive,
+    Setting,
+    settings_of,
+)
 from qdebug.config.ranges import RangesSettings
 from qdebug.config.repair import RepairSettings
 from qdebug.config.report import ReportSettings
@@ -27,7 +36,12 @@ class Shown:
 
     verbose: Annotated[
         int,
-        Option("Say what is done; -vv adds tracebacks to errors.", OUTPUT, short="-v", count=True),
+        Option(
+            "Log what is done; -vv also shows where errors come from.",
+            OUTPUT,
+            short="-v",
+            count=True,
+        ),
     ] = 0
 
 
@@ -38,7 +52,7 @@ class ShownAsJson(Shown):
     json_to: Annotated[
         str | None,
         Option(
-            "Write the result as JSON to a file, or to the standard output for '-'.",
+            "Write the result as JSON to a file, or for '-' to the standard output.",
             OUTPUT,
             metavar="FILE|-",
             flag="--json",
@@ -54,7 +68,12 @@ class ShownWithConfig(Shown):
 
     config: Annotated[
         str | None,
-        Option("Settings from a file; flags override it.", OUTPUT, metavar="FILE.yaml", reads=True),
+        Option(
+            "Read settings from this file; flags override it.",
+            OUTPUT,
+            metavar="FILE.yaml",
+            reads=True,
+        ),
     ] = None
 
 
@@ -71,13 +90,13 @@ class ShownWithProgress(ShownWithConfig, ShownAsJson):
 class ShownWithLayers(ShownWithProgress):
     """Display options of `compare`."""
 
-    top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 10
+    top: Annotated[Positive, Option("How many layers to list.", LOOK, metavar="N")] = 10
     verbose: Annotated[
         int,
         Option(
-            "Say what is done, and show what the layers' errors consist of; -vv adds tracebacks to "
-            "errors.",
-            OUTPUT,
+            "Also show what each layer's error consists of, and log what is done; -vv also shows "
+            "where errors come from.",
+            LOOK,
             short="-v",
             count=True,
         ),
@@ -85,8 +104,8 @@ class ShownWithLayers(ShownWithProgress):
     view: Annotated[
         bool,
         Option(
-            "Show the run in a browser, from the start until Ctrl-C; needs a run file to write.",
-            OUTPUT,
+            "Show the run in a browser while it is made, until Ctrl-C; needs -o.",
+            LOOK,
         ),
     ] = False
 
@@ -95,12 +114,13 @@ class ShownWithLayers(ShownWithProgress):
 class ShownInspection(ShownWithConfig, ShownAsJson):
     """Display options of `inspect`."""
 
-    top: Annotated[Positive, Option("Layers to list.", OUTPUT, metavar="N")] = 20
+    top: Annotated[Positive, Option("How many layers to list.", LOOK, metavar="N")] = 20
     verbose: Annotated[
         int,
         Option(
-            "Show tactics, formats and all events; -vv adds tracebacks to errors.",
-            OUTPUT,
+            "Also show tactics, formats and all events of the build; -vv also shows where errors "
+            "come from.",
+            LOOK,
             short="-v",
             count=True,
         ),
@@ -135,6 +155,8 @@ class Command:
         about: what it does, in a sentence.
         example: arguments to start from.
         more: what help texts add.
+        first: the settings that matter first, in this order; the others are shown in groups. Of a
+            command with few settings none.
     """
 
     name: str
@@ -143,6 +165,23 @@ class Command:
     about: str
     example: str = ""
     more: str = ""
+    first: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> tuple[Setting, ...]:
+        """Its settings, and those of how its result is shown."""
+        return (*settings_of(self.settings), *settings_of(self.shown))
+
+    @property
+    def grouped(self) -> Mapping[str, tuple[Setting, ...]]:
+        """All of them by their heading, in the order of help texts and reference pages."""
+        known = {setting.name: setting for setting in self.declared}
+        found: dict[str, list[Setting]] = {group: [] for group in GROUPS}
+        found[FIRST] = [known[name] for name in self.first]
+        for setting in self.declared:
+            if setting.name not in self.first:
+                found[setting.option.group].append(setting)
+        return {group: tuple(members) for group, members in found.items() if members}
 
     @property
     def command_line(self) -> str:
@@ -157,51 +196,58 @@ _ALL = (
         ShownWithLayers,
         "Compare a quantized or FP16 model with its FP32 reference, tensor by tensor.",
         "model.onnx --inputs samples.npz --calib-data calib.npz -o run.h5",
+        first=("inputs", "calib_data", "precision", "metric", "reference", "output"),
     ),
     Command(
         "calibrate",
         CalibrateSettings,
         ShownWithProgress,
-        "Calibrate by several methods in one pass, and compare them on held-out samples.",
+        "Calibrate by several methods in one pass, and compare them on other samples.",
         "model.onnx --calib-data calib.npz -o scales.yaml",
+        first=("calib_data", "method", "holdout", "metric", "output", "trt_cache"),
     ),
     Command(
         "ranges",
         RangesSettings,
         ShownWithProgress,
-        "Dynamic range, histogram and calibration coverage of every tensor.",
+        "Range and histogram of every tensor, and how far other samples exceed the range.",
         "model.onnx --calib-data calib.npz --holdout others.npz",
+        first=("calib_data", "holdout", "tensors", "sort", "top", "plot"),
     ),
     Command(
         "inspect",
         InspectSettings,
         ShownInspection,
-        "What an engine really is: precision, fusion, formats and tactics of its layers.",
+        "What is in a model or an engine: precision, fusion, formats and kernels of its layers.",
         'build.log --expect precision.yaml --fail-on "int8_share>=0.8"',
+        first=("expect", "fail_on", "profile", "diff", "model", "verbose"),
     ),
     Command(
         "bisect",
         BisectSettings,
         ShownWithProgress,
-        "Find the cheapest layers to keep in higher precision, so that the target holds.",
+        "Find the cheapest set of layers to keep in higher precision, so that a target holds.",
         "model.onnx --inputs samples.npz --metric top1 --max-drop 0.01 -o precision.yaml",
+        first=("inputs", "calib_data", "metric", "max_drop", "target", "output"),
     ),
     Command(
         "repair",
         RepairSettings,
         ShownWithProgress,
-        "Give INT8 its accuracy back without training, and pin only what that leaves.",
+        "Get the accuracy of INT8 back without training, and keep few layers in higher precision.",
         "model.onnx --calib-data calib.npz --inputs samples.npz --metric top1 --max-drop 0.01 "
         "-o model.int8.onnx",
-        more="What is kept was shown to help on samples that it was not fitted to.",
+        more="A remedy is kept only where it helps on samples that it was not fitted to.",
+        first=("calib_data", "inputs", "metric", "max_drop", "target", "output"),
     ),
     Command(
         "sweep",
         SweepSettings,
         ShownWithProgress,
-        "Precisions and builder settings against error, size, build time and latency.",
+        "Try precisions and builder settings: error, size, build time and latency of each.",
         "model.onnx --inputs samples.npz --precision int8,fp16 --optimization-level 0,3,5",
         more="What was built and measured is kept: the same command resumes an interrupted sweep.",
+        first=("inputs", "calib_data", "precision", "backend", "metric", "output"),
     ),
     Command(
         "report",
@@ -209,6 +255,7 @@ _ALL = (
         ShownReport,
         "Write a page that shows a result: one HTML file that needs nothing else.",
         "run.h5 -o report.html",
+        first=("output", "model"),
         more="Several results are compared in one page.",
     ),
     Command(
@@ -217,6 +264,7 @@ _ALL = (
         Shown,
         "Show a result in a browser, with every activation that a run file keeps.",
         "run.h5",
+        first=("port", "browser", "model"),
         more="A run that is still being written is shown when it is whole. Ctrl-C ends.",
     ),
     Command(
@@ -225,6 +273,7 @@ _ALL = (
         ShownWithConfig,
         "Write a precision plan, a calibration or the figures of a run for another tool.",
         "precision.yaml --to onnx -o model.int8.onnx",
+        first=("to", "model", "output"),
     ),
     Command(
         "doctor",

@@ -13,7 +13,7 @@ from qdebug.config.candidate import (
     CandidateSettings,
 )
 from qdebug.config.cluster import ClusterSettings
-from qdebug.config.option import GATE, WHAT, WRITE, ModelLike, Option, Positive
+from qdebug.config.option import GATE, LOOK, WHAT, WRITE, ModelLike, Option, Positive
 from qdebug.measure.metrics import gate_usage
 from qdebug.run.segmentation import DEFAULT_BUDGET
 
@@ -28,8 +28,8 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     reference: Annotated[
         ModelLike | None,
         Option(
-            "The FP32 model of one that carries Q/DQ, or a run file whose reference activations "
-            "are reused.",
+            "Of a quantized MODEL: the FP32 model that it was made from. Or a run file, whose FP32 "
+            "activations are then reused.",
             WHAT,
             metavar="FILE",
             reads=True,
@@ -39,9 +39,9 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     local_samples: Annotated[
         Positive | None,
         Option(
-            "Measure local errors on N of the samples, rounded up to whole batches, of which at "
-            "least two.",
-            WHAT,
+            "Measure the error that each layer makes by itself on N samples, rounded up to whole "
+            "batches.",
+            LOOK,
             metavar="N",
             unset="16, of a large model fewer",
         ),
@@ -49,25 +49,25 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     effect: Annotated[
         EffectName,
         Option(
-            "Measure what each layer costs at the outputs: exact takes every layer and all "
-            "samples, fast the leading layers on some, within a bound on the work.",
-            WHAT,
+            "How to measure what each layer costs at the outputs: exact takes every layer and all "
+            "samples, fast the worst layers within a bound on the time, none leaves it out.",
+            LOOK,
         ),
     ] = "fast"
     try_remedies: Annotated[
         bool,
         Option(
-            "Try every remedy of repair on each of the leading layers, and say what it gains. Fits "
-            "them on the calibration samples, or on half of those compared.",
-            WHAT,
+            "Try every remedy of 'qdebug repair' on each of the worst layers, and say what it "
+            "gains. They are fitted on the calibration samples, or on half of those compared.",
+            LOOK,
         ),
     ] = False
     memory_budget: Annotated[int, MEMORY_BUDGET] = DEFAULT_BUDGET
     fail_on: Annotated[
         tuple[str, ...],
         Option(
-            'A condition that must hold, such as "output.cosine>=0.99", "layer.sqnr_db>=20" or '
-            f'"metric>=0.95"; repeatable. Metrics: {gate_usage()}.',
+            'Exit with 1 unless this holds, such as "output.cosine>=0.99", "layer.sqnr_db>=20" or '
+            f'"metric>=0.95"; repeatable. Figures: {gate_usage()}.',
             GATE,
             metavar="CONDITION",
         ),
@@ -76,7 +76,7 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     output: Annotated[
         str | None,
         Option(
-            "Write a run file (HDF5): results, plan, ranges and activations.",
+            "Write everything to a run file (HDF5), which report, view and ranges read.",
             WRITE,
             metavar="run.h5",
             suffixes=(".h5", ".hdf5"),
@@ -86,13 +86,19 @@ class CompareSettings(CandidateSettings, ClusterSettings):
     ] = None
     keep: Annotated[
         str,
-        Option("Activations to keep in it: all, worst:N samples, or none.", WRITE, metavar="WHICH"),
+        Option(
+            "Samples whose activations the run file holds: all, worst:N (the N worst), or none.",
+            WRITE,
+            metavar="WHICH",
+        ),
     ] = "worst:2"
-    keep_dtype: Annotated[StorageName, Option("How activations are kept.", WRITE)] = "float32"
+    keep_dtype: Annotated[
+        StorageName, Option("Type of the activations in the run file.", WRITE)
+    ] = "float32"
     save_plan: Annotated[
         str | None,
         Option(
-            "Write the plan that was run, ranges included.",
+            "Write what was run as a plan (YAML): the precision of each layer, and all ranges.",
             WRITE,
             metavar="FILE.yaml",
             suffixes=(".yaml", ".yml"),

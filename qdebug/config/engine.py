@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from qdebug.config.option import ENGINE, Level, Option
+from qdebug.config.option import ENGINE, TENSORRT, Level, Option
 from qdebug.config.values import parse_bytes
 from qdebug.run.registry import DEFAULT, backend_names, only, spec_of, usage
 from qdebug.wording import as_known
@@ -14,27 +14,27 @@ CaptureName = Literal["outputs", "debug", "unfused"]
 TypingName = Literal["strong", "implicit", "implicit-cache"]
 
 WORKSPACE = Option(
-    f"Scratch memory, such as 512M. {only('workspace')}",
-    ENGINE,
+    f"Scratch memory for the builder, such as 512M.{only('workspace')}",
+    TENSORRT,
     metavar="SIZE",
     unset="the library's",
     parse=parse_bytes,
 )
 TIMING_CACHE = Option(
-    f"Kernel times to share between builds. {only('timing_cache')}",
-    ENGINE,
+    f"File that keeps the times of kernels, so that later builds are faster.{only('timing_cache')}",
+    TENSORRT,
     metavar="FILE",
     unset="one in the cache folder",
     writes="own",
 )
 PROVIDER = Option(
-    f"Execution provider of ONNX Runtime, such as CUDA. {only('provider')}",
+    f"Execution provider of ONNX Runtime, such as CUDA.{only('provider')}",
     ENGINE,
     metavar="NAME",
     unset="the CPU's",
 )
 PLUGIN = Option(
-    f"A shared object with plugins; repeatable. {only('plugin')}", ENGINE, metavar="FILE"
+    f"A shared library with plugins; repeatable.{only('plugin')}", TENSORRT, metavar="FILE"
 )
 
 
@@ -55,7 +55,7 @@ class EngineSettings:
     backend: Annotated[
         str,
         Option(
-            f"Where the candidate runs: {usage()}. `qdebug doctor` lists what is installed.",
+            f"Where the model under test runs: {usage()}.",
             ENGINE,
             parse=known_backend,
         ),
@@ -63,18 +63,18 @@ class EngineSettings:
     typing: Annotated[
         TypingName,
         Option(
-            "How precisions are passed to the builder: strong, by Q/DQ and Casts; TensorRT 10 "
-            "only: implicit, by layer precisions and dynamic ranges, or implicit-cache, by layer "
-            f"precisions and a calibrator's cache. {only('typing')}",
-            ENGINE,
+            "How the builder is told precisions: strong, by Q/DQ and Cast nodes; TensorRT 10 also "
+            "takes implicit, by layer precisions and dynamic ranges, and implicit-cache, by layer "
+            f"precisions and a calibration cache.{only('typing')}",
+            TENSORRT,
         ),
     ] = "strong"
     compute_capability: Annotated[
         tuple[str, ...],
         Option(
-            "A GPU to build for, such as 8.9; repeatable, one engine for all. "
+            "Compute capability of a GPU to build for, such as 8.9; repeatable, one engine for all."
             f"{only('compute_capability')}",
-            ENGINE,
+            TENSORRT,
             metavar="X.Y",
             unset="the GPU that is present, or 8.9",
         ),
@@ -82,8 +82,8 @@ class EngineSettings:
     optimization_level: Annotated[
         Level | None,
         Option(
-            f"How long the builder looks for fast kernels, 0 to 5. {only('optimization_level')}",
-            ENGINE,
+            f"How long the builder looks for fast kernels, 0 to 5.{only('optimization_level')}",
+            TENSORRT,
             metavar="N",
             unset="the library's",
         ),
@@ -92,34 +92,35 @@ class EngineSettings:
     tactic_sources: Annotated[
         tuple[str, ...] | None,
         Option(
-            f"A trt.TacticSource to allow; repeatable. {only('tactic_sources')}",
-            ENGINE,
+            "Take kernels from this source (a trt.TacticSource); repeatable."
+            f"{only('tactic_sources')}",
+            TENSORRT,
             metavar="NAME",
             flag="--tactic-source",
             unset="the library's",
         ),
     ] = None
     timing_cache: Annotated[str | None, TIMING_CACHE] = None
-    tf32: Annotated[bool, Option(f"Let FP32 layers compute in TF32. {only('tf32')}", ENGINE)] = (
+    tf32: Annotated[bool, Option(f"Let FP32 layers compute in TF32.{only('tf32')}", TENSORRT)] = (
         False
     )
     sparsity: Annotated[
-        bool, Option(f"Use kernels for weights with 2:4 sparsity. {only('sparsity')}", ENGINE)
+        bool,
+        Option(f"Use sparse kernels for weights with 2:4 sparsity.{only('sparsity')}", TENSORRT),
     ] = False
     plugin: Annotated[tuple[str, ...], PLUGIN] = ()
     refit: Annotated[
         bool,
         Option(
-            "Let weights of the engine be replaced later. Needs a GPU to build on. "
-            f"{only('refit')}",
-            ENGINE,
+            f"Let weights of the engine be replaced later. Needs a GPU to build on.{only('refit')}",
+            TENSORRT,
         ),
     ] = False
     version_compatible: Annotated[
         bool,
         Option(
-            f"Let the engine run under later versions of the library. {only('version_compatible')}",
-            ENGINE,
+            f"Let the engine run under later versions of the library.{only('version_compatible')}",
+            TENSORRT,
         ),
     ] = False
     save_engine: Annotated[
@@ -134,7 +135,7 @@ class EngineSettings:
     save_log: Annotated[
         str | None,
         Option(
-            "Write the log of its build, for `qdebug inspect`.",
+            "Write the log of its build, which 'qdebug inspect' reads.",
             ENGINE,
             metavar="FILE",
             writes="new",
@@ -144,9 +145,9 @@ class EngineSettings:
     capture: Annotated[
         CaptureName | None,
         Option(
-            "How an engine's tensors are observed: as further outputs, as debug tensors, or in an "
-            f"engine without fusion. {only('capture')}",
-            ENGINE,
+            "How tensors inside an engine are read: as further outputs, as debug tensors, or from "
+            f"an engine built without fusion.{only('capture')}",
+            TENSORRT,
             unset="outputs",
         ),
     ] = None

@@ -22,8 +22,8 @@ class ExportSettings:
     plan: Annotated[
         PlanLike,
         Option(
-            "A precision plan, or a calibration: scales.yaml or a TensorRT cache, which stand for "
-            "INT8 in every layer that has that form. For the last targets a run file.",
+            "A precision plan; or ranges (scales.yaml, a TensorRT calibration cache), for INT8 in "
+            "every layer that can run in it. For csv, parquet and model-explorer a run file.",
             metavar="PLAN",
             positional=True,
             reads=True,
@@ -50,7 +50,10 @@ class ExportSettings:
     ] = "onnx"
     missing: Annotated[
         Literal["refuse", "float"],
-        Option("INT8 layers whose inputs have no range: refuse, or leave them in float.", WHAT),
+        Option(
+            "What to do with INT8 layers without ranges: refuse, or keep them in float.",
+            WHAT,
+        ),
     ] = "refuse"
     output: Annotated[
         str | None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from qdebug.config.candidate import FORCE, HTML
-from qdebug.config.option import GATE, MORE, ModelLike, Option, PlanLike
+from qdebug.config.option import GATE, WHAT, ModelLike, Option, PlanLike
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class InspectSettings:
     file: Annotated[
         ModelLike,
         Option(
-            "An ONNX model, an engine (on its GPU), layer information or a profile of trtexec "
-            "(JSON), or a verbose build log of qdebug, trtexec, Polygraphy or Python.",
+            "An ONNX model, an engine (on its GPU), the JSON of trtexec --exportLayerInfo or "
+            "--exportProfile, or a verbose build log of trtexec, Polygraphy, Python or qdebug.",
             metavar="FILE",
             positional=True,
             reads=True,
@@ -27,7 +27,7 @@ class InspectSettings:
         str | None,
         Option(
             "Times of the same engine's layers (trtexec --exportProfile).",
-            MORE,
+            WHAT,
             metavar="FILE.json",
             reads=True,
         ),
@@ -35,8 +35,8 @@ class InspectSettings:
     model: Annotated[
         ModelLike | None,
         Option(
-            "The ONNX model that was built.",
-            MORE,
+            "The ONNX model that the engine was built from.",
+            WHAT,
             metavar="FILE.onnx",
             unset="the one that the plan names",
             reads=True,
@@ -46,7 +46,7 @@ class InspectSettings:
         ModelLike | None,
         Option(
             "Another engine of the same model, to list what differs.",
-            MORE,
+            WHAT,
             metavar="FILE",
             reads=True,
         ),
@@ -54,7 +54,7 @@ class InspectSettings:
     expect: Annotated[
         PlanLike | None,
         Option(
-            "The plan that the engine was built for; exit 1 if a layer has another precision.",
+            "The plan that the engine was built for: exit with 1 if a layer has another precision.",
             GATE,
             metavar="FILE.yaml",
             reads=True,
@@ -63,8 +63,8 @@ class InspectSettings:
     fail_on: Annotated[
         tuple[str, ...],
         Option(
-            'Exit 1 unless it holds, as "int8_share>=0.8" or "reformat_count<=4"; repeatable. An '
-            "unknown name lists all.",
+            'Exit with 1 unless this holds, such as "int8_share>=0.8" or "reformat_count<=4"; '
+            "repeatable. An unknown name lists all.",
             GATE,
             metavar="CONDITION",
         ),

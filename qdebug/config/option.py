@@ -15,12 +15,22 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Lt
 
-WHAT, AXES, SEARCH = "What to run", "What to try (several with commas)", "Search"
-SHOW, GATE, ENGINE, WRITE = "What to show", "Verdict", "Backend and engine", "What to write"
-MORE, OUTPUT = "Further files", "Output"
-CLUSTER = "Several processes and machines"
-GROUPS = ("", WHAT, AXES, MORE, SHOW, GATE, SEARCH, ENGINE, CLUSTER, WRITE, OUTPUT)
-"""Headings of help texts and reference pages, in their order; "" is for positional arguments."""
+FIRST = "The flags that matter first"
+WHAT, AXES = "For the usual work", "What to try (several values with commas)"
+PRECISIONS = "For choosing precisions and ranges yourself"
+SAMPLED = "For choosing the samples"
+LOOK = "For a closer look at the result"
+SEARCH, GATE = "For steering the search", "For acceptance limits, as in CI"
+LARGE = "For large or unusual models"
+ENGINE, TENSORRT = "For running on another backend", "For TensorRT engines"
+CLUSTER = "For several processes or machines"
+WRITE, OUTPUT = "For writing more files", "For scripts and the terminal"
+GROUPS = (
+    *("", FIRST, WHAT, AXES, SAMPLED, PRECISIONS, LOOK, GATE, SEARCH, LARGE),
+    *(ENGINE, TENSORRT, CLUSTER, WRITE, OUTPUT),
+)
+"""Headings of help texts and reference pages, in their order, which say for whom the flags are; ""
+is for positional arguments. Those that a command names as first stand under FIRST."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from qdebug.config.candidate import BATCH_SIZE, CACHE, CUSTOM_OPS, DATA, FORCE, SAMPLES, SEGMENTS
-from qdebug.config.option import SHOW, WHAT, DataLike, ModelLike, Option, Positive
+from qdebug.config.option import LOOK, WHAT, DataLike, ModelLike, Option, Positive
 from qdebug.config.values import unique
 from qdebug.measure.orders import ORDERS
 from qdebug.run.segmentation import AUTO
+
+_ORDERS = "; ".join(f"{name} ({order.title})" for name, order in ORDERS.items())
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class RangesSettings:
     holdout: Annotated[
         DataLike | None,
         Option(
-            "Held-out samples, to see how far they exceed the ranges.",
+            "Other samples, to see how far they exceed the ranges of the first.",
             WHAT,
             metavar="DATA",
             reads=True,
@@ -43,20 +45,20 @@ class RangesSettings:
     tensors: Annotated[
         tuple[str, ...],
         Option(
-            "Only this tensor, with its histogram and calibrators; repeatable.",
-            SHOW,
+            "Show only this tensor, with its histogram and the ranges by all methods; repeatable.",
+            LOOK,
             metavar="NAME",
             flag="--tensor",
             unset="all",
             parse=unique,
         ),
     ] = ()
-    top: Annotated[Positive, Option("Show the first N tensors.", SHOW, metavar="N")] = 20
+    top: Annotated[Positive, Option("Show the first N tensors.", LOOK, metavar="N")] = 20
     sort: Annotated[
         str,
         Option(
-            f"The order of the tensors: {', '.join(ORDERS)}.",
-            SHOW,
+            f"The order of the tensors: {_ORDERS}.",
+            LOOK,
             metavar="NAME",
             words=tuple(ORDERS),
         ),
@@ -64,9 +66,9 @@ class RangesSettings:
     plot: Annotated[
         str | None,
         Option(
-            "Draw all ranges over the depth of the network, or with a single tensor its histogram; "
+            "Draw all ranges over the depth of the network, or of a single tensor its histogram; "
             "into a folder both, for each tensor shown.",
-            SHOW,
+            LOOK,
             metavar="FILE.svg|FILE.png|FOLDER",
             writes="own",
         ),

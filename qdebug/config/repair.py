@@ -39,6 +39,8 @@ from qdebug.config.candidate import (
 )
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
+    PRECISIONS,
+    SAMPLED,
     SEARCH,
     WHAT,
     WRITE,
@@ -71,19 +73,25 @@ class RepairSettings(ClusterSettings):
     model: Annotated[
         ModelLike,
         Option(
-            "The FP32 ONNX model, or a quantized one whose FP32 model is given as reference.",
+            "The FP32 ONNX model; or a quantized one, with its FP32 model as --reference.",
             metavar="MODEL",
             positional=True,
             reads=True,
         ),
     ]
     calib_data: Annotated[
-        DataLike, Option(f"Samples to repair with: {DATA}.", WHAT, metavar="DATA", reads=True)
+        DataLike,
+        Option(
+            f"Samples to calibrate and to fit remedies on: {DATA}.",
+            WHAT,
+            metavar="DATA",
+            reads=True,
+        ),
     ]
     inputs: Annotated[
         DataLike | None,
         Option(
-            "Other samples: half select what is kept, half are held out to check the result.",
+            "Other samples: one half decides which remedies are kept, the other checks the result.",
             WHAT,
             metavar="DATA",
             unset="a share of the calibration data",
@@ -92,12 +100,16 @@ class RepairSettings(ClusterSettings):
     ] = None
     holdout_share: Annotated[
         Share,
-        Option("Without other samples, the share of the data to hold out.", WHAT, metavar="X"),
+        Option(
+            "Without --inputs, the share of the samples to set aside for that.",
+            SAMPLED,
+            metavar="X",
+        ),
     ] = 0.4
     reference: Annotated[
         ModelLike | None,
         Option(
-            "The FP32 model that a quantized MODEL was made from.",
+            "Of a quantized MODEL: the FP32 model that it was made from.",
             WHAT,
             metavar="FP32.onnx",
             reads=True,
@@ -105,15 +117,15 @@ class RepairSettings(ClusterSettings):
     ] = None
     precision: Annotated[
         PrecisionName | None,
-        Option("Precision to repair.", WHAT, unset="the plan's, or int8"),
+        Option("The precision to repair.", PRECISIONS, unset="the plan's, or int8"),
     ] = None
     fallback_precision: Annotated[FallbackName | None, FALLBACK] = None
     weights: Annotated[WeightsName | None, WEIGHTS] = None
     plan: Annotated[
         PlanLike | None,
         Option(
-            "A precision plan to start from; the precisions that it names are kept.",
-            WHAT,
+            "A precision plan (YAML) to start from; the precisions that it names are kept.",
+            PRECISIONS,
             metavar="FILE.yaml",
             reads=True,
         ),
@@ -133,7 +145,7 @@ class RepairSettings(ClusterSettings):
     only: Annotated[
         tuple[str, ...],
         Option(
-            f"Try these remedies only: {remedy_usage()}.",
+            f"Try only these remedies: {remedy_usage()}.",
             SEARCH,
             metavar="NAMES",
             unset="all",
@@ -153,9 +165,9 @@ class RepairSettings(ClusterSettings):
     pin: Annotated[
         bool,
         Option(
-            "Pin what remedies cannot repair, as bisect does.",
+            "Keep layers in higher precision where remedies do not suffice, as bisect does.",
             SEARCH,
-            off="Pin nothing: stop when the remedies are used up.",
+            off="Keep no layer in higher precision: stop when all remedies were tried.",
         ),
     ] = True
     pin_to: Annotated[PinToName | None, PIN_TO] = None
@@ -165,7 +177,7 @@ class RepairSettings(ClusterSettings):
     output: Annotated[
         str | None,
         Option(
-            "Write the repaired model, with Q/DQ.",
+            "Write the repaired model, with Q/DQ nodes.",
             WRITE,
             metavar="model.int8.onnx",
             suffixes=(".onnx",),
@@ -176,7 +188,7 @@ class RepairSettings(ClusterSettings):
     save_plan: Annotated[
         str | None,
         Option(
-            "Write its plan, ranges included. It is for the model of save-fp32.",
+            "Write its plan (YAML), ranges included, which is for the model of --save-fp32.",
             WRITE,
             metavar="FILE.yaml",
             suffixes=(".yaml", ".yml"),
@@ -186,8 +198,8 @@ class RepairSettings(ClusterSettings):
     save_fp32: Annotated[
         str | None,
         Option(
-            "Write the FP32 model that the plan and the calibration cache are for: the network's "
-            "function, with the scales that remedies gave its channels.",
+            "Write the FP32 model that the plan and the calibration cache are for: it computes the "
+            "same, with channels scaled as remedies scaled them.",
             WRITE,
             metavar="FILE.onnx",
             suffixes=(".onnx",),

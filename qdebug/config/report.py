@@ -9,7 +9,7 @@ from qdebug.config.candidate import FORCE
 from qdebug.config.option import WHAT, WRITE, ModelLike, Option, ResultLike
 
 NETWORK = Option(
-    "The network, where a file does not hold it.",
+    "The ONNX model, where a file does not hold it.",
     WHAT,
     metavar="FILE.onnx",
     unset="the one that the result names, if it is still the same",
@@ -24,8 +24,7 @@ class ReportSettings:
     runs: Annotated[
         tuple[ResultLike, ...],
         Option(
-            "A run file of compare, or the JSON that --json of a command wrote; several are "
-            "compared.",
+            "A run file of compare, or the JSON of any command (--json); several are compared.",
             metavar="RUN",
             positional=True,
             reads=True,

@@ -38,6 +38,7 @@ from qdebug.config.option import (
     AXES,
     ENGINE,
     GATE,
+    LARGE,
     WHAT,
     WRITE,
     CalibrationLike,
@@ -75,8 +76,8 @@ class SweepSettings(ClusterSettings):
     backend: Annotated[
         str,
         Option(
-            f"The library that builds: {usage('builds')}. By default the first installed one "
-            "that takes builder settings.",
+            f"The library to build with: {usage('builds')}. By default the first that is "
+            "installed and has settings to sweep.",
             ENGINE,
             parse=known_backend,
         ),
@@ -84,7 +85,8 @@ class SweepSettings(ClusterSettings):
     precision: Annotated[
         tuple[MixName, ...],
         _axis(
-            "int8+fp16 is FP16 where there is no INT8 form.", unset="int8 where there is no plan"
+            "Precisions; int8+fp16 is INT8 with FP16 in all other layers.",
+            unset="int8 where there is no plan",
         ),
     ] = ()
     plan: Annotated[
@@ -97,12 +99,16 @@ class SweepSettings(ClusterSettings):
         ),
     ] = ()
     weights: Annotated[
-        tuple[WeightsName, ...], _axis("Scales of weights.", unset="the plan's, or per-channel")
+        tuple[WeightsName, ...],
+        _axis(
+            "One scale per output channel of a weight, or one per weight.",
+            unset="the plan's, or per-channel",
+        ),
     ] = ()
     compute_capability: Annotated[
         tuple[str, ...],
         _axis(
-            "GPUs to build for, such as 8.9; one engine for several with '+'. "
+            "Compute capabilities to build for, such as 8.9; one engine for several with '+'."
             f"{only('compute_capability')}",
             metavar="X.Y",
             unset="the GPU that is present, or 8.9",
@@ -110,43 +116,41 @@ class SweepSettings(ClusterSettings):
     ] = ()
     optimization_level: Annotated[
         tuple[LevelName, ...],
-        _axis(f"How long the builder looks for fast kernels. {only('optimization_level')}"),
+        _axis(f"How long the builder looks for fast kernels.{only('optimization_level')}"),
     ] = ("default",)
     tactic_sources: Annotated[
         tuple[str, ...],
         _axis(
-            f"default, none, or names of trt.TacticSource joined by '+'. {only('tactic_sources')}",
+            "Where kernels may come from: default, none, or names of trt.TacticSource joined by "
+            f"'+'.{only('tactic_sources')}",
             metavar="NAMES",
             flag="--tactic-source",
         ),
     ] = ("default",)
     typing: Annotated[
         tuple[TypingName, ...],
-        _axis(
-            "How precisions are passed to the builder; implicit in TensorRT 10 only. "
-            f"{only('typing')}"
-        ),
+        _axis(f"How the builder is told precisions; implicit in TensorRT 10 only.{only('typing')}"),
     ] = ("strong",)
     tf32: Annotated[
-        tuple[SwitchName, ...], _axis(f"Let FP32 layers compute in TF32. {only('tf32')}")
+        tuple[SwitchName, ...], _axis(f"Let FP32 layers compute in TF32.{only('tf32')}")
     ] = ("off",)
     sparsity: Annotated[
         tuple[SwitchName, ...],
-        _axis(f"Use kernels for weights with 2:4 sparsity. {only('sparsity')}"),
+        _axis(f"Use kernels for weights with 2:4 sparsity.{only('sparsity')}"),
     ] = ("off",)
     refit: Annotated[
-        tuple[SwitchName, ...], _axis(f"Let weights be replaced later. {only('refit')}")
+        tuple[SwitchName, ...], _axis(f"Let weights be replaced later.{only('refit')}")
     ] = ("off",)
     version_compatible: Annotated[
         tuple[SwitchName, ...],
         _axis(
-            f"Let the engine run under later versions of the library. {only('version_compatible')}"
+            f"Let the engine run under later versions of the library.{only('version_compatible')}"
         ),
     ] = ("off",)
     reference: Annotated[
         ModelLike | None,
         Option(
-            "The FP32 model of one that carries Q/DQ.",
+            "Of a quantized MODEL: the FP32 model that it was made from.",
             WHAT,
             metavar="FILE.onnx",
             unset="itself without them",
@@ -165,8 +169,8 @@ class SweepSettings(ClusterSettings):
         bool,
         Option(
             "Reuse what was calibrated, built and measured earlier.",
-            WHAT,
-            off="Ignore cached results.",
+            LARGE,
+            off="Compute everything anew, without what earlier runs kept.",
         ),
     ] = True
     workspace: Annotated[int | None, WORKSPACE] = None
@@ -176,8 +180,8 @@ class SweepSettings(ClusterSettings):
     fail_on: Annotated[
         tuple[str, ...],
         Option(
-            'Exit 1 unless a combination meets it, such as "output.cosine>=0.99", "metric>=0.95" '
-            'or "int8_share>=0.8"; repeatable.',
+            'Exit with 1 unless one combination meets this, such as "output.cosine>=0.99", '
+            '"metric>=0.95" or "int8_share>=0.8"; repeatable.',
             GATE,
             metavar="CONDITION",
         ),
@@ -188,8 +192,8 @@ class SweepSettings(ClusterSettings):
     save_engines: Annotated[
         str | None,
         Option(
-            "Write every engine and the log of its build here, by its row in the table: 1.engine, "
-            "1.log, …",
+            "Write every engine and the log of its build to this folder, by its row in the table: "
+            "1.engine, 1.log, …",
             WRITE,
             metavar="DIR",
             writes="own",

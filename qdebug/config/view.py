@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from qdebug.config.option import SHOW, ModelLike, Option, ResultLike
+from qdebug.config.option import WHAT, ModelLike, Option, ResultLike
 from qdebug.config.report import NETWORK
 
 PORT = Option(
-    "The port of this machine's own address to serve at; 0 takes any that is free.",
-    SHOW,
+    "The port to serve at, on this machine only; 0 takes any that is free.",
+    WHAT,
     metavar="N",
 )
-OPEN_BROWSER = Option("Open the page in a browser.", SHOW, off="Only print the address.")
+OPEN_BROWSER = Option("Open the page in a browser.", WHAT, off="Only print the address.")
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class ViewSettings:
     files: Annotated[
         tuple[ResultLike, ...],
         Option(
-            "A run file of compare, written already or still being written, or the JSON that "
-            "--json of a command wrote; several are compared. Or an ONNX model, an engine, layer "
+            "A run file of compare (also one that is still being written), or the JSON of any "
+            "command (--json); several are compared. Or an ONNX model, an engine, layer "
             "information or a build log, as inspect reads them.",
             metavar="FILE",
             positional=True,

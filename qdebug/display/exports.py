@@ -50,9 +50,9 @@ class RunTarget:
 
 RUN_TARGETS: Mapping[str, RunTarget] = {
     "model-explorer": RunTarget(
-        "figures by node for Model Explorer, of a comparison", "model_explorer:render"
+        "the figures of a run by node, for Model Explorer", "model_explorer:render"
     ),
-    "csv": RunTarget("tables of layers and tensors, of a comparison", "tables:render_csv"),
+    "csv": RunTarget("tables of the layers and tensors of a run", "tables:render_csv"),
     "parquet": RunTarget("the same as Parquet; needs pyarrow", "tables:render_parquet"),
 }
 """The targets by name, in the order in which they are shown."""

@@ -117,12 +117,12 @@ def _backend(spec: BackendSpec) -> Finding:
         return Finding(what, "absent", "not installed", spec.install)
     found = _version(spec.distributions) or "installed"
     if not spec.probe:
-        return Finding(what, "ok", f"{found} ({', '.join(spec.capabilities)})")
+        return Finding(what, "ok", f"{found}: {spec.capabilities}")
     works, detail, step = spec.resolve(spec.probe)(found)
     return Finding(
         what,
         "ok" if works else "absent",
-        f"{found} ({', '.join(spec.capabilities)}): {detail}",
+        f"{found}: {detail} ({spec.capabilities})",
         step,
     )
 

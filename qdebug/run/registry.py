@@ -76,9 +76,10 @@ class BackendSpec:
     probe: str = ""
 
     @property
-    def capabilities(self) -> tuple[str, ...]:
+    def capabilities(self) -> str:
         """What it can do, in words."""
-        return (*(name for name in CAPABILITIES if self.can(name)), *self.precisions)
+        words = [word for name, word in _ABLE.items() if self.can(name)]
+        return f"{', '.join(words)}; {', '.join(p.upper() for p in self.precisions)}"
 
     def can(self, capability: str) -> bool:
         """Whether it has one of CAPABILITIES."""
@@ -189,6 +190,15 @@ CAPABILITIES: Mapping[str, str] = {
 }
 """The flags of a BackendSpec, and what a message says of a backend without it."""
 
+_ABLE: Mapping[str, str] = {
+    "executes": "runs models",
+    "builds": "compiles engines",
+    "audits": "tells each layer's precision",
+    "profiles": "measures each layer's time",
+    "captures": "shows tensors inside",
+}
+"""The flags of a BackendSpec, in words."""
+
 FILES_TO_WRITE = frozenset({"save_engine", "save_log"})
 """Settings that the pipeline carries out itself, with what `EngineRuntime.build` gives."""
 
@@ -201,7 +211,7 @@ _BUILDER = FILES_TO_WRITE | {
 _BUILT_IN = (
     BackendSpec(
         DEFAULT,
-        "Q/DQ as written and emulated FP16 on ONNX Runtime: what quantization alone does",
+        "on the CPU, exactly as quantized: what INT8 and FP16 cost by themselves",
         "qdebug.run.simulation:SimulationBackend",
         builds=False,
         precisions=("fp32", "fp16", "int8"),
@@ -211,7 +221,7 @@ _BUILT_IN = (
     ),
     BackendSpec(
         "onnxruntime",
-        "ONNX Runtime as deployed, with its optimizations and INT8 kernels",
+        "ONNX Runtime as deployed, with its own INT8 kernels",
         "qdebug.run.onnxruntime:OnnxRuntimeBackend",
         audits=True,
         profiles=True,
@@ -223,7 +233,7 @@ _BUILT_IN = (
     ),
     BackendSpec(
         "openvino",
-        "OpenVINO with INT8 kernels, on any CPU",
+        "OpenVINO as deployed, with its own INT8 kernels",
         "qdebug.run.openvino:OpenVINOBackend",
         audits=True,
         profiles=True,
@@ -235,7 +245,7 @@ _BUILT_IN = (
     ),
     BackendSpec(
         "tensorrt-rtx",
-        "TensorRT for RTX: builds engines on any machine, executes them on an NVIDIA GPU",
+        "TensorRT for RTX: builds engines anywhere, runs them on an NVIDIA GPU",
         "qdebug.run.tensorrt.backend:open_rtx",
         audits=True,
         profiles=True,
@@ -250,7 +260,7 @@ _BUILT_IN = (
     ),
     BackendSpec(
         "tensorrt",
-        "TensorRT 10 and 11: builds and executes engines on an NVIDIA GPU",
+        "TensorRT 10 and 11: builds and runs engines on an NVIDIA GPU",
         "qdebug.run.tensorrt.backend:open_classic",
         audits=True,
         profiles=True,
@@ -295,16 +305,17 @@ def takers(setting: str) -> tuple[str, ...]:
 
 
 def only(setting: str) -> str:
-    """Which backends take an engine setting, for help texts."""
-    return f"Only with {', '.join(takers(setting))}."
+    """Which backends take an engine setting, for help texts that are about TensorRT: "" where its
+    backends do, and others do not."""
+    found = takers(setting)
+    both = {spec.name for spec in built_in() if spec.symmetric}
+    return "" if set(found) == both else f" Only with {' and '.join(found)}."
 
 
 def usage(*capabilities: str) -> str:
-    """Every backend that has these capabilities with all it can do, for help texts."""
+    """Every backend that has these capabilities, with what it is, for help texts."""
     return "; ".join(
-        f"{spec.name} ({', '.join(spec.capabilities)})"
-        for spec in specs()
-        if all(map(spec.can, capabilities))
+        f"{spec.name} ({spec.help})" for spec in specs() if all(map(spec.can, capabilities))
     )
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qdebug.config.commands import COMMANDS, Command
 from qdebug.run.doctor import DoctorResult, Finding
+from qdebug.run.registry import BackendSpec, takers
+
+commands = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda c: c.name)
 
 
 def test_doctor(desk: Any) -> None:
@@ -144,3 +149,54 @@ def test_models_with_little_in_them(desk: Any, make: Any) -> None:
     done = desk.run("compare", "argmax.onnx", "--inputs", "four.npz", *gate)
     (condition,) = done.json["verdict"]["conditions"]
     assert done.code == 1 and condition["value"] is None and condition["passed"] is False
+
+
+# ---- help texts
+
+
+def _help(desk: Any, *arguments: str) -> str:
+    done = desk.run(*arguments)
+    assert (done.code, done.err) == (0, "")
+    return str(done.out)
+
+
+def _flags(text: str) -> list[str]:
+    """The flags that a help text lists, in its order."""
+    return re.findall(r"^│ (--[a-z][\w-]*)", text, re.MULTILINE)
+
+
+@commands
+def test_everything_is_listed_and_what_matters_first(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = _help(desk, command.name, "--help-all")
+    assert all(len(line) <= 80 for line in text.splitlines())
+    found = _flags(text)
+    known = {s.name: s.flag for s in command.declared if not s.option.positional}
+    assert sorted(found) == sorted(known.values())
+    assert len(command.first) <= 6
+    assert found[: len(command.first)] == [known[name] for name in command.first]
+    assert len(known) < 8 or command.first
+
+
+@pytest.mark.parametrize("name", ["compare", "bisect", "sweep"])
+def test_flags_of_backends_that_are_not_installed_are_folded(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    everywhere = _flags(_help(desk, name, "--help-all"))
+    installed = property(lambda spec: not spec.name.startswith("tensorrt"))
+    monkeypatch.setattr(BackendSpec, "installed", installed)
+    text = _help(desk, name, "--help")
+    settings = COMMANDS[name].declared
+    folded = {s.flag for s in settings if takers(s.name) and "provider" not in s.name}
+    folded -= {"--save-engine", "--save-log"}
+    assert len(folded) > 7
+    assert set(everywhere) - set(_flags(text)) == folded
+    assert f"{len(folded)} flags" in text and "--help-all" in text and "tensorrt-rtx" in text
+    assert _flags(_help(desk, name, "--help-all")) == everywhere
+    says = ["QD-USAGE-BACKEND-NOT-INSTALLED", "tensorrt-rtx"]
+    if name != "sweep":  # which has no such switches
+        flags = ["net.onnx", "--inputs", "data.npz", "--tf32", "--backend", "tensorrt-rtx"]
+        target = ["--target", "output.cosine>=0"] if name == "bisect" else []
+        desk.refused(name, *flags, *target, says=says)

@@ -82,7 +82,7 @@ def _command(words: list[str], code: int, *, run: bool) -> None:
 
 @cache
 def _help(command: str) -> str:
-    return run_qdebug([command, "--help"])[1]
+    return run_qdebug([command, "--help-all"])[1]
 
 
 @cache

@@ -66,7 +66,9 @@ class ExportResult(Result):
 
 
 EXPORT_TARGETS: Mapping[str, ExportTarget] = {
-    "onnx": ExportTarget(".onnx", "the explicit Q/DQ + Cast model", "models:render_onnx"),
+    "onnx": ExportTarget(
+        ".onnx", "the quantized model, with Q/DQ and Cast nodes", "models:render_onnx"
+    ),
     "trtexec": ExportTarget(
         "_trtexec.sh", "shell script for trtexec and tensorrt_rtx", "trtexec:render_trtexec"
     ),
@@ -88,7 +90,7 @@ EXPORT_TARGETS: Mapping[str, ExportTarget] = {
     ),
     "ort": ExportTarget(
         "_ort.py",
-        "arguments of ONNX Runtime's quantizer",
+        "script with arguments for ONNX Runtime's quantizer",
         "ort_quantization:render_ort",
         on_file=True,
     ),
