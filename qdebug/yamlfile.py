@@ -29,7 +29,7 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
     try:
         text = read_text(path)
     except FileNotFoundError:
-        raise wrong(f"{path}: no such file") from None
+        raise wrong(f"{path}: no such file", "Check the path.") from None
     except UnicodeDecodeError as problem:
         message = f"{path}: cannot be read as text"
         raise wrong(message, "A YAML file is expected.") from problem

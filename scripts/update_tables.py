@@ -21,7 +21,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.config.commands import COMMANDS  # noqa: E402
-from qdebug.config.option import Setting, settings_of  # noqa: E402
+from qdebug.config.option import TENSORRT, Setting, settings_of  # noqa: E402
 from qdebug.measure.metrics import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
 from qdebug.run.registry import CAPABILITIES, built_in  # noqa: E402
 from qdebug.search.strategies import STRATEGIES  # noqa: E402
@@ -128,6 +128,13 @@ def backends() -> str:
     return table(heads, rows)
 
 
+def _meaning(setting: Setting) -> str:
+    """Its help; the heading of those that are for TensorRT only is not here."""
+    text = setting.option.help
+    only = setting.option.group == TENSORRT and "Only with" not in text
+    return f"{text} Only with TensorRT." if only else text
+
+
 def keywords() -> str:
     """The keywords of each function that stands for a command."""
     parts = []
@@ -137,7 +144,7 @@ def keywords() -> str:
                 f"`{s.name}`",
                 f"`{s.keyword_type}`",
                 _default(s),
-                s.option.help,
+                _meaning(s),
             )
             for s in settings_of(command.settings)
         )

@@ -3,12 +3,19 @@ it."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import RepeatArgumentError, UnusedCliTokensError
+from cyclopts.exceptions import (
+    RepeatArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from qdebug import __version__
 from qdebug.config.commands import COMMANDS, Command
@@ -180,16 +187,51 @@ def _given(setting: Setting, value: Any) -> Any:
     return value or None if setting.option.count or setting.is_list else value
 
 
+def _samples_hint(command: Command | None) -> str:
+    """By which flag a command takes its samples; "" where it takes none."""
+    flags = [s.flag for s in command.declared if s.required and s.option.reads] if command else []
+    found = [flag for flag in flags if flag.startswith("--")]
+    return f"Samples are given with {found[0]}." if found else ""
+
+
+def _is_far(flag: str, command: Command) -> bool:
+    """Whether no flag of the command is spelled nearly so."""
+    known = [setting.flag for setting in command.declared]
+    return not difflib.get_close_matches(flag, known, n=1, cutoff=_NEARLY)
+
+
+_NEARLY = 0.8
+
+
 def _usage_error(problem: CycloptsError) -> UsageError:
     problem.verbose = False
     chain = " ".join(("qdebug", *(problem.command_chain or ())))
+    command = COMMANDS.get(next(iter(problem.command_chain or ()), ""))
     message = str(problem).strip()
+    hint = ""
     if isinstance(problem, UnusedCliTokensError) and problem.unused_tokens:
         message = f"unexpected argument '{problem.unused_tokens[0]}'"
+        hint = _samples_hint(command)
+    if isinstance(problem, UnknownOptionError):
+        flag = (problem.token.keyword or problem.token.value).partition("=")[0]
+        others = [c.name for c in COMMANDS.values() if flag in {s.flag for s in c.declared}]
+        if command is not None and flag == "--model":
+            message, hint = f"unknown option {flag}", f"Write {_usage(command)}."
+        elif command is not None and others and _is_far(flag, command):
+            have = "has" if len(others) == 1 else "have"
+            message = f"{command.name} has no {flag}; {', '.join(others)} {have}"
+            hint = _samples_hint(command) if flag == "--inputs" else ""
+    if isinstance(problem, UnknownCommandError) and problem.unused_tokens:
+        word = problem.unused_tokens[0]
+        close = difflib.get_close_matches(word, COMMANDS, n=1)
+        meant = f"Did you mean '{close[0]}'? " if close else ""
+        if Path(word).suffix:
+            meant = f"Write a command first, such as 'qdebug compare {word} …'. "
+        message, hint = f"unknown command '{word}'", f"{meant}Commands: {', '.join(COMMANDS)}."
     if isinstance(problem, RepeatArgumentError):
         message = f"{problem.token.keyword} takes one value, and was given several times"
     return UsageError(
         message[0].lower() + message[1:],
-        f"'{chain} --help' lists what it takes.",
+        "\n  ".join(filter(None, (hint, f"'{chain} --help' lists what it takes."))),
         code="QD-USAGE-COMMAND-LINE",
     )

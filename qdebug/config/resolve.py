@@ -217,10 +217,11 @@ def _error(kind: type[Any], problems: list[ErrorDetails]) -> UsageError:
     if problem["type"] in ("float_parsing", "int_parsing"):
         return UsageError(
             f"{option(name)}: {shown} is not a {_NUMBERS[problem['type']]}",
-            f"{known[name].option.help.partition('. ')[0].rstrip('.')}.",
+            f"What it is for: {known[name].option.help.partition('. ')[0].rstrip('.')}.",
             code="QD-USAGE-VALUE",
         )
     message = str(problem["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should be", "must be")
     message, _, hint = message.partition("; ")
     return UsageError(
         f"{option(name)}: {message[0].lower()}{message[1:]}, not {shown}"

@@ -86,8 +86,8 @@ def with_times(info: EngineInfo, times: Sequence[LayerTime], name: str) -> Engin
     left = sum(map(len, waiting.values()))
     if left == len(times):
         raise UsageError(
-            f"{option('profile')}: {name} names none of the engine's {len(layers)} layers, but "
-            f"for example '{times[0].name}'",
+            f"{option('profile')}: {name} has no time of any of the engine's {len(layers)} layers; "
+            f"it names for example '{times[0].name}'",
             "Export profile and layer information from one engine.",
             code="QD-USAGE-PROFILE-OTHER-ENGINE",
         )

@@ -76,6 +76,8 @@ def parse_condition(
     if match is None:
         raise _not_a_condition(where, examples)
     scope, name, operator, bound = match.groups()
+    if scope not in SCOPES and not name:
+        raise _without_scope(where, scope, f"{operator}{bound}", setting)
     _check_known(where, "scope", scope, SCOPES)
     if scope == "metric" and name:
         raise MetricError(
@@ -121,6 +123,19 @@ def check_condition(condition: Condition, values: Sequence[float | None]) -> Che
 
 def _examples(setting: str, *conditions: str) -> str:
     return f"Write for example {' or '.join(option(setting, c) for c in conditions)}."
+
+
+def _without_scope(where: str, word: str, rest: str, setting: str) -> MetricError:
+    """The error of a condition that does not say of what, or names a metric by its own name."""
+    code = "QD-METRIC-CONDITION-NAME"
+    if word in GATED["output"]:
+        hint = f"Write for example {option(setting, f'output.{word}{rest}')}."
+        return MetricError(f"{where} does not say of which tensors", hint, code=code)
+    hint = (
+        f"Write {option(setting, f'metric{rest}')} for the figure of {option('metric')}, whatever "
+        f"its name; or that of an output, such as {option(setting, 'output.cosine>=0.99')}."
+    )
+    return MetricError(f"{where}: unknown figure '{word}'", hint, code=code)
 
 
 def _not_a_condition(where: str, examples: str) -> MetricError:

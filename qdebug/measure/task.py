@@ -137,6 +137,12 @@ def load_metric(spec: str) -> TaskMetric:
 def _unknown(spec: str) -> MetricError:
     """The error of a metric that is neither built in nor a function: what there is, and how to
     write one."""
+    if spec.endswith(".py"):
+        return MetricError(
+            f"{option('metric')}: {spec} is a file, and which function in it is not said",
+            f"Write {option('metric', f'{spec}:FUNCTION')}.",
+            code="QD-METRIC-UNKNOWN",
+        )
     close = difflib.get_close_matches(spec.lower(), [*BUILT_IN, *_ALSO_CALLED], n=1)
     meant = f"Did you mean '{_ALSO_CALLED.get(close[0], close[0])}'?\n  " if close else ""
     listed = "; ".join(f"{metric.name} ({metric.meaning})" for metric in metrics.BUILT_IN)

@@ -127,7 +127,9 @@ def _reading(path: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise ModelError(
-            f"{path}: cannot be read: {error.strerror}", code="QD-MODEL-UNREADABLE"
+            f"{path}: cannot be read: {error.strerror}",
+            "Check the path and its permissions.",
+            code="QD-MODEL-UNREADABLE",
         ) from error
 
 
@@ -248,7 +250,7 @@ def _find_external_data(path: Path, proto: onnx.ModelProto, sha256: str) -> str:
         files = external_files(proto)
     except ValueError as error:  # an offset that is no number, a name that is no text
         raise ModelError(
-            f"{path}: where its external data lie is damaged: {error}",
+            f"{path}: the location of its external data is damaged: {error}",
             "Export the model again.",
             code="QD-MODEL-EXTERNAL-DATA",
         ) from error

@@ -41,9 +41,9 @@ def guess_absorbed(context: Context, model: Model, samples: Samples) -> list[Abs
     for tensor, share in negative.items():
         if 0 < share < SURE:
             raise ModelError(
-                f"{model.file.path}: '{tensor}' is quantized to codes that end at 0, and "
-                f"{100 * share:.2g}% of its values are below: too few to tell whether the "
-                "quantizer absorbed a Relu there or its calibration samples had no such value",
+                f"{model.file.path}: '{tensor}' is quantized to values from 0 up, and "
+                f"{100 * share:.2g}% of its values are negative: either the quantizer took over a "
+                "Relu, or its calibration samples had no negative values; which one cannot be told",
                 f"Give the FP32 model as well: {option('reference', 'fp32.onnx')}.",
                 code="QD-MODEL-ABSORBED-UNKNOWN",
             )

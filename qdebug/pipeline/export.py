@@ -125,15 +125,15 @@ def _control_flow_notes(source: str, model: Model, target: str) -> tuple[str, ..
     shown = ", ".join(f"'{name}'" for name in list(model.taken)[:3])
     if EXPORT_TARGETS[target].on_file:
         raise PlanError(
-            f"{source}: the plan is for the model in which what the samples took stands in the "
-            f"place of {shown}, and {option('to', target)} works on {model.file.path} as it is",
+            f"{source}: the plan was made with {shown} replaced by the branch or the iterations "
+            f"that the samples took, and {option('to', target)} works on {model.file.path}, which "
+            "still has them",
             f"Export the model itself with {option('to', 'onnx')}, or take another target.",
             code="QD-PLAN-CONTROL-FLOW",
         )
     return (
-        f"In the models that are written, what the samples took stands in the place of {shown}: "
-        "for inputs that would take another branch, or another number of iterations, they are "
-        "wrong.",
+        f"In the models that are written, {shown} is replaced by the branch or the iterations that "
+        "the samples took: for inputs that take others, these models are wrong.",
     )
 
 

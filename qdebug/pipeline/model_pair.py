@@ -121,7 +121,8 @@ def check_not_quantized(model: Model, why: str) -> None:
     """
     if model.quantized:
         raise UsageError(
-            f"{model.file.path} carries Q/DQ nodes: {why}",
+            f"{model.file.path} is quantized already (it has QuantizeLinear or DequantizeLinear "
+            f"nodes): {why}",
             "Give the FP32 model that it was made from.",
             code="QD-USAGE-QUANTIZED-MODEL",
         )
@@ -225,8 +226,8 @@ def build_pair(
     if not settings.allow_unquantized:
         raise UsageError(
             " ".join((f"{note}.", *model.notes)) if model.notes else note,
-            "Give a model, a plan or a precision in which something is, or set "
-            f"{option('allow_unquantized')} to compare it as it is.",
+            f"Try {option('precision', 'fp16')}, give a plan with layers in lower precision, or "
+            f"compare it as it is with {option('allow_unquantized')}.",
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
     return replace(built, pair=replace(pair, notes=(note, *pair.notes)))
@@ -248,11 +249,11 @@ def unquantized(model: str, asked: Precision, layers: Mapping[str, tuple[str, Pr
     name = str(asked).upper()
     if kept and asked is Precision.INT8:
         return (
-            f"{model}: nothing runs in {name}: {', '.join(kept)} could, but no layer of these "
-            "operators is quantized"
+            f"{model}: nothing runs in {name}: {', '.join(kept)} could, but no such layer is "
+            "quantized"
         )
     shown = ", ".join(operators[:5]) + (", …" if len(operators) > 5 else "")
-    return f"{model}: nothing runs in {name}: no layer has an {name} form ({shown})"
+    return f"{model}: nothing runs in {name}: no operator of this model can ({shown})"
 
 
 def _built(
@@ -345,7 +346,8 @@ def _refuse_for_quantized(settings: CompareSettings, model: Model) -> None:
         given.append(option("precision"))
     if given:
         raise UsageError(
-            f"{given[0]}: {model.file.path} carries Q/DQ nodes already and is compared as it is",
+            f"{given[0]}: {model.file.path} is quantized already (it has QuantizeLinear or "
+            "DequantizeLinear nodes) and is compared as it is",
             f"Drop {given[0]}, or give the FP32 model instead.",
             code="QD-USAGE-QUANTIZED-MODEL",
         )

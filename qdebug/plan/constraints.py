@@ -102,7 +102,7 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
     missing = bound.missing_ranges()
     if missing:
         raise PlanError(
-            f"tensor '{missing[0]}' is read by an INT8 layer, but has no amax in the plan",
+            f"tensor '{missing[0]}' is read by an INT8 layer, but has no range (amax) in the plan",
             f"Give calibration samples ({option('calib_data')}), or add the tensor to the plan.",
             code="QD-PLAN-RANGE-MISSING",
         )

@@ -119,7 +119,8 @@ def check_ranges(bound: BoundPlan) -> None:
 def _activation_scale(bound: BoundPlan, layer: Layer, tensor: str) -> FloatArray:
     if tensor not in bound.plan.tensors:
         raise PlanError(
-            f"layer '{layer.name}' is INT8, but its input '{tensor}' has no amax in the plan",
+            f"layer '{layer.name}' is INT8, but its input '{tensor}' has no range (amax) in the "
+            "plan",
             f"Give calibration samples ({option('calib_data')}), or add the tensor to the plan.",
             code="QD-PLAN-RANGE-MISSING",
         )

@@ -191,8 +191,8 @@ def check_control_flow(wanted: Taken, model: Model) -> None:
         if found != taken:
             here = "is left as it is" if found is None else f"is replaced by {_words(found)}"
             raise PlanError(
-                f"the plan was made where '{name}' is replaced by {_words(taken)}, and here it "
-                f"{here}",
+                f"the plan was made with samples for which '{name}' is replaced by "
+                f"{_words(taken)}, and with these it {here}",
                 "Give samples like those that the plan was made with, or make a plan for these.",
                 code="QD-PLAN-CONTROL-FLOW",
             )
@@ -206,7 +206,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the known name closest to `name`, for error messages."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"The nearest is '{close[0]}'." if close else "There are none."
+    return f"The closest name is '{close[0]}'." if close else "There are none."
 
 
 def _default(plan: PrecisionPlan, layer: Layer) -> Precision:
@@ -226,8 +226,8 @@ def _named_precisions(plan: PrecisionPlan, model: Model, layers: Layers) -> dict
             )
         if precision is Precision.INT8 and not layer.quantizable:
             raise PlanError(
-                f"layer '{name}' ({layer.op_type}) has no INT8 form",
-                "INT8 takes Conv, ConvTranspose, Gemm and MatMul; set it to fp16 or fp32.",
+                f"layer '{name}' ({layer.op_type}) cannot run in INT8",
+                "Only Conv, ConvTranspose, Gemm and MatMul can: set it to fp16 or fp32.",
                 code="QD-PLAN-NO-INT8",
             )
         other = named.get(layer.name)

@@ -171,8 +171,8 @@ class BackendSpec:
         absent = [p for p in dict.fromkeys(wanted) if p not in self.precisions]
         if absent:
             raise UsageError(
-                f"{option('backend', self.name)} has no {absent[0].upper()} kernels, and the "
-                f"candidate has layers in {absent[0].upper()}",
+                f"{option('backend', self.name)} has no {absent[0].upper()} kernels, and layers "
+                f"are to run in {absent[0].upper()}",
                 f"Choose among {', '.join(self.precisions)}, or leave out {option('backend')} to "
                 "simulate it.",
                 code="QD-USAGE-BACKEND-PRECISION",

@@ -96,11 +96,11 @@ def search_space(
             std = (noise_std or {}).get(name, ROUGH_STD)
             items.append(Item(name, raising, noise.get(name, 0.0), std))
     if not items and not always:
-        why = f"none runs below {pin_to}"
+        why = f"all of them run in {pin_to} or higher already"
         if never_pin:
             why = f"{option('never_pin')} names all of them"
         raise UsageError(
-            f"there is no layer to pin: {why}",
+            f"no layer can be kept in higher precision: {why}",
             f"Allow some, or give another {option('precision')} or {option('pin_to')}.",
             code="QD-USAGE-NOTHING-TO-PIN",
         )

@@ -72,7 +72,7 @@ class JsonFeeds:
 
     def where(self, index: int) -> str:
         """The file and the number of the feed."""
-        return f"{self._spans[index].path}: feed {index}"
+        return f"{self._spans[index].path}: item {index}"
 
 
 def _find_feeds(path: Path) -> Iterator[_Span]:

@@ -132,7 +132,9 @@ def open_feeds(
         survey = _survey(source, inputs, limit, batched=False)
     if survey is None or not survey.total:
         raise SampleError(
-            f"{where}: holds no samples.", "Give at least one feed.", code="QD-SAMPLES-EMPTY"
+            f"{where}: holds no samples.",
+            "Give at least one dict of arrays.",
+            code="QD-SAMPLES-EMPTY",
         )
     count = survey.total if limit is None else min(limit, survey.total)
     layout = _layout(survey, inputs, count, where)
@@ -181,7 +183,7 @@ def _fit(raw: Feeds, inputs: Sequence[TensorSpec], where: str, batched: bool) ->
     if count == 0:
         raise SampleError(
             f"{where}: input '{inputs[0].name}' has no samples.",
-            "Remove the feed.",
+            "Leave this dict of arrays out.",
             code="QD-SAMPLES-EMPTY",
         )
     return _Fitted(feed, extras, count)
@@ -209,8 +211,9 @@ def _layout(survey: _Survey, inputs: Sequence[TensorSpec], count: int, where: st
     offsets = np.cumsum([0, *survey.counts]).tolist()
     if offsets[-1] != count:
         raise SampleError(
-            f"{where}: {option('samples', str(count))} would cut feed {len(survey.counts) - 1}, "
-            f"of {survey.counts[-1]} samples.",
+            f"{where}: {option('samples', str(count))} ends inside of item "
+            f"{len(survey.counts) - 1}, which holds {survey.counts[-1]} samples that are executed "
+            "together.",
             "Use " + " or ".join(option("samples", str(n)) for n in offsets[-2:] if n) + ".",
             code="QD-SAMPLES-COUNT",
         )
@@ -220,9 +223,9 @@ def _layout(survey: _Survey, inputs: Sequence[TensorSpec], count: int, where: st
 def _check_shareable(survey: _Survey, batch_size: int, where: str) -> None:
     if not survey.uniform and any(count % batch_size for count in survey.counts):
         raise SampleError(
-            f"{where}: the model takes batches of {batch_size}, and feeds of different shapes "
+            f"{where}: the model takes batches of {batch_size}, and samples of different shapes "
             "cannot share one.",
-            f"Give feeds of {batch_size} samples each.",
+            f"Give {batch_size} samples of one shape at a time, stacked into one array.",
             code="QD-SAMPLES-SHAPE",
         )
 
@@ -244,8 +247,8 @@ class GatheredExtras:
         different = sorted(set(extras) ^ set(self._rows)) if self._feeds else []
         if different:
             raise SampleError(
-                f"{where}: array '{different[0]}' is not in every feed.",
-                "Give it in every feed, or in none.",
+                f"{where}: array '{different[0]}' is there for some samples and not for others.",
+                "Give it for all samples, or for none.",
                 code="QD-SAMPLES-LABELS",
             )
         for name, array in extras.items():
@@ -275,7 +278,7 @@ def _join_rows(name: str, rows: list[Array], where: str) -> Array:
         return np.concatenate(rows)
     except (ValueError, TypeError) as error:
         raise SampleError(
-            f"{where}: array '{name}' differs in shape or type between feeds ({error}).",
+            f"{where}: array '{name}' differs in shape or type between samples ({error}).",
             "Give labels of one shape.",
             code="QD-SAMPLES-LABELS",
         ) from error

@@ -89,7 +89,7 @@ class IteratedFeeds:
 
     def where(self, index: int) -> str:
         """The iterable and the number of the feed."""
-        return f"{self._name}: feed {index}"
+        return f"{self._name}: item {index}"
 
     def _start(self) -> _Pass:
         if self._kept is not None:
@@ -107,7 +107,7 @@ class IteratedFeeds:
         if not isinstance(feed, Mapping):
             raise SampleError(
                 f"{self.where(index)} is {_a(feed)}, not a dict.",
-                "Yield one dict of input names to arrays per feed.",
+                "Yield a dict of arrays by input name, such as {'input': array}.",
                 code="QD-SAMPLES-FEEDS",
             )
         return {

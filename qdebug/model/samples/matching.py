@@ -31,9 +31,11 @@ def check_dtype(dtype: DType, spec: TensorSpec, where: str) -> None:
             code="QD-SAMPLES-OBJECTS",
         )
     module = "ml_dtypes" if spec.dtype.kind == "V" else "np"
+    pixels = dtype.kind in "iu" and spec.dtype.kind == "f"
+    scaled = ", scaled as in training (values from 0 to 255 often by / 255)" if pixels else ""
     raise SampleError(
         f"{where}: input '{spec.name}' is {dtype}; the model takes {spec.dtype}.",
-        f"Convert it with `.astype({module}.{spec.dtype})`.",
+        f"Convert it with `.astype({module}.{spec.dtype})`{scaled}.",
         code="QD-SAMPLES-DTYPE",
     )
 

@@ -40,7 +40,7 @@ STACKED: dict[str, Callable[[Path], dict[str, SampleArray]]] = {
 _IN_MEMORY = "the samples given in memory"
 KINDS = (
     "an .npz, .npy, .h5 or .hdf5 file, a directory of .npy, .npz or test_data_set_*, "
-    "Polygraphy's inputs .json, or script.py:function"
+    "Polygraphy's inputs .json, or script.py:function, which loads anything else"
 )
 
 
@@ -66,8 +66,8 @@ def open_samples(
     """
     if not inputs:
         raise SampleError(
-            f"{spec}: the model has no inputs to feed.",
-            "Check the model.",
+            f"{spec}: the model has no inputs, so samples cannot be given to it.",
+            "Check that this is the model that you mean: 'qdebug inspect' lists its inputs.",
             code="QD-SAMPLES-NO-INPUTS",
         )
     if limit is not None and limit < 1:
@@ -110,7 +110,7 @@ def samples_in_memory(given: object) -> InMemory:
         return InMemory(_IN_MEMORY, feeds_of(given, _IN_MEMORY))
     raise SampleError(
         f"samples cannot be of type {type(given).__name__}",
-        "Give a path, a dict of arrays, or an iterable of feeds.",
+        "Give a path, a dict of arrays, or an iterable of such dicts.",
         code="QD-SAMPLES-TYPE",
     )
 

@@ -205,7 +205,8 @@ class Samples:
             kept = [offset for offset in offsets if offset <= count]
             if kept[-1] != count:
                 raise SampleError(
-                    f"{self._where}: {option('samples', str(count))} would cut a feed.",
+                    f"{self._where}: {option('samples', str(count))} ends among samples "
+                    "that are executed together.",
                     f"Use {kept[-1] or offsets[1]}.",
                     code="QD-SAMPLES-COUNT",
                 )

@@ -105,7 +105,8 @@ def _layout(matched: list[InputArray], count: int, where: str) -> Layout:
         raise SampleError(
             f"{where}: the leading axes of the model's inputs do not share a batch axis "
             f"(input '{wide.name}' takes [{', '.join(map(str, wide.shape))}]).",
-            "Save every input with one more leading axis: one whole feed per sample.",
+            "Save every input with one more leading axis, of the samples: row i of each array is "
+            "then all that the model takes for sample i.",
             code="QD-SAMPLES-BATCH",
         )
     if len(rows) < len(matched):

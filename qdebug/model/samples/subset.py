@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from qdebug.errors import SampleError, UsageError, given_by
 from qdebug.model.samples import Batch, Samples, open_samples
 from qdebug.types import TensorSpec
-from qdebug.wording import option
+from qdebug.wording import counted, option
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,9 @@ def open_subsets(
                 begins = open_samples(holdout, inputs, limit=samples.count, batch_size=batch_size)
     if begins.inputs_digest == samples.inputs_digest:
         raise UsageError(
-            f"{option(other)}: {holdout} holds the samples of {option(setting)}",
-            f"Leave it out: then a share of {option(setting)} is held out.",
+            f"{option(other)}: {holdout} holds the same samples as {option(setting)}, so that they "
+            "would check nothing",
+            f"Give other samples, or leave it out: then a share of {option(setting)} is held out.",
             code="QD-USAGE-HOLDOUT-SAME",
         )
     return whole(samples), whole(finely(held_out, executions[1]))
@@ -140,9 +141,9 @@ def split(
         (held_out if due else calibration).append(batch)
     if not held_out or not calibration:
         raise UsageError(
-            f"{option('holdout_share')}: {share:g} of {samples.count} samples in {len(batches)} "
-            "batches is none, or all",
-            f"Give other samples as {option(setting)}.",
+            f"{option('holdout_share')}: {share:g} of {counted(samples.count, 'sample')}, in "
+            f"{len(batches)} parts, is none of them, or all",
+            f"Give more samples, or others as {option(setting)}.",
             code="QD-USAGE-HOLDOUT",
         )
     return SampleSubset(samples, tuple(calibration)), SampleSubset(samples, tuple(held_out))
@@ -156,8 +157,8 @@ def halves(subset: SampleSubset, setting: str = "mix") -> tuple[SampleSubset, Sa
     """
     if len(subset.batches) < 2:
         raise UsageError(
-            f"{option(setting)}: half of the held-out samples choose and the others evaluate, but "
-            "there is only one batch of them",
+            f"{option(setting)}: one half of the held-out samples decides and the other half "
+            "checks, but there is only one batch of them",
             f"Hold out more with {option('holdout_share')}, or give more samples to hold out.",
             code="QD-USAGE-HOLDOUT",
         )

@@ -134,13 +134,13 @@ def prepare(
     check_requested(settings.backend, plan)
     if plan.precision is Precision.FP32:
         raise UsageError(
-            f"{option('precision')}: in FP32 there is nothing to pin",
+            f"{option('precision')}: in FP32 no layer can be kept in higher precision",
             f"Give {option('precision', 'int8')} or {option('precision', 'fp16')}.",
             code="QD-USAGE-NOTHING-TO-PIN",
         )
     held_out_data = DataSource("holdout", settings.holdout, None, settings.batch_size)
     model = load_model(settings.model, plan, (*sources_of(settings), held_out_data), progress)
-    check_not_quantized(model, "its layers cannot be unpinned")
+    check_not_quantized(model, "its precisions are fixed, so nothing can be searched")
     kernels = _profiled(settings, model)
     searched, held_out = open_subsets(
         ("inputs", "holdout"),

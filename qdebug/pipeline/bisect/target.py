@@ -94,7 +94,7 @@ def read_target(settings: BisectSettings) -> AccuracyTarget:
         return AccuracyTarget(condition, metric, None, not condition.operator.startswith("<"))
     if name == "max_rise" and metric is not None and metric.name in BUILT_IN:
         raise UsageError(
-            f"{option(name)} is for metrics where less is better; of {metric.name}, more is better",
+            f"{option(name)} is for metrics of which less is better, and of {metric.name} more is",
             f"Write {option('max_drop', f'{settings.max_rise:g}')}.",
             code="QD-USAGE-METRIC-DIRECTION",
         )
@@ -155,8 +155,9 @@ def direction_notes(
     if (shuffled > reference) != target.more_is_better:
         return ()
     raise UsageError(
-        f"{given} means that {word} is better, but the metric is {reference:.6g} in FP32 and "
-        f"{shuffled:.6g} with the outputs of other samples: {opposite} is better",
+        f"{given} is for a metric of which {word} is better, but yours is {reference:.6g} in FP32 "
+        f"and {shuffled:.6g} where each sample is given another one's outputs, so that {opposite} "
+        "is better",
         f"Write {option(other, f'{target.allowed:g}')}.",
         code="QD-USAGE-METRIC-DIRECTION",
     )

@@ -77,15 +77,15 @@ def read_quantizable(
         DataSource("holdout", settings.holdout, None, settings.batch_size),
     )
     model = open_model(settings.model, required_opset(plan), sources, progress)
-    check_not_quantized(model, "it is calibrated already")
+    check_not_quantized(model, "its ranges are in it")
     check_in_fp32(model)
     layers = find_layers(model.graph)
     bound = bind_plan(plan, model, layers)
     needed = bound.needed_ranges()
     if not needed:
         raise UsageError(
-            f"{settings.model} has no layer that INT8 takes",
-            " ".join(("INT8 takes Conv, ConvTranspose, Gemm and MatMul.", *model.notes)),
+            f"{settings.model} has no layer that can run in INT8",
+            " ".join(("Only Conv, ConvTranspose, Gemm and MatMul run in INT8.", *model.notes)),
             code="QD-USAGE-NOTHING-TO-QUANTIZE",
         )
     weights = _weight_ranges(bound, mse=settings.weight_method == "mse")

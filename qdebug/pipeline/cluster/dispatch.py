@@ -555,7 +555,8 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
 
     def _hangs(self) -> ClusterError:
         return ClusterError(
-            f"a unit of work did not end within {self._limit:g} s on any of {_ATTEMPTS} workers",
+            f"a part of the work did not end within {self._limit:g} s on any of {_ATTEMPTS} "
+            "workers",
             f"Give it more time with {option('unit_timeout')}, or see whether one sample runs: "
             f"{option('samples', '1')} without {option('cluster')}.",
             code="QD-CLUSTER-TIMEOUT",
@@ -597,7 +598,7 @@ def fail_without_worker(what: str) -> NoReturn:
 
 def _lost() -> ClusterError:
     return ClusterError(
-        f"a unit of work was lost {_ATTEMPTS} times",
+        f"a part of the work was lost {_ATTEMPTS} times",
         "See whether the scheduler still runs.",
         code="QD-CLUSTER-LOST",
     )
@@ -605,7 +606,7 @@ def _lost() -> ClusterError:
 
 def _died() -> ClusterError:
     return ClusterError(
-        "a unit of work ended every worker that it was given to",
+        "a part of the work ended the process of every worker that it was given to",
         f"It may need more memory than they have: lower {option('batch_size')}, or give each "
         "worker more.",
         code="QD-CLUSTER-WORKER-DIED",

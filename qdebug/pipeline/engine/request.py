@@ -66,7 +66,7 @@ def check_model(typing: str, model: Model) -> None:
     """
     if typing != STRONG and model.quantized:
         raise UsageError(
-            f"{option('typing', typing)}: {model.file.path} carries Q/DQ nodes, which say "
+            f"{option('typing', typing)}: {model.file.path} has Q/DQ nodes, which set "
             "its precisions",
             f"Give the FP32 model that it was made from, or drop {option('typing')}.",
             code="QD-USAGE-TYPING-QUANTIZED",

@@ -76,7 +76,7 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     holdout = DataSource("holdout", settings.holdout, None, batch_size, limited_by="")
     sources = (calibration, holdout)
     model = open_model(settings.source, required_opset(plan), sources, progress)
-    check_not_quantized(model, "it is calibrated already")
+    check_not_quantized(model, "its ranges are in it")
     inputs = model.graph.inputs
     subset = whole(calibration.open(inputs))
     held_out = None if settings.holdout is None else whole(holdout.open(inputs))
@@ -110,8 +110,8 @@ def _of_run(settings: RangesSettings) -> RangesResult:
     if not records:
         raise StoreError(
             f"{settings.source}: holds no ranges: nothing was calibrated in that run, because its "
-            f"plan or {option('calibration')} had every range, or its model carries Q/DQ or is not "
-            "INT8.",
+            f"plan or {option('calibration')} had every range, or its model was quantized already "
+            "or is not INT8.",
             f"Give the FP32 model and {option('calib_data')} instead.",
             code="QD-STORE-NO-RANGES",
         )

@@ -141,11 +141,13 @@ def _refuse_fp32(plan: PrecisionPlan) -> None:
 def _refuse_nothing_lower(settings: RepairSettings, reference: Model, start: Quantized) -> None:
     if start.bound.layers_in(Precision.INT8) or start.bound.layers_in(Precision.FP16):
         return
-    what = f"{settings.model}: no layer runs in a lower precision: there is nothing to repair"
-    takes = "INT8 takes Conv, ConvTranspose, Gemm and MatMul"
+    what = f"{settings.model}: all layers run in FP32, so there is nothing to repair"
+    takes = "Only Conv, ConvTranspose, Gemm and MatMul run in INT8"
     raise UsageError(
         ". ".join((what, *reference.notes)),
-        f"{takes} outside of what is left as it is." if reference.notes else f"{takes}.",
+        f"{takes}, and not those in the bodies of If, Loop and Scan that stay as they are."
+        if reference.notes
+        else f"{takes}.",
         code="QD-USAGE-NOTHING-TO-QUANTIZE",
     )
 
@@ -207,8 +209,8 @@ def _direction(
         given, other = ("max_drop", "max_rise") if asked else ("max_rise", "max_drop")
         word, opposite = ("more", "less") if asked else ("less", "more")
         raise UsageError(
-            f"{option(given)} means that {word} is better, but next to the outputs of other "
-            f"samples {opposite} of the metric is better",
+            f"{option(given)} is for a metric of which {word} is better, but where each sample is "
+            f"given another one's outputs, yours shows that {opposite} is better",
             f"Write {option(other, f'{target.allowed:g}')}.",
             code="QD-USAGE-METRIC-DIRECTION",
         )

@@ -90,7 +90,7 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Arra
         kind = None if values is None else values.dtype
         raise PlanError(
             f"weight '{tensor}' is {kind}, but INT8 starts from float32 weights",
-            "Give the FP32 export of the model.",
+            "Give the FP32 model that it was made from.",
             code="QD-PLAN-NOT-FP32",
         )
     return quantize(values, how.scale, how.axis)
@@ -152,7 +152,7 @@ class _Pairs:
                 raise PlanError(
                     f"tensor '{tensor}' is {onnx.TensorProto.DataType.Name(kind).lower()}, "
                     "but INT8 starts from float32",
-                    "Give the FP32 export of the model.",
+                    "Give the FP32 model that it was made from.",
                     code="QD-PLAN-NOT-FP32",
                 )
             operands = [edit.initializer(scale, f"{tensor}_scale"), self._zero_point()]

@@ -112,7 +112,7 @@ def make_calibrator(library: Library, ranges: Mapping[str, float], kind: str = D
     if not library.implicit:
         raise UsageError(
             f"{library.name} has no INT8 calibrators",
-            "Build the lowered model (explicit Q/DQ): it needs none.",
+            "Build the model with Q/DQ nodes: it needs none.",
             code="QD-USAGE-IMPLICIT",
         )
     if kind not in _CLASSES:
