@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -48,13 +49,31 @@ SMALLEST: dict[str, Any] = {
 }
 """Limits by module and name; see `as_if_large`."""
 
+LEAST_WORK: dict[str, Any] = {
+    "qdebug.pipeline.effect:_PASSES": 1,
+    "qdebug.pipeline.effect:_PASSES_OF_COMPARE": 0,
+    "qdebug.pipeline.effect:_MOST_MACS": 1.0,
+    "qdebug.pipeline.effect:_CHEAP_MACS": 1.0,
+    "qdebug.pipeline.effect:_LEAST_LEADERS": 1,
+    "qdebug.pipeline.effect:_LEAST_SAMPLES": 1,
+    "qdebug.pipeline.effect:_LEAST_ALONE": 1,
+    "qdebug.pipeline.effect:_GROUPS_SAVE": 0,
+    "qdebug.pipeline.screening:_FIRST_GROUPS": 2,
+    "qdebug.pipeline.screening:_HALVED_AT_ONCE": 1,
+    "qdebug.pipeline.compare.lockstep:_LOCAL_MACS": 1.0,
+    "qdebug.pipeline.compare.lockstep:_PARTS_MACS": 1.0,
+    "qdebug.pipeline.compare.diagnose:MOST_LAYERS": 1,
+}
+"""What measurements may cost, at the least: layers are then measured in groups, on samples that are
+drawn, as those of a network too large to measure each."""
 
-def as_if_large(patch: pytest.MonkeyPatch) -> None:
+
+def as_if_large(patch: pytest.MonkeyPatch, limits: Mapping[str, Any] = SMALLEST) -> None:
     """Set every limit to its smallest, in this process, wherever it was imported."""
     for module in pkgutil.walk_packages(qdebug.__path__, "qdebug."):
         if not module.name.endswith("__main__"):
             import_module(module.name)  # or it would keep what it imports now
-    for where, value in SMALLEST.items():
+    for where, value in limits.items():
         home, name = where.split(":")
         assert hasattr(sys.modules[home], name), where
         for module_name, loaded in list(sys.modules.items()):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from as_if_large import SMALLEST, as_if_large
+from as_if_large import LEAST_WORK, SMALLEST, as_if_large
 from producers import ONNX_RUNTIME, TOOLS, quantized_by_onnx_runtime
 
 import qdebug
@@ -78,6 +78,35 @@ def test_quantized_models_are_compared_alike(
     # Above 100 dB is float32's own rounding; none at all is null.
     restored = [x["summary"]["restored_sqnr_db"] or 100 for x in (found, expected)]
     assert min(restored[0], 100) == pytest.approx(min(restored[1], 100), abs=0.1)
+
+
+@pytest.mark.parametrize("way", [*TOOLS, *ONNX_RUNTIME, "int8", "fp16"])
+def test_a_network_too_costly_to_measure_every_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Groups of layers, samples that are drawn, segments, and a budget that nothing fits."""
+    planned = way in ("int8", "fp16")
+    quantized, reference = (CNN, None) if planned else _quantized(way, tmp_path)
+
+    def compared(**settings: Any) -> Any:
+        result = qdebug.compare(
+            str(quantized),
+            inputs={"input": IMAGES},
+            reference=reference and str(reference),
+            precision=way if planned else None,
+            **settings,
+        )
+        assert not result.failed
+        return result.to_dict()
+
+    expected = compared(effect="none")
+    as_if_large(monkeypatch, {**SMALLEST, **LEAST_WORK})
+    run = str(tmp_path / "run.h5")
+    found = compared(output=run, segments="2", memory_budget="1M")
+    assert found["effect"]["layers"] < found["effect"]["of_layers"]
+    assert way == "fp16" or found["summary"]["layers"]  # FP16 does no harm here
+    for one, other in zip(found["tensors"], expected["tensors"], strict=True):
+        assert one["sqnr_db"] == pytest.approx(other["sqnr_db"], abs=0.05)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
