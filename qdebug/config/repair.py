@@ -162,6 +162,13 @@ class RepairSettings(ClusterSettings):
             parse=_names,
         ),
     ] = ()
+    keep_undecided: Annotated[
+        bool,
+        Option(
+            "Also keep what looks better where the samples are too few to tell it from chance.",
+            SEARCH,
+        ),
+    ] = False
     pin: Annotated[
         bool,
         Option(

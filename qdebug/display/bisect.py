@@ -4,20 +4,39 @@ evidence."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, notes, table_of
 from qdebug.display.engine import doubt, engine_blocks
-from qdebug.display.words import FP16_KERNELS, decibel, first_names, in_decibels, number, share
+from qdebug.display.names import shorten
+from qdebug.display.words import (
+    FP16_KERNELS,
+    apart,
+    decibel,
+    first_names,
+    in_decibels,
+    number,
+    score,
+    share,
+    telling_decimals,
+)
+from qdebug.measure.conditions import Condition
+from qdebug.measure.metrics import METRIC
 from qdebug.plan.planfile import plan_to_yaml
+from qdebug.search.find import Outcome
 from qdebug.search.outcome import HELD_OUT, BisectResult, Check, PinnedLayer, SelectedPoint
 from qdebug.search.pareto import Point
 from qdebug.search.problem import Measurement
+from qdebug.types import Precision
 from qdebug.wording import counted, option, printable
 
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3
+_LONGEST_FIGURE = 16
 _MOST_POINTS = 12
+_DECIMALS = {"dB": 1, "ratio": 4}
+"""Of metrics of outputs, by their unit; others have digits in proportion to their size."""
 
 
 def view(result: BisectResult) -> list[Block]:
@@ -26,33 +45,51 @@ def view(result: BisectResult) -> list[Block]:
     if result.layers:
         beside = ", besides those of the plan" if result.pinned_by_plan else ""
         heading = Line(f"Layers to keep in higher precision{beside}", "title")
-        blocks += [Line(), heading, _layers(result), *_reasons(result)]
+        blocks += [Line(), heading, _layers(result), *_before_pinning(result), *_reasons(result)]
     if len(result.search.pareto) > 1:
         blocks += [Line(), *_points(result)]
     blocks.append(Line())
     if result.engine is not None:
         blocks += engine_blocks(result.engine, _MOST_ENGINE_ROWS)
     blocks += notes(result.notes)
-    base = _base(result)
-    blocks.append(Checks(tuple((c.answer.passed, checked_line(c, base)) for c in result.checks)))
+    checks = ((c.answer.passed, checked_line(result, c, _base(result))) for c in result.checks)
+    blocks.append(Checks(tuple(checks)))
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
     blocks.append(Line(_verdict(result), "good" if result.passed else "bad"))
     return blocks
 
 
-def _measured(measurement: Measurement | None) -> str:
+def _measured(result: BisectResult, measurement: Measurement | None) -> str:
     """The value, and whether the target holds with it."""
     if measurement is None:
         return "not evaluated"
     if measurement.failure:
         return f"cannot be run: {printable(measurement.failure)}"
-    return _checked_value(measurement.value, measurement.passed)
+    return _verdict_on(result, measurement)
 
 
-def _checked_value(value: float | None, passed: bool) -> str:
-    shown = "no value" if value is None else number(value, 6)
-    return f"{shown} {'holds' if passed else 'FAILS'}"
+def _verdict_on(result: BisectResult, measured: Measurement | Point) -> str:
+    """The value, and whether the target holds; where other samples than all the others decided,
+    it says so, because a largest drop sets another bound there."""
+    where = " (held out)" if measured.held_out else ""
+    return f"{value_of(result, measured.value)} {'holds' if measured.passed else 'FAILS'}{where}"
+
+
+def value_of(result: BisectResult, value: float | None, condition: Condition | None = None) -> str:
+    """The target's figure, with so many digits that no value which fails looks like one that meets
+    the target; `condition` is that of other samples."""
+    if value is None:
+        return "no value"
+    if not math.isfinite(value):
+        return number(value)
+    condition = condition or result.condition
+    seen = [value, *(e.measurement.value for e in result.history if not e.measurement.held_out)]
+    unit = METRIC[condition.name].unit if condition.name in METRIC else ""
+    least = 4 if condition.scope == "metric" else _DECIMALS.get(unit)
+    if least is None:
+        return number(value, 6)
+    return score(value, telling_decimals(seen, condition, least))
 
 
 def _layers(result: BisectResult) -> Block:
@@ -64,25 +101,44 @@ def _layers(result: BisectResult) -> Block:
             (Column("layer", "name"), lambda x: x.name),
             (Column("op", "op"), lambda x: x.op_type),
             (Column("to"), lambda x: str(x.precision)),
-            (Column("local dB", "number", drop=1), lambda x: decibel(x.local_sqnr_db)),
-            (Column("without it", "number"), _if_unpinned),
+            (Column("own dB", "number", drop=1), lambda x: decibel(x.local_sqnr_db)),
+            (Column(f"{_figure_name(result)} without", "number"), _if_unpinned(result)),
             (Column("cost", "number"), lambda x: share(result.cost.way_share(x.cost))),
-            (Column("why"), lambda x: pin if x.user_pinned else _label(x)),
+            (Column("cause"), lambda x: pin if x.user_pinned else _label(x)),
         ],
     )
 
 
-def _if_unpinned(layer: PinnedLayer) -> str:
-    found = layer.if_unpinned
-    if found is None:
-        return "–"
-    if found.failure or found.value is None:
-        return "cannot run"
-    return f"{number(found.value, 4)}{' ok' if found.passed else ''}"
+def _figure_name(result: BisectResult) -> str:
+    """Of the target, to stand over a column."""
+    return shorten(printable(result.figure), _LONGEST_FIGURE)
+
+
+def _if_unpinned(result: BisectResult) -> Callable[[PinnedLayer], str]:
+    def text(layer: PinnedLayer) -> str:
+        found = layer.if_unpinned
+        if found is None:
+            return "–"
+        if found.failure or found.value is None:
+            return "cannot run"
+        return f"{value_of(result, found.value)}{' holds' if found.passed else ''}"
+
+    return text
 
 
 def _label(layer: PinnedLayer) -> str:
     return layer.causes[0].label if layer.causes else "–"
+
+
+def _before_pinning(result: BisectResult) -> Iterator[Line]:
+    """What costs no speed, and is to be tried before a layer is given up."""
+    if len(result.layers) > result.user_pinned and result.precision is Precision.INT8:
+        yield Line(
+            "Before pinning, try qdebug calibrate (other ranges) and qdebug repair (remedies that "
+            "cost no speed): with them fewer layers may need it, or none.",
+            "note",
+            2,
+        )
 
 
 def _reasons(result: BisectResult) -> Iterator[Line]:
@@ -107,8 +163,8 @@ def _points(result: BisectResult) -> Iterator[Block]:
         for k, point in _with_answer(result)
         if (marks := _marks(result, k, point)) or k % step == 1 % step
     ]
-    some_of = f", {len(shown)} of {len(points)} points" if len(shown) < len(points) else ""
-    yield Line(f"Error against cost, of all that was evaluated{some_of}", "title")
+    some_of = f": {len(shown)} of {len(points)} points" if len(shown) < len(points) else ""
+    yield Line(f"Error against cost{some_of}", "title")
     yield table_of(
         shown,
         [
@@ -118,18 +174,27 @@ def _points(result: BisectResult) -> Iterator[Block]:
                 lambda x: str(len(x[1].pins)),
             ),
             (Column("cost", "number"), lambda x: share(result.cost.way_share(x[1].cost))),
-            (Column("all outputs dB", "number"), lambda x: decibel(_noise_db(x[1]))),
-            (Column(result.figure, "number"), lambda x: _checked_value(x[1].value, x[1].passed)),
+            (Column("outputs dB", "number"), lambda x: decibel(_noise_db(x[1]))),
+            (Column(_figure_name(result), "number"), lambda x: _verdict_on(result, x[1])),
             (Column(""), lambda x: x[2]),
         ],
         lambda x: "strong" if x[2] else "",
     )
-    selecting = f"{option('select_point', 'N')}, or {option('select_point', 'knee')},"
-    how = f"The same command with {selecting} selects another point."
-    if result.figure != "metric":
-        scope = result.figure.partition(".")[0]
-        how = f"{result.figure} is that of the worst {scope}, as the target asks. {how}"
-    yield Line(how, indent=2)
+    to = result.cost.all_pinned_to
+    yield Line(
+        f"cost: of pinning everything to {to}. outputs dB: SQNR, the mean over the outputs.",
+        indent=2,
+    )
+    if result.condition.name:
+        scope = result.condition.scope
+        yield Line(f"{result.figure}: of the worst {scope}, as in the target.", indent=2)
+    if any(point.held_out for _, point, _ in shown):
+        text = "(held out): the held-out samples decided; the other values are of those searched."
+        yield Line(text, indent=2)
+    if any(point.knee for _, point, _ in shown):
+        yield Line("knee: from here on, more pinning buys little accuracy for its cost.", indent=2)
+    selecting = f"{option('select_point', 'N')} or {option('select_point', 'knee')}"
+    yield Line(f"The same command with {selecting} takes another point.", indent=2)
 
 
 def _marks(result: BisectResult, k: int, point: Point) -> str:
@@ -151,7 +216,14 @@ def _with_answer(result: BisectResult) -> list[tuple[int, Point]]:
     search, achieved = result.search, result.search.achieved
     if achieved is None or achieved.noise is None or search.pins in [p.pins for _, p in points]:
         return points
-    answer = Point(search.pins, search.cost, achieved.noise, achieved.value, achieved.passed)
+    answer = Point(
+        search.pins,
+        search.cost,
+        achieved.noise,
+        achieved.value,
+        achieved.passed,
+        held_out=achieved.held_out,
+    )
     return sorted([*points, (0, answer)], key=lambda numbered: numbered[1].cost)
 
 
@@ -160,7 +232,7 @@ def plan_text(result: BisectResult) -> str:
     header = [f"{_title(result)}.", *(f"{name}: {text}" for name, text in _rows(result))]
     for check in result.checks:
         verdict = "holds" if check.answer.passed else "FAILS"
-        header.append(f"{checked_line(check, _base(result))}: {verdict}")
+        header.append(f"{verdict}: {checked_line(result, check, _base(result))}")
     header.append(_verdict(result))
     why = dict.fromkeys(result.pinned_by_plan, "by the plan that was searched from")
     why |= {layer.name: _why(result, layer) for layer in result.layers}
@@ -169,28 +241,30 @@ def plan_text(result: BisectResult) -> str:
 
 def _title(result: BisectResult) -> str:
     name = printable(result.model.name)
-    return (
-        f"{name}: {str(result.precision).upper()} such that {result.target}, searched on "
-        f"{result.samples} samples ({result.strategy})"
-    )
+    return f"{name}: which layers must not run in {str(result.precision).upper()}"
 
 
 def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
     search = result.search
+    yield "target", result.target_text
+    kept = f", {result.held_out_samples} held out to check the answer"
+    yield "samples", f"{result.samples} to search on{kept}; strategy {result.strategy}"
     if result.reference_metric is not None:
-        yield "FP32", number(result.reference_metric, 6)
+        yield "FP32", value_of(result, result.reference_metric)
     if result.pinned_by_plan:
         yield "pinned by the plan", _by_plan(result)
-    yield _base(result), _measured(search.baseline)
+    better = _beside_fp32(result, result.baseline, result.reference_metric, result.samples)
+    yield _base(result), _measured(result, search.baseline) + better
     if search.ceiling is not None:
         to = " and ".join(sorted({str(precision) for _, precision in search.ceiling_pins}))
-        yield "everything pinned", f"{_measured(search.ceiling)}" + (f", to {to}" if to else "")
+        at = f" to {to}" if to else ""
+        yield f"everything pinned{at}", _measured(result, search.ceiling)
     if result.selected_point is not None:
         yield "search's answer", _own_answer(result, result.selected_point)
     if result.found:
         count = len(result.layers)
         by_user = result.user_pinned
-        text = f"{_measured(search.achieved)} with {count} of {result.candidates + by_user}"
+        text = f"{_measured(result, search.achieved)} with {count} of {result.candidates + by_user}"
         text += f" layers {'added' if result.pinned_by_plan else 'pinned'}"
         text += f", {by_user} of them by {option('pin')}" if by_user else ""
         if result.selected_point is not None:
@@ -199,22 +273,38 @@ def _rows(result: BisectResult) -> Iterator[tuple[str, str]]:
             yield "found", text
         if count:
             yield "cost", _cost(result)
-    yield "evaluations", _evaluations(result)
+    yield "evaluated", _evaluations(result)
     if result.fp16_kernels is not None:
         yield "FP16 layers", FP16_KERNELS[result.fp16_kernels]
     if result.search.history:
-        yield "run", result.execution
+        yield "how", result.execution
+
+
+def _beside_fp32(
+    result: BisectResult, value: float | None, full: float | None, samples: int
+) -> str:
+    """That a metric is better than FP32's, which people take for a mistake unless it is said."""
+    if full is None or value is None or result.condition.scope != "metric":
+        return ""
+    more = result.condition.operator.startswith(">")
+    if (value - full if more else full - value) <= 0:
+        return ""
+    return f", better than FP32 by {apart(value - full, samples, is_share=result.metric_is_share)}"
 
 
 def _evaluations(result: BisectResult) -> str:
-    """How many, in what time, and how many of them the journal held."""
-    count, history = result.evaluations, result.history
+    """How many sets, in what time, and how many of them the journal held."""
+    history, earlier = result.history, result.earlier_evaluations
     replayed = sum(e.replayed for e in history)
     seconds = sum(e.measurement.seconds for e in history if not e.replayed)
-    text = f"{count}, {seconds:.1f} s in total"
+    text = f"{counted(len(history) + earlier, 'set')} of layers"
+    if earlier:
+        text += f", {earlier} of them in an earlier search only"
+    elif seconds:
+        text += f", {seconds:.1f} s"
     if 0 < replayed == len(history):
-        text = f"{count}, all from the journal; FP32, the layers' own errors and the "
-        text += "checks of the answer were run again"
+        text += "; all from the journal: only FP32, the layers' own errors and the checks of the "
+        text += "answer were run again"
     elif replayed:
         text += f"; {replayed} from the journal"
     return text
@@ -242,7 +332,7 @@ def _own_answer(result: BisectResult, selected: SelectedPoint) -> str:
         return "none"
     cost = share(result.cost.way_share(answer.cost))
     pinned = counted(len(answer.pins), "layer")
-    return f"{_measured(answer.achieved)} with {pinned} pinned, {cost} of the way"
+    return f"{_measured(result, answer.achieved)} with {pinned} pinned, {cost} of the cost"
 
 
 def _point(selected: SelectedPoint) -> str:
@@ -255,19 +345,31 @@ def _cost(result: BisectResult) -> str:
     cost = result.cost
     more = cost.plan / cost.base - 1 if cost.base else 0.0
     return (
-        f"{number(cost.plan, 3)} {cost.unit}, {share(more)} more than with {_base(result)}; "
-        f"{share(cost.pinned_share)} of the way to everything in {cost.all_pinned_to}"
+        f"{share(cost.pinned_share)} of pinning everything to {cost.all_pinned_to}: "
+        f"{number(cost.plan, 3)} {cost.unit}, {share(more)} more than with {_base(result)}"
     )
 
 
-def checked_line(check: Check, base: str) -> str:
-    """What a check found; `base` is what it started from."""
+def checked_line(result: BisectResult, check: Check, base: str) -> str:
+    """What a check found, and what it needed; `base` is what the search started from."""
     took = ", used in the search" if check.used_in_search else ""
-    text = f"{check.samples} {check.on}{took}: {_measured(check.answer).split(' ')[0]}"
-    text += f", {base} {_measured(check.baseline).split(' ')[0]}"
+    condition = result.condition
+    if check.bound is not None:
+        condition = replace(condition, bound=check.bound)
+    value, before = (
+        f"cannot be run ({printable(m.failure)})"
+        if m.failure
+        else value_of(result, m.value, condition)
+        for m in (check.answer, check.baseline)
+    )
+    text = f"{check.samples} {check.on}{took}: {value}"
+    of_drop = result.condition.expression != result.condition.words and "FP32" in result.target_text
+    if of_drop and check.bound is not None:
+        text += f", needs {condition.operator} {value_of(result, check.bound, condition)}"
     if check.reference_metric is not None:
-        text += f", FP32 {number(check.reference_metric, 6)}"
-    return text
+        text += f", FP32 {value_of(result, check.reference_metric, condition)}"
+    text += _beside_fp32(result, check.answer.value, check.reference_metric, check.samples)
+    return f"{text}, {base} {before}" if result.layers else text
 
 
 def _why(result: BisectResult, layer: PinnedLayer) -> str:
@@ -277,15 +379,21 @@ def _why(result: BisectResult, layer: PinnedLayer) -> str:
     if layer.user_pinned:
         parts.append(f"requested by {option('pin')}")
     elif layer.if_unpinned is not None:
-        parts.append(f"without it {_measured(layer.if_unpinned)}")
+        parts.append(f"without it {_measured(result, layer.if_unpinned)}")
     parts += [f"{c}: {c.evidence}" for c in layer.causes[:1]]
     return "; ".join(parts)
 
 
+def _not_found(result: BisectResult) -> str:
+    if result.search.outcome is Outcome.IMPOSSIBLE:
+        return f"OUT OF REACH, even with everything pinned: {result.target_text}."
+    count = counted(len(result.history), "set")
+    return f"NOT FOUND: of {count} of layers that were tried, none gives {result.target_text}."
+
+
 def _verdict(result: BisectResult) -> str:
     if not result.found:
-        tried = "no set that was tried meets" if result.search.history else "no set was tried for"
-        return f"NOT FOUND: {tried} {result.target}."
+        return _not_found(result)
     if result.engine is not None and not result.engine.passed:
         audit = result.engine.audit
         count = len(audit.mismatches) if audit else 0
@@ -294,7 +402,7 @@ def _verdict(result: BisectResult) -> str:
     if result.selected_point is not None and achieved is not None and not achieved.passed:
         return (
             f"TARGET NOT MET: the selected {_point(result.selected_point)} is at "
-            f"{_measured(achieved).split(' ')[0]}; the target is {result.target}."
+            f"{value_of(result, achieved.value)}; the target is {result.target_text}."
         )
     if not result.passed:
         failed = next(c for c in result.checks if not c.answer.passed)
@@ -304,8 +412,8 @@ def _verdict(result: BisectResult) -> str:
             # Else the search would have been repeated in that way.
             advice = "With more time the search is repeated in that way."
         return (
-            f"NOT CONFIRMED: the {which} meets {result.target} on the samples searched, but not "
-            f"on {failed.samples} {failed.on}. {advice}"
+            f"NOT CONFIRMED: the {which} meets the target ({result.target_text}) on the samples "
+            f"searched, but not on {failed.samples} {failed.on}. {advice}"
         )
     count, by_user = len(result.layers), result.user_pinned
     beside = (
@@ -316,7 +424,7 @@ def _verdict(result: BisectResult) -> str:
     unknown = doubt(result.engine.audit) if result.engine is not None else ""
     if count == by_user:
         by_hand = f"the {counted(count, 'layer')} of {option('pin')}" if count else "nothing pinned"
-        return f"PASSED: {result.target} holds with {by_hand}{beside}{unknown}."
+        return f"PASSED with {by_hand}{beside}{unknown}: {result.target_text}."
     which = "each of the others" if by_user else "each" if count > 1 else "which is"
     proof = f"{which} shown to be needed" if result.minimal else "not all shown to be needed"
     if count == result.candidates:

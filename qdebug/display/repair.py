@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
-from qdebug.display.bisect import checked_line
-from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Style, notes, table_of
-from qdebug.display.words import decibel, first_names, in_decibels, number, share
+from qdebug.display.bisect import checked_line, value_of
+from qdebug.display.blocks import (
+    Block,
+    Checks,
+    Column,
+    Facts,
+    Line,
+    Style,
+    Table,
+    notes,
+    table_of,
+)
+from qdebug.display.names import shorten
+from qdebug.display.words import apart, decibel, first_names, in_decibels, score, share
 from qdebug.plan.planfile import plan_to_yaml
-from qdebug.remedies.result import Figures, Reason, RepairResult, Step
-from qdebug.wording import counted, printable
+from qdebug.remedies.result import Figures, Outcome, Proof, Reason, RepairResult, Step
+from qdebug.search.find import Outcome as SearchOutcome
+from qdebug.wording import counted, option, printable
 
 _MOST_NAMED = 3
+_LONGEST_METRIC = 20
+_SEEN = 0.1
+"""In dB: the least change that the table shows."""
+_CHANCE = 2.0
+"""Standard errors within which a change of a metric may be chance."""
+_OUTCOMES = {
+    Outcome.KEPT: "kept",
+    Outcome.DROPPED: "dropped",
+    Outcome.NOT_KEPT: "not kept",
+}
 _REASONS = {
-    Reason.METRIC: "better",
+    Reason.METRIC: "the metric is better",
     Reason.LESS_NOISE: "less error",
+    Reason.UNDECIDED: "too few samples to tell",
     Reason.NO_GAIN: "no gain beyond chance",
-    Reason.METRIC_FELL: "the metric fell",
+    Reason.METRIC_FELL: "the metric is worse",
     Reason.FAILS: "cannot be run",
     Reason.NOTHING_CHANGED: "changes nothing",
 }
@@ -26,9 +50,12 @@ def view(result: RepairResult) -> list[Block]:
     """What was tried and what it gave, what had to be pinned, and the proof; the verdict last."""
     blocks: list[Block] = [Line(_title(result), "title"), Facts(tuple(_rows(result)))]
     if result.steps:
-        heading = f"Remedies, judged on {counted(result.choosing_samples, 'selection sample')}"
-        heading += ", all dropped in the end" if result.reverted else ""
-        blocks += [Line(), Line(heading, "title"), _steps(result)]
+        on = counted(result.choosing_samples, "selection sample")
+        blocks += [Line(), Line(f"Remedies in the order tried, on {on}", "title"), _steps(result)]
+        if any(step.outcome is Outcome.DROPPED for step in result.steps):
+            blocks.append(Line("dropped: kept at first, but not in the result.", indent=2))
+    if result.best_guess:
+        blocks.append(Line(_undecided(result), "note", 2))
     told = [s for s in result.skipped if "samples" in s.reason]
     if told:
         skipped = "; ".join(f"{s.remedy}: {s.reason}" for s in told)
@@ -37,12 +64,7 @@ def view(result: RepairResult) -> list[Block]:
         blocks += [Line(), *_pins(result)]
     blocks.append(Line())
     blocks += notes(result.notes)
-    if result.pinning is not None:
-        alone = "nothing pinned" if result.reverted else "remedies alone"
-        checks = ((c.answer.passed, checked_line(c, alone)) for c in result.pinning.checks)
-        blocks.append(Checks(tuple(checks)))
-    elif result.proof.passed is not None:
-        blocks.append(Checks(((result.proof.passed, _proven(result)),)))
+    blocks.append(Checks(tuple(_checks(result))))
     if result.explanation:
         blocks.append(Line(printable(result.explanation), "note"))
     blocks.append(Line(_verdict(result), _style(result)))
@@ -52,7 +74,8 @@ def view(result: RepairResult) -> list[Block]:
 def plan_text(result: RepairResult) -> str:
     """The plan, with what was done as comments."""
     header = [f"{_title(result)}.", *(f"{name}: {text}" for name, text in _rows(result))]
-    header += [f"{step.remedy}: {_done(step)}" for step in result.steps if step.accepted]
+    kept = (step for step in result.steps if step.outcome is Outcome.KEPT)
+    header += [f"{step.remedy}: {_done(step)}" for step in kept]
     header.append(_verdict(result))
     if result.network.bound.corrections:
         header.append(
@@ -63,32 +86,39 @@ def plan_text(result: RepairResult) -> str:
 
 
 def _title(result: RepairResult) -> str:
-    name = printable(result.model.name)
-    target = f" such that {result.proof.target}" if result.target else ""
-    return (
-        f"{name}: {result.precision.upper()} repaired with "
-        f"{counted(result.calibration_samples, 'sample')}{target}"
-    )
+    return f"{printable(result.model.name)}: {result.precision.upper()} repaired without training"
 
 
 def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
     proof = result.proof
-    where = f"on {counted(proof.samples, 'held-out sample')}"
-    if proof.used_in_search:
-        where += ", which the search for pins used"
+    if result.target:
+        yield "target", proof.target_text or proof.target
+    searched = ", and to search for pins" if proof.used_in_search else ""
+    yield (
+        "samples",
+        f"{result.calibration_samples} to fit remedies to, {result.choosing_samples} to select "
+        f"them by, {proof.samples} held out for the figures below{searched}",
+    )
     if proof.reference_metric is not None:
-        yield "FP32", f"{result.metric} {number(proof.reference_metric, 6)}"
-    yield "before", f"{_figures(result, proof.start)}, {where}"
-    after = _figures(result, proof.repaired)
-    if proof.recovered is not None:
-        after += f": {share(proof.recovered)} of the loss recovered"
-    yield "repaired", after
+        yield "FP32", f"{_name(result)} {score(proof.reference_metric)}"
+    before = f"{_figures(result, proof.start)}{_beside_fp32(proof, proof.start)}"
+    yield "before", before
+    if result.accepted:
+        yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}"
+    else:
+        yield "repaired", "the same: no remedy is in the result"
     if result.pinning is not None and result.pinning.found:
         check = result.pinning.verified_on
-        if check is not None and check.answer.value is not None:
-            yield "with pins", f"{result.pinning.figure} {number(check.answer.value, 6)}"
+        if check is not None and check.answer.value is not None and result.pinning.layers:
+            value = value_of(result.pinning, check.answer.value)
+            yield "with pins", f"{result.pinning.figure} {value}"
     if result.resumed:
         yield "resumed", f"after {counted(result.resumed, 'step')} of an earlier run"
+
+
+def _name(result: RepairResult) -> str:
+    """The metric's; of one in a file that of the function."""
+    return shorten(printable(result.metric.rpartition(":")[2]), _LONGEST_METRIC)
 
 
 def _figures(result: RepairResult, figures: Figures) -> str:
@@ -96,34 +126,108 @@ def _figures(result: RepairResult, figures: Figures) -> str:
         return f"cannot be run: {printable(figures.failure)}"
     text = f"SQNR {in_decibels(figures.sqnr_db)}"
     if figures.metric is not None:
-        text = f"{result.metric} {number(figures.metric, 6)}, {text}"
+        text = f"{_name(result)} {score(figures.metric)}, {text}"
     return text
 
 
+def _beside_fp32(proof: Proof, figures: Figures) -> str:
+    """That a metric is better than FP32's, which people take for a mistake unless it is said."""
+    worse = proof.worse(figures.metric)
+    if worse is None or worse >= 0:
+        return ""
+    return f"; better than FP32 by {apart(worse, proof.samples, is_share=proof.metric_is_share)}"
+
+
+def _regained(result: RepairResult) -> str:
+    """What of the metric's loss came back, as far as the samples can tell."""
+    proof = result.proof
+    better = _beside_fp32(proof, proof.repaired)
+    lost, regained = proof.lost_samples, proof.recovered_samples
+    if lost is not None and regained is not None:
+        if regained >= 0:
+            return f"; {regained} of {counted(lost, 'lost sample')} recovered{better}"
+        return f"; {counted(lost - regained, 'sample')} lost, {lost} before the repair"
+    if proof.recovered is None or lost is not None:
+        return _moved(proof) + better
+    error = proof.recovered_error
+    if error is None or error >= 1:
+        return _moved(proof) + better
+    part = f"{100 * proof.recovered:.0f} ± {100 * error:.0f}%"
+    return f"; {part} of the loss recovered{better}" if proof.recovered >= 0 else _moved(proof)
+
+
+def _moved(proof: Proof) -> str:
+    """By how much the metric got better or worse where no loss was to be recovered."""
+    before, after = proof.worse(proof.start.metric), proof.worse(proof.repaired.metric)
+    if before is None or after is None or before == after:
+        return ""
+    change = "better" if after < before else "worse"
+    by = apart(before - after, proof.samples, is_share=proof.metric_is_share)
+    chance = proof.change_error
+    unsure = chance is None or abs(before - after) <= _CHANCE * chance
+    return f"; {change} by {by}{', which may be chance' if unsure else ''}"
+
+
+def _undecided(result: RepairResult) -> str:
+    """What more samples might show, and how to take it without them."""
+    needed: dict[str, int] = {}
+    for step in result.steps:
+        if step.samples_needed is not None and not step.accepted:
+            before = needed.get(step.remedy, step.samples_needed)
+            needed[step.remedy] = min(before, step.samples_needed)
+    names = [
+        f"{name} (about {needed[name]} would)" if name in needed else name
+        for name in result.best_guess
+    ]
+    few = f"{counted(result.choosing_samples, 'selection sample')} are too few to tell"
+    return (
+        f"{few} whether the gain of {', '.join(names)} is real. The best guess is that it is: "
+        f"{option('keep_undecided')} keeps it."
+    )
+
+
 def _steps(result: RepairResult) -> Block:
-    columns = [
+    """Every step, below what the network was before on the same samples: other ones than those of
+    the figures above."""
+    columns: list[tuple[Column, Callable[[Step], str]]] = [
         (Column("remedy"), lambda s: s.remedy),
         (Column("layers", "number"), lambda s: str(len(s.layers))),
         (Column("SQNR dB", "number"), lambda s: decibel(s.after.sqnr_db) if s.after else "–"),
-        (Column("gain", "number"), _gain),
-        (Column("kept"), lambda s: "yes" if s.accepted else "no"),
+        (Column("change", "number"), _gain),
+        (Column("in the end"), lambda s: _OUTCOMES[s.outcome]),
         (Column("why", "rest"), _done),
     ]
+    start = ["before", "", decibel(result.baseline.sqnr_db), "", "", ""]
+    rows = [start]
     if result.metric:
-        columns.insert(2, (Column(result.metric, "number"), _metric))
-    return table_of(result.steps, columns, lambda s: "" if s.accepted else "muted")
+        columns.insert(2, (Column(_name(result), "number"), _metric))
+        start.insert(2, score(result.baseline.metric))
+        full = score(result.choosing_reference_metric)
+        rows.insert(0, ["FP32", "", full, "exact", "", "", ""])
+    kept = Outcome.KEPT
+    steps = table_of(result.steps, columns, lambda s: "" if s.outcome is kept else "muted")
+    first = tuple(tuple(row) for row in rows)
+    styles: list[Style] = ["" for _ in first]
+    return Table(steps.columns, (*first, *steps.rows), (*styles, *steps.styles))
 
 
 def _metric(step: Step) -> str:
-    return number(step.after.metric if step.after else None)
+    return score(step.after.metric if step.after else None)
 
 
 def _gain(step: Step) -> str:
-    return "–" if step.gain_db is None else f"{step.gain_db:+.1f}"
+    if step.gain_db is None:
+        return "–"
+    shown = round(step.gain_db, 1)
+    return f"{shown:+.1f}" if shown else "0.0"
 
 
 def _done(step: Step) -> str:
     reason = _REASONS[step.reason]
+    if step.reason is Reason.NO_GAIN and (step.gain_db or 0.0) <= -_SEEN:
+        reason = "more error"
+    if step.samples_needed is not None:
+        reason += f": it takes about {step.samples_needed}"
     return f"{reason}; {printable(step.what)}" if step.what else reason
 
 
@@ -131,17 +235,53 @@ def _pins(result: RepairResult) -> Iterator[Block]:
     pinning = result.pinning
     assert pinning is not None
     if not pinning.found:
-        yield Line("No set of layers to pin was found that reaches the target.", "bad")
+        yield Line(_no_pins(result), "bad")
         return
     count = len(pinning.layers)
+    if not count:
+        yield Line("Nothing had to be pinned.", "title")
+        return
     cost = share(pinning.cost.pinned_share)
-    named = f": {first_names(pinning.pinned, _MOST_NAMED)}" if count else ""
-    text = f"Pinned besides: {counted(count, 'layer')}{named}; {cost} of the cost of pinning all"
-    yield Line(text, "title")
+    named = first_names(pinning.pinned, _MOST_NAMED)
+    besides = "in place of the remedies" if result.reverted else "besides"
+    text = f"Pinned {besides}: {counted(count, 'layer')}, {cost} of the cost of pinning all"
+    yield Line(f"{text}: {named}", "title")
 
 
-def _proven(result: RepairResult) -> str:
-    return f"{result.proof.samples} held-out samples: {result.proof.target}"
+def _no_pins(result: RepairResult) -> str:
+    """Why there are no pins: that none suffice, and that the search had no time to find some, are
+    two things."""
+    pinning = result.pinning
+    assert pinning is not None
+    if pinning.search.outcome is SearchOutcome.IMPOSSIBLE:
+        return "Even with everything pinned that may be pinned, the target does not hold."
+    tried = counted(len(pinning.history), "set")
+    return (
+        f"The search for layers to pin ended after {tried} of layers, before one met the target. "
+        f"More time ({option('time_limit')}) may find one, and so may qdebug bisect."
+    )
+
+
+def _checks(result: RepairResult) -> Iterator[tuple[bool, str]]:
+    """The target on every sample set that it was checked on, with the value that decided."""
+    if result.pinning is not None:
+        alone = "nothing pinned" if result.reverted else "remedies alone"
+        for check in result.pinning.checks:
+            yield check.answer.passed, checked_line(result.pinning, check, alone)
+        return
+    if result.holds is not None:
+        text = _value(result, result.repaired, result.choosing_reference_metric)
+        yield result.holds, f"{result.choosing_samples} selection samples: {text}"
+    if result.proof.passed is not None:
+        text = _value(result, result.proof.repaired, result.proof.reference_metric)
+        yield result.proof.passed, f"{result.proof.samples} held-out samples: {text}"
+
+
+def _value(result: RepairResult, figures: Figures, full: float | None) -> str:
+    text = _figures(result, figures)
+    if result.target.startswith("metric") and not figures.failure:
+        text = f"{_name(result)} {score(figures.metric)}"
+    return text if full is None else f"{text}, FP32 {_name(result)} {score(full)}"
 
 
 def _style(result: RepairResult) -> Style:
@@ -151,11 +291,40 @@ def _style(result: RepairResult) -> Style:
 
 
 def _verdict(result: RepairResult) -> str:
-    kept, target = ", ".join(result.accepted) or "no remedy", result.proof.target
     if result.passed is None:
-        return f"REPAIRED by {kept}." if result.accepted else "NOTHING HELPED: no remedy was kept."
+        return _improved(result)
+    kept, target = ", ".join(result.accepted), result.proof.target_text or result.proof.target
     pins = counted(len(result.pinned), "layer")
-    pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned"
+    how = kept or ("no remedy" if result.steps or result.pinned else "nothing changed")
+    pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned" if kept else ""
     if result.passed:
-        return f"PASSED: {target} holds with {kept}{pinned}."
-    return f"NOT REACHED: {target} does not hold everywhere with {kept}{pinned}."
+        return f"PASSED with {how}{pinned}: {target}."
+    return f"NOT REACHED with {how}{pinned}: {target}."
+
+
+def _improved(result: RepairResult) -> str:
+    """The verdict where no target was set."""
+    proof = result.proof
+    change = f"SQNR {_change(proof.start.sqnr_db, proof.repaired.sqnr_db)}"
+    if proof.start.metric is not None and proof.repaired.metric is not None:
+        moved = f"{score(proof.start.metric)} to {score(proof.repaired.metric)}"
+        change = f"{_name(result)} {moved}, {change}"
+    if result.accepted:
+        worse = (proof.worse(proof.repaired.metric) or 0.0) > (proof.lost or 0.0)
+        how = "LESS ERROR" if worse else "REPAIRED"
+        return f"{how} with {', '.join(result.accepted)}: {change} on held-out samples."
+    if any(step.outcome is Outcome.DROPPED for step in result.steps):
+        return "UNCHANGED: what helped on the selection samples did harm on the held-out ones."
+    if result.best_guess:
+        first = result.best_guess[0]
+        gain = max(s.gain_db or 0.0 for s in result.steps if s.remedy == first)
+        return (
+            f"UNDECIDED: the samples are too few to tell; the best guess is {first} "
+            f"({gain:+.1f} dB on the selection samples)."
+        )
+    return "UNCHANGED: no remedy makes the network measurably better."
+
+
+def _change(before: float, after: float) -> str:
+    first = decibel(before) if math.isfinite(after) else in_decibels(before)
+    return f"{first} to {in_decibels(after)}"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 
+from qdebug.measure.conditions import Condition
 from qdebug.types import Fp16Kernels
-from qdebug.wording import printable
+from qdebug.wording import counted, printable
 
+_MOST_DECIMALS = 9
+"""More digits tell people nothing."""
 FP16_KERNELS = {
     Fp16Kernels.TENSORRT: "simulated as TensorRT's kernels compute them: sums in FP16",
     Fp16Kernels.EXACT: "simulated with exact sums; TensorRT's kernels sum in FP16",
@@ -26,6 +30,33 @@ def number(value: float | None, digits: int = 4) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return f"{value:.{digits}g}"
+
+
+def score(value: float | None, decimals: int = 4) -> str:
+    """The value of an end-to-end metric: with `decimals`, and of a tiny one with two digits."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    if 0 < abs(value) < 1e-3:
+        decimals = max(decimals, 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def apart(difference: float, samples: int, *, is_share: bool) -> str:
+    """The size of a difference of a metric; of one that is a share of the samples also how many
+    samples that are."""
+    size = score(abs(difference))
+    return f"{size} ({counted(round(abs(difference) * samples), 'sample')})" if is_share else size
+
+
+def telling_decimals(values: Iterable[float | None], condition: Condition, least: int) -> int:
+    """With how many decimals, `least` or more, each value is seen to meet a condition or to miss
+    it: a rounded value must not stand on the other side of the bound."""
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    for decimals in range(least, _MOST_DECIMALS):
+        rounded = replace(condition, bound=round(condition.bound, decimals))
+        if all(rounded.holds_for(round(v, decimals)) == condition.holds_for(v) for v in finite):
+            return decimals
+    return _MOST_DECIMALS
 
 
 def decibel(value: float | None) -> str:

@@ -32,6 +32,7 @@ class Condition:
         name: of a metric; "" where the scope is "metric".
         operator: ">=", "<=", ">" or "<".
         bound: the number on its right side.
+        meaning: the same for people, where the expression does not say it; or "".
     """
 
     expression: str
@@ -39,6 +40,16 @@ class Condition:
     name: str
     operator: str
     bound: float
+    meaning: str = ""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return self.meaning or self.expression
+
+    def holds_for(self, value: float) -> bool:
+        """Whether one value meets it; NaN does not."""
+        return _COMPARE[self.operator](value, self.bound)
 
     @property
     def figure(self) -> str:

@@ -321,6 +321,8 @@ BUILT_IN = (
     ),
 )
 """End-to-end metrics by name; any other is a function of the user's."""
+SHARES = frozenset(metric.name for metric in BUILT_IN)
+"""Those that are shares of the samples."""
 
 
 def metric_usage() -> str:

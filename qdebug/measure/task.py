@@ -162,6 +162,11 @@ def _unknown(spec: str) -> MetricError:
 _ALSO_CALLED = dict.fromkeys(("accuracy", "acc", "top-1", "top_1"), "top1")
 
 
+def is_share(metric: TaskMetric | None) -> bool:
+    """Whether a metric is a share of the samples, each of which counts as one."""
+    return metric is not None and metric.name in metrics.SHARES
+
+
 def metric_in_memory(function: Callable[..., Any]) -> InMemory:
     """The spec of a function in memory, for `load_metric`."""
     return InMemory(name_of(function), function)

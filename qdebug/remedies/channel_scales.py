@@ -56,7 +56,9 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
 def _rescaled(study: Study, start: Quantized, factors: Mapping[str, Factors], how: str) -> Proposal:
     rescaled = rescale_inputs(start.graph, factors)
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
-    return Proposal(network, tuple(factors), f"{how}, {rescaled.products} Mul inserted")
+    if rescaled.products:
+        how += f", {rescaled.products} Mul inserted"
+    return Proposal(network, tuple(factors), how)
 
 
 def equal_reach(amax: Float64) -> Factors:

@@ -47,7 +47,7 @@ def _propose(study: Study, start: Quantized, layers: Sequence[str]) -> Iterator[
     network = study.calibrated(start.rewritten(rescaled.proto, rescaled.stale))
     changed = {name for stream, _ in chosen for name in stream.readers}
     names = tuple(name for name in layers if name in changed)
-    yield Proposal(network, names, f"{len(chosen)} of {len(wanted)} streams")
+    yield Proposal(network, names, f"{len(chosen)} of {len(wanted)} sets of channels")
 
 
 REMEDY = Remedy(

@@ -27,10 +27,23 @@ class Reason(StrEnum):
 
     METRIC = "metric"
     LESS_NOISE = "less-noise"
+    UNDECIDED = "undecided"
     NO_GAIN = "no-gain"
     METRIC_FELL = "metric-fell"
     FAILS = "fails"
     NOTHING_CHANGED = "nothing-changed"
+
+
+class Outcome(StrEnum):
+    """What became of a step in the end.
+
+    `kept`: it is in the result. `dropped-at-the-end`: it was kept when it was tried, and the result
+    is the network before the repair. `not-kept`: it was not kept when it was tried.
+    """
+
+    KEPT = "kept"
+    DROPPED = "dropped-at-the-end"
+    NOT_KEPT = "not-kept"
 
 
 @dataclass(frozen=True)
@@ -57,11 +70,14 @@ class Step:
         what: what was done, such as the exponent that was chosen.
         layers: the layers that were changed, in execution order; of a rejected one those that it
             was tried on.
-        accepted: the change was kept.
+        accepted: the change was kept when it was tried; `outcome` says whether in the end, too.
         reason: why, or why not.
         before, after: on the selection samples.
         proposals: how many variants were judged.
         seconds: wall time.
+        samples_needed: about how many selection samples it would take to tell its gain from chance;
+            null where it was told, and where nothing says how many.
+        outcome: what became of it in the end.
     """
 
     remedy: str
@@ -73,6 +89,8 @@ class Step:
     after: Figures | None
     proposals: int
     seconds: float
+    samples_needed: int | None = None
+    outcome: Outcome = Outcome.NOT_KEPT
 
     @property
     @in_json
@@ -104,6 +122,12 @@ class Proof:
             FP32's metric on these samples decides.
         passed: it holds with the remedies alone; null without a target.
         used_in_search: these samples were searched on too, to find what to pin.
+        target_text: `target` for people.
+        change_error: the standard error of the change of the metric from `start` to `repaired`;
+            null where nothing tells.
+        recovered_error: that of `recovered`.
+        metric_is_share: the metric is a share of the samples, so that a difference is a number of
+            samples.
     """
 
     samples: int
@@ -113,20 +137,52 @@ class Proof:
     target: Annotated[str, Json(empty_is_null=True)]
     passed: bool | None
     used_in_search: bool = False
+    target_text: MaybeText = ""
+    change_error: float | None = None
+    recovered_error: float | None = None
     more_is_better: Hidden[bool] = True
+    metric_is_share: Hidden[bool] = False
+
+    @property
+    @in_json
+    def lost(self) -> float | None:
+        """By how much the metric was worse than FP32's before the repair, negative where it was
+        better; null without a metric."""
+        return self.worse(self.start.metric)
 
     @property
     @in_json
     def recovered(self) -> float | None:
-        """The part of the metric's loss that the remedies give back; null where nothing was lost,
-        or there is no metric."""
-        before, after, full = self.start.metric, self.repaired.metric, self.reference_metric
-        if before is None or after is None or full is None:
+        """The part of the metric's loss that the remedies give back, at most 1; null where nothing
+        was lost, or there is no metric."""
+        lost, left = self.lost, self.worse(self.repaired.metric)
+        if lost is None or left is None or not lost > 0:
             return None
-        lost = full - before if self.more_is_better else before - full
-        if not lost > 0:
+        return min(1.0, (lost - left) / lost)
+
+    @property
+    @in_json
+    def lost_samples(self) -> int | None:
+        """How many samples fewer than in FP32 were right before the repair; null where nothing was
+        lost, and where the metric is no share of samples."""
+        lost = self.lost
+        if lost is None or not self.metric_is_share or not lost > 0:
             return None
-        return (after - before) / (full - before)
+        return round(lost * self.samples)
+
+    @property
+    @in_json
+    def recovered_samples(self) -> int | None:
+        """How many of these are right again."""
+        part, lost = self.recovered, self.lost_samples
+        return None if part is None or lost is None else round(part * lost)
+
+    def worse(self, metric: float | None) -> float | None:
+        """By how much a metric is worse than FP32's."""
+        full = self.reference_metric
+        if metric is None or full is None:
+            return None
+        return full - metric if self.more_is_better else metric - full
 
 
 @dataclass(frozen=True)
@@ -159,8 +215,11 @@ class RepairResult(Result):
     Attributes:
         calibration_samples: that remedies were fitted to.
         choosing_samples: selection samples, which decided what was kept.
+        choosing_reference_metric: the end-to-end metric of FP32 on these; null without one.
         metric: the end-to-end metric's name; null without one.
-        target: the condition; null without one.
+        target: the condition; null without one. `target_text` is the same for people.
+        grain: by how much one held-out or selection sample changes the metric, where that is more
+            than the target allows it to change; null elsewhere, and where it is not known.
         baseline: the quantized network before the repair, on the selection samples.
         repaired: with the remedies that were kept, on the same samples.
         holds: the target holds with that, on the same samples; null without a target.
@@ -187,8 +246,11 @@ class RepairResult(Result):
     precision: str
     calibration_samples: int
     choosing_samples: int
+    choosing_reference_metric: float | None = None
     metric: Annotated[str, Json(empty_is_null=True)]
     target: Annotated[str, Json(empty_is_null=True)]
+    target_text: MaybeText = ""
+    grain: float | None = None
     baseline: Figures
     repaired: Figures
     holds: bool | None
@@ -228,6 +290,15 @@ class RepairResult(Result):
         if self.reverted:
             return ()
         return tuple(dict.fromkeys(step.remedy for step in self.steps if step.accepted))
+
+    @property
+    @in_json
+    def best_guess(self) -> tuple[str, ...]:
+        """The remedies that look better, but that too few samples judged to tell; the one that
+        gains most first."""
+        undecided = [s for s in self.steps if s.reason is Reason.UNDECIDED and not s.accepted]
+        best = sorted(undecided, key=lambda s: -(s.gain_db or 0.0))
+        return tuple(dict.fromkeys(step.remedy for step in best))
 
     def model_proto(self) -> onnx.ModelProto:
         """The network with Q/DQ; large weights are external data (`qdebug.model.weights`)."""

@@ -48,9 +48,10 @@ class CombinedPredicate:
 def _worse(searched: Measurement, held: Measurement) -> Measurement:
     """The one that fails or has less slack, with the noise of `searched`, so that a model of the
     noise compares like with like."""
-    worse = held if not held.passed or _slack(held) < _slack(searched) else searched
     seconds = searched.seconds + held.seconds
-    return replace(worse, noise=searched.noise, seconds=seconds)
+    if not held.passed or _slack(held) < _slack(searched):
+        return replace(held, noise=searched.noise, seconds=seconds, held_out=True)
+    return replace(searched, seconds=seconds)
 
 
 def _slack(measurement: Measurement) -> float:

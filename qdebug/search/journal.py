@@ -192,6 +192,7 @@ def _entry(pins: Pins, measurement: Measurement) -> dict[str, Any]:
         "slack": _number(measurement.slack),
         "seconds": _number(measurement.seconds),
         "failure": measurement.failure,
+        "held_out": measurement.held_out,
     }
 
 
@@ -206,6 +207,7 @@ def _parsed(entry: dict[str, Any]) -> tuple[Pins, Measurement]:
         slack=_float(entry["slack"]),
         seconds=float(entry["seconds"]),
         failure=entry["failure"],
+        held_out=bool(entry.get("held_out")),
     )
 
 

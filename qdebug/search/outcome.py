@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from qdebug.measure.conditions import Condition
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.result import Cause
 from qdebug.plan.plan import PrecisionPlan
@@ -57,6 +58,8 @@ class Check:
         reference_metric: the end-to-end metric of FP32 on them, None without one.
         used_in_search: these held-out samples were searched on too, after a cheaper set had failed
             on them.
+        bound: the target's number on these samples: that of a largest drop depends on FP32's
+            metric there.
     """
 
     on: str
@@ -65,6 +68,7 @@ class Check:
     baseline: Measurement
     reference_metric: float | None
     used_in_search: bool = False
+    bound: float | None = None
 
 
 @dataclass(frozen=True)
@@ -147,13 +151,22 @@ class BisectResult(Result):
         precision: of layers that are not pinned.
         fp16_kernels: how the simulation computed the layers in FP16; null where there are none.
         samples: that were searched on.
-        target: the condition; `bound` is the number in it, `figure` what it is about.
+        held_out_samples: that the answer was to be checked on.
+        target: the condition, on the samples searched; `condition` is the same, parsed.
+        target_text: the same for people.
+        metric: the end-to-end metric's name; null without one.
         reference_metric: the end-to-end metric of FP32, None without one.
+        grain: by how much one sample changes the metric, where that is more than the target allows
+            it to change; null elsewhere, and where it is not known.
+        metric_is_share: the metric is a share of the samples, so that a difference is a number of
+            samples.
         search: the search itself; where a point was selected, that is its answer.
         layers: the answer, in execution order.
         pinned_by_plan: layers that the plan searched from keeps in higher precision by itself, in
             execution order. They are no part of what the search pins.
         candidates: how many layers could be pinned.
+        earlier_evaluations: sets that only earlier searches of the same command evaluated: in
+            another way, or before the held-out samples were searched on, too.
         found: a set that meets the target was found, or a point was selected.
         explanation: why not, or why the search stopped early; "" where all went well.
         selected_point: null for the search's own answer.
@@ -172,11 +185,16 @@ class BisectResult(Result):
     fp16_kernels: Fp16Kernels | None = None
     strategy: str
     samples: int
+    held_out_samples: int = 0
     target: str
-    bound: Hidden[float]
-    figure: Hidden[str]
+    target_text: str = ""
+    condition: Hidden[Condition]
+    metric: Annotated[str, Json(empty_is_null=True)] = ""
     reference_metric: float | None
+    grain: float | None = None
+    metric_is_share: Hidden[bool] = False
     search: Hidden[SearchResult]
+    earlier_evaluations: int = 0
     layers: tuple[PinnedLayer, ...]
     pinned_by_plan: Mapping[str, Precision]
     candidates: int
@@ -190,6 +208,11 @@ class BisectResult(Result):
     plan: Hidden[PrecisionPlan]
     notes: tuple[str, ...] = ()
     failed: tuple[FailedStage, ...] = ()
+
+    @property
+    def figure(self) -> str:
+        """What the target is about, such as "output.cosine" or the metric's name."""
+        return self.metric if self.condition.scope == "metric" else self.condition.figure
 
     def plan_yaml(self) -> str:
         """The plan as YAML, schema qdebug.plan/1, with the evidence as comments."""
@@ -274,7 +297,7 @@ class BisectResult(Result):
     def headline(self) -> str:
         """The model, the target, and what it takes to meet it."""
         if not self.found:
-            return f"{self.model.name}: {self.target} NOT FOUND"
+            return f"{self.model.name}: no layers found to pin so that {self.target_text} holds"
         achieved = self.achieved
         value = "no value" if achieved is None else f"{achieved:.6g}"
         return (

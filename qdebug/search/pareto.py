@@ -26,6 +26,7 @@ class Point(Pinned):
         noise: Σerr²/Σref² at the outputs.
         value: the target's figure.
         knee: it is the knee of the list.
+        held_out: see Measurement.
     """
 
     cost: float
@@ -33,6 +34,7 @@ class Point(Pinned):
     value: float | None
     passed: bool
     knee: bool = False
+    held_out: bool = False
 
 
 def pareto(problem: SearchProblem, history: Iterable[Evaluation]) -> tuple[Point, ...]:
@@ -50,6 +52,7 @@ def pareto(problem: SearchProblem, history: Iterable[Evaluation]) -> tuple[Point
             e.measurement.noise,
             e.measurement.value,
             e.measurement.passed,
+            held_out=e.measurement.held_out,
         )
         for e in history
         if e.measurement.noise is not None and not math.isnan(e.measurement.noise)

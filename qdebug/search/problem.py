@@ -90,6 +90,7 @@ class Measurement:
         slack: how far `value` is on the good side of the target's bound, in the target's unit;
             negative where it fails.
         failure: why the candidate could not be built or run; such a candidate has not passed.
+        held_out: `value` is that of the held-out samples, which decided.
     """
 
     value: float | None
@@ -98,6 +99,7 @@ class Measurement:
     seconds: float = 0.0
     slack: Hidden[float | None] = None
     failure: MaybeText = ""
+    held_out: bool = False
 
     @property
     @in_json

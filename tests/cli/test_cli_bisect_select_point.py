@@ -40,7 +40,7 @@ def test_a_point_is_taken_without_evaluating_again_and_is_verified(desk: Any, an
     assert taken["answer"]["pinned"] == sorted(answer["pinned"])
     assert answer["selected_point"] is None
     assert sorted(read_plan("p.yaml").layers) == point["pinned"]
-    assert f"{point['value']:.6g}" in Path("p.yaml").read_text("utf-8")
+    assert f"{point['value']:.4f}" in Path("p.yaml").read_text("utf-8")
 
 
 def test_a_point_below_the_target_is_written_and_says_so(desk: Any, answer: Any) -> None:

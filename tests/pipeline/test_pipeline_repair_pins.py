@@ -77,7 +77,7 @@ def fewest(
             ends.append(until)
             return start.planned
 
-        def search(settings: Settings, network: Any, started: float, first: Any) -> Any:
+        def search(settings: Settings, network: Any, started: float, first: Any, **_: Any) -> Any:
             assert started + (settings.time_limit or math.inf) == ends[-1]
             return searches(settings.time_limit, network, first)
 

@@ -51,6 +51,9 @@ class Judge:
     def verdict(self, before: Judgement, after: Judgement, best: Judgement | None) -> Any:
         return verdict_on(before, after, best)
 
+    def samples_for(self, verdict: Any) -> int | None:
+        return math.ceil(8 * verdict.times) if math.isfinite(verdict.times) else None
+
     def best_of(self, one: Judgement | None, other: Judgement) -> Judgement:
         return other if one is None or (one.metric or 0) < (other.metric or 0) else one
 

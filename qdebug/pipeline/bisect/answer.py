@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qdebug.display.words import score
 from qdebug.measure.conditions import Condition, check_condition
 from qdebug.measure.result import LayerResult
 from qdebug.pipeline.bisect.setup import Setup
@@ -97,8 +98,8 @@ def explanation(
         return "" if search.outcome is Outcome.NOTHING_NEEDED else _sentence(search.reason)
     if condition.scope == "metric" and not check_condition(condition, [reference]).passed:
         return (
-            f"The FP32 reference itself is at {reference:.6g}: no precision can meet "
-            f"{condition.expression}. Relax the target."
+            f"FP32 itself is at {score(reference)} on the {setup.searched.count} samples searched: "
+            f"no precision can give {condition.words} there. Relax the target."
         )
     ceiling = search.ceiling
     if ceiling is None or ceiling.passed:

@@ -48,7 +48,11 @@ from qdebug.types import Precision, Tensors
 PrecisionOverrides = Mapping[str, Precision]
 """Layer name -> the precision it runs in; every other layer is as in the base plan."""
 
-IN_SIMULATION = "Candidates run in the simulation."
+_ON_KERNELS = "Sets of layers are evaluated on ONNX Runtime's INT8 kernels"
+_NOT_ON_KERNELS = (
+    "Sets of layers are evaluated in the simulation, because ONNX Runtime's INT8 kernels"
+)
+IN_SIMULATION = "Sets of layers are evaluated in the simulation."
 _INNER, _LITERAL = "inner", "literal"
 """Runs besides the candidate: tensors inside the reference, and the candidate on literal Q/DQ."""
 AGREEMENT_SAMPLES = 16
@@ -152,6 +156,11 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
             self.reference_task = task.of_reference() if task else None
             self.literal, self.reason = self._choose(options.literal)
             self._stack = stack.pop_all()
+
+    @property
+    def task(self) -> MetricEvaluator | None:
+        """The metric with the reference's outputs; None without one."""
+        return self._reference.task
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -304,24 +313,24 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         """Whether to run literal Q/DQ, and why."""
         if self._engines is not None:
             inner = ", with the tensors measured as outputs: less is fused" if self._capture else ""
-            return True, f"Candidates run on engines of {self._engines.name}{inner}."
+            return True, f"Sets of layers are evaluated on engines of {self._engines.name}{inner}."
         if why := why_literal(self._sessions, self._bound, self._capture):
             return True, why
         if literal is not None:
-            return literal, IN_SIMULATION if literal else "Candidates run on INT8 kernels."
+            return literal, IN_SIMULATION if literal else f"{_ON_KERNELS}."
         found = self.agreement = self._compare_modes()
         if found.fast.failure:
             return (
                 True,
-                f"Candidates run in the simulation: INT8 kernels fail, {found.fast.failure}",
+                f"{_NOT_ON_KERNELS} fail: {found.fast.failure}",
             )
         figures = (
-            f"output SQNR {found.fast.sqnr_db:.1f} dB against {found.literal.sqnr_db:.1f} dB "
-            f"in the simulation, on {found.samples} samples"
+            f"output SQNR {found.fast.sqnr_db:.1f} dB, {found.literal.sqnr_db:.1f} dB there, on "
+            f"{found.samples} samples"
         )
         if found.holds:
-            return False, f"Candidates run on INT8 kernels, which agree here: {figures}."
-        return True, f"Candidates run in the simulation: INT8 kernels do not agree here, {figures}."
+            return False, f"{_ON_KERNELS}, which agree with the simulation ({figures})."
+        return True, f"{_NOT_ON_KERNELS} differ from it here ({figures})."
 
     def _compare_modes(self) -> KernelAgreement:
         """The base plan in both modes on a few samples."""
@@ -379,11 +388,11 @@ def why_literal(
 ) -> str:
     """Why candidates run literally whatever kernels give, for the user; "" where they may not."""
     if capture:
-        return "Candidates run in the simulation: tensors inside them are measured."
+        return "Sets of layers are evaluated in the simulation, since tensors inside are measured."
     if Precision.INT8 not in bound.precisions.values():
-        return "No layer runs in INT8: INT8 kernels are not needed."
+        return "Sets of layers are evaluated in the simulation: no layer runs in INT8."
     if sessions is None or not sessions.takes(bound.precisions):
-        return "Candidates run in the simulation: this base plan has no INT8 kernels."
+        return "Sets of layers are evaluated in the simulation: this plan has no INT8 kernels."
     return ""
 
 

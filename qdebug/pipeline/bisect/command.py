@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from qdebug.config.bisect import BisectSettings
+from qdebug.measure.task import is_share
 from qdebug.pipeline.bisect.answer import (
     cost_summary,
     explanation,
@@ -55,10 +56,12 @@ def search_from(
     setup: Setup,
     started: float | None = None,
     first: Sequence[Pins] = (),
+    *,
+    tells_coarse: bool = True,
 ) -> BisectResult:
     """As `bisect`, from a setup that is there; the time limit counts from `started`, on the clock
     of `time.monotonic`, or from now. The sets in `first` are tried before the search begins: where
-    one of them passes, the answer is no dearer."""
+    one of them passes, the answer is no dearer. `tells_coarse`: see SearchOptions."""
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))
@@ -73,6 +76,7 @@ def search_from(
         restart=settings.force,
         cached=settings.cache,
         first=first,
+        tells_coarse=tells_coarse,
     )
     answer = answered(setup, engines, options)
     answer = with_selected_point(setup, answer, engines, settings.select_point)
@@ -101,13 +105,18 @@ def _result(
         precision=setup.planned.bound.plan.precision,
         fp16_kernels=setup.context.fp16_kernels if _uses_fp16(setup, search) else None,
         target=searched.condition.expression,
-        bound=searched.condition.bound,
-        figure=searched.condition.figure,
+        target_text=searched.condition.words,
+        condition=searched.condition,
+        metric=setup.target.metric_name,
+        metric_is_share=is_share(setup.target.metric),
+        grain=answer.coarse.grain if answer.coarse else None,
         samples=searched.samples,
+        held_out_samples=setup.held_out.count,
         strategy=settings.strategy,
         candidates=len(setup.space.problem.items),
         reference_metric=task,
         search=search,
+        earlier_evaluations=answer.earlier,
         found=found,
         explanation=told,
         layers=pinned,
@@ -143,6 +152,7 @@ def _notes(
         *setup.notes,
         *untimed_notes(setup.space, settings.profile, settings.profile_layers),
         *answer.notes,
+        *([answer.coarse.note] if answer.coarse else []),
         *direction,
         *(engine.notes if engine else ()),
         *(capture_note(settings, engine.report.not_executed_because) if engine else ()),

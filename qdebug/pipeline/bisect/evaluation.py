@@ -154,7 +154,12 @@ class Verifier:
         """What `pins` give, next to nothing pinned."""
         known, runner = self.measure([pins, self._always]), self._evaluator.runner
         return Check(
-            self._on, runner.subset.count, known[pins], known[self._always], runner.reference_task
+            self._on,
+            runner.subset.count,
+            known[pins],
+            known[self._always],
+            runner.reference_task,
+            bound=self._evaluator.condition.bound,
         )
 
     def measure(self, sets: Sequence[Pins]) -> dict[Pins, Measurement]:

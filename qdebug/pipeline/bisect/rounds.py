@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from qdebug.errors import StoreError, UsageError, given_by
@@ -24,6 +25,7 @@ from qdebug.pipeline.bisect.evaluation import (
     open_verifier,
     search_key,
 )
+from qdebug.pipeline.bisect.grain import Coarse, coarse, grain_of, told
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.cluster.dispatch import workers_note
 from qdebug.pipeline.context import emulates_fp16
@@ -71,6 +73,7 @@ class SearchOptions:
         restart: a journal of another search may be replaced.
         cached: evaluations may be kept in the cache folder.
         first: sets to try before the search begins; what the search may not pin is left out.
+        tells_coarse: it is to be said where the metric is too coarse for the target.
     """
 
     strategy: str
@@ -83,6 +86,7 @@ class SearchOptions:
     restart: bool = False
     cached: bool = True
     first: Sequence[Pins] = ()
+    tells_coarse: bool = True
 
     @property
     def ends_at(self) -> float | None:
@@ -128,12 +132,16 @@ class Answered:
 
     Attributes:
         taken: the point that was taken in place of the search's own answer.
+        earlier: how many sets were evaluated by other searches alone.
+        coarse: see there.
     """
 
     searched: Searched
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
     taken: SelectedPoint | None = None
+    earlier: int = 0
+    coarse: Coarse | None = None
 
 
 @dataclass(frozen=True)
@@ -164,36 +172,67 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
     Raises:
         QdebugError: a runtime or a metric failed, or a journal cannot be used.
     """
+    tried: set[Pins] = set()
+    with ExitStack() as stack:
+        first = stack.enter_context(_simulation(setup, options))
+        found = setup.coarse or (_coarse(setup, first) if options.tells_coarse else None)
+        answer = _answered(setup, engines, options, stack, first, tried)
+    earlier = len(tried) - len(answer.searched.result.history)
+    return replace(answer, earlier=earlier, coarse=found)
+
+
+def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:
+    """Whether the metric is too coarse for the target; of one that is no share of the samples
+    FP32's outputs tell it."""
+    task = first.runner.task
+    if task is None or first.condition.scope != "metric":
+        return None
+    count = first.runner.subset.count
+    sets = (count, "samples searched"), (setup.held_out.count, "held-out samples")
+    more = setup.target.more_is_better
+    grain = partial(grain_of, task, count, more)
+    return told(coarse(setup.target, first.runner.reference_task, grain, sets))
+
+
+def _answered(
+    setup: Setup,
+    engines: Engines | None,
+    options: SearchOptions,
+    stack: ExitStack,
+    first: Evaluator,
+    tried: set[Pins],
+) -> Answered:
+    """See answered; what any of the searches evaluates is added to `tried`."""
     before: Answered | None = None
     refuted: Answered | None = None
     notes = _not_kept(setup, options)
-    with ExitStack() as stack:
-        one = _Round(stack.enter_context(_simulation(setup, options)))
-        while True:
-            searched = _search(setup, one, options)
-            if searched.result.achieved is None:
-                unfinished = searched.result.outcome is Outcome.UNFINISHED
-                known = before or (refuted if unfinished else None)
-                return known or Answered(searched, notes=tuple(notes))
-            checks, other = _checked(setup, searched, one, engines, stack)
-            if other is not None:
-                refuted = Answered(searched, tuple(checks), tuple(notes))
-                why = _ENGINE_DISAGREES if other.evaluator.on_engines else _DISAGREE
-                notes.append(f"{why} The first took {searched.result.evaluations} evaluations.")
-                one = other
-                continue
-            held_out = one.held_out
-            if held_out is None:
-                opened = open_verifier(setup, setup.held_out, HELD_OUT, engines)
-                held_out = stack.enter_context(opened)
-            check = held_out.check(searched.result.pins)
-            check = replace(check, used_in_search=one.held_out is not None)
-            done = Answered(searched, (*checks, check), tuple(notes))
-            if check.answer.passed or check.used_in_search:
-                return done
-            before = done
-            notes.append(_falls(searched.result, check))
-            one = replace(one, held_out=held_out, before=searched.result.history)
+    one = _Round(first)
+    while True:
+        searched = _search(setup, one, options)
+        tried.update(evaluation.pins for evaluation in searched.result.history)
+        if searched.result.achieved is None:
+            unfinished = searched.result.outcome is Outcome.UNFINISHED
+            known = before or (refuted if unfinished else None)
+            return known or Answered(searched, notes=tuple(notes))
+        checks, other = _checked(setup, searched, one, engines, stack)
+        if other is not None:
+            refuted = Answered(searched, tuple(checks), tuple(notes))
+            why = _ENGINE_DISAGREES if other.evaluator.on_engines else _DISAGREE
+            notes.append(why)
+            one = other
+            continue
+        held_out = one.held_out
+        if held_out is None:
+            opened = open_verifier(setup, setup.held_out, HELD_OUT, engines)
+            held_out = stack.enter_context(opened)
+        check = held_out.check(searched.result.pins)
+        check = replace(check, used_in_search=one.held_out is not None)
+        done = Answered(searched, (*checks, check), tuple(notes))
+        if check.answer.passed or check.used_in_search:
+            return done
+        before = done
+        notes.append(_falls(searched.result, check))
+        one = replace(one, held_out=held_out, before=searched.result.history)
 
 
 def with_selected_point(
@@ -414,9 +453,9 @@ def _falls(search: SearchResult, check: Check) -> str:
     value = check.answer.value
     shown = "no value" if value is None else f"{value:.6g}"
     return (
-        f"The cheapest set ({counted(search.pins, 'layer')}, {search.evaluations} evaluations) "
-        f"reaches only {shown} on the held-out samples. The search continued and required the "
-        "target to hold there too, so these samples were used in the search."
+        f"The cheapest set found at first ({counted(search.pins, 'layer')} pinned) reaches only "
+        f"{shown} on the held-out samples. The search went on and required the target to hold "
+        "there too, so these samples were used in the search."
     )
 
 

@@ -21,6 +21,7 @@ from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, open_subsets
 from qdebug.pipeline.bisect.candidates import sessions_of
 from qdebug.pipeline.bisect.durations import checks_after_rating
+from qdebug.pipeline.bisect.grain import Coarse, coarse_share, told
 from qdebug.pipeline.bisect.target import AccuracyTarget, read_target
 from qdebug.pipeline.cluster.dispatch import Cluster
 from qdebug.pipeline.cluster.machines import open_cluster
@@ -74,6 +75,7 @@ class Setup:
         rating_s: seconds that `rated` took.
         engine_settings: how workers of a cluster open the same.
         notes: what the user must know of how the layers were rated.
+        coarse: where that is known before anything is run.
     """
 
     context: Context
@@ -89,6 +91,7 @@ class Setup:
     rating_s: float = 0.0
     engine_settings: EngineSettings | None = None
     notes: tuple[str, ...] = ()
+    coarse: Coarse | None = None
 
     @cached_property
     def sessions(self) -> CandidateSessions | None:
@@ -101,7 +104,7 @@ class Start:
     """What has been read and calibrated before the layers are rated.
 
     Attributes:
-        planned, searched, held_out, engine, engine_settings: see Setup.
+        planned, searched, held_out, engine, engine_settings, coarse: see Setup.
         kernels: of the engine that was profiled; None where costs are not times.
     """
 
@@ -114,6 +117,7 @@ class Start:
     engine: EngineRuntime | None = None
     kernels: Sequence[KernelTime] | None = None
     engine_settings: EngineSettings | None = None
+    coarse: Coarse | None = None
 
 
 def prepare(
@@ -155,6 +159,8 @@ def prepare(
         check_metric(target.metric, model, subset.samples)
     if target.of_outputs:
         refuse_without_arrays(model, "a set of layers")
+    sets = (searched.count, "samples searched"), (held_out.count, "held-out samples")
+    found = told(coarse_share(target, sets))
     cluster = _cluster(settings, stack, progress) if stack else None
     if cluster is not None:
         cluster.model(settings.model, required_opset(plan), model)
@@ -164,7 +170,7 @@ def prepare(
     )
     planned = plan_ranges(settings, context, plan, model, searched)
     own = engine_settings_of(settings) if engine else None
-    start = Start(context, target, model, planned, searched, held_out, engine, kernels, own)
+    start = Start(context, target, model, planned, searched, held_out, engine, kernels, own, found)
     return rated(settings, start, ends_at)
 
 
@@ -217,6 +223,7 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
         rating_s=took,
         engine_settings=start.engine_settings,
         notes=_rating_notes(rating),
+        coarse=start.coarse,
     )
 
 

@@ -177,7 +177,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
 
     Attributes:
         at_once: how many candidates keep all workers busy.
-        subset, reference_task, literal, reason, reference_s: see CandidateRunner.
+        subset, reference_task, task, literal, reason, reference_s: see CandidateRunner.
     """
 
     def __init__(
@@ -229,8 +229,8 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
             reference = OutputKeeper(REFERENCE, ())
             for one in opened[: self._parts]:
                 reference.by_batch |= one.outputs
-            self._task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
-            self.reference_task = self._task.of_reference() if self._task else None
+            self.task = MetricEvaluator.of(metric, subset.samples, reference) if metric else None
+            self.reference_task = self.task.of_reference() if self.task else None
             self._stack = stack.pop_all()
 
     def __exit__(self, *error: object) -> None:
@@ -296,7 +296,7 @@ class SpreadRunner(AbstractContextManager["SpreadRunner"]):
         parts = self._taken(numbers)
         if not literal and any(part.failure for part in parts):
             parts = self._taken(self._give(key, True))
-        return joined_parts(parts, self._task)
+        return joined_parts(parts, self.task)
 
     def _taken(self, numbers: Sequence[int]) -> list[PartRun]:
         return [one for n in numbers if isinstance(one := self._pool.take(n), PartRun)]

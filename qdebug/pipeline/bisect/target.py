@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qdebug.config.bisect import BisectSettings
+from qdebug.display.words import score
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.candidate import CandidateResult
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
@@ -41,15 +42,27 @@ class AccuracyTarget:
 
     def condition_for(self, reference_task: float | None) -> Condition:
         """The condition, where the reference's metric is `reference_task`."""
+        name = self.metric_name
         if self.condition is not None:
-            return self.condition
+            if self.condition.scope != "metric":
+                return self.condition
+            own = self.condition
+            return replace(own, meaning=f"{name} {own.operator} {own.bound:g}")
         assert self.allowed is not None and reference_task is not None  # read_target saw to it
         operator, sign = (">=", -1) if self.more_is_better else ("<=", 1)
         bound = reference_task + sign * self.allowed
         # A share of samples is a ratio of whole numbers: rounding must not cost one of them.
         bound += sign * 1e-9 * max(1.0, abs(bound))
         text = f"metric{operator}{reference_task:.6g}{'-+'[sign > 0]}{self.allowed:g}"
-        return Condition(text, "metric", "", operator, bound)
+        told = f"{name} within {self.allowed:g} of FP32's {score(reference_task)}"
+        return Condition(
+            text, "metric", "", operator, bound, f"{told}, so {operator} {score(bound)}"
+        )
+
+    @property
+    def metric_name(self) -> str:
+        """The metric's name, of one in a file that of the function; "" without one."""
+        return self.metric.name.rpartition(":")[2] if self.metric else ""
 
     @property
     def of_outputs(self) -> bool:

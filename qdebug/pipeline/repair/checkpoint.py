@@ -31,7 +31,7 @@ from qdebug.types import Array, Precision
 
 _KIND = "repairs"
 _CONSTANT = "constant:"
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
         f"{platform.machine()} {versions} {setup.context.fp16_kernels}",
         setup.search.method,
         str(setup.search.memory_budget),
+        str(setup.keep_undecided),
     ]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return Checkpoints(key, setup.start)

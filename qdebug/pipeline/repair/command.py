@@ -10,6 +10,8 @@ from dataclasses import replace
 from qdebug.config.repair import RepairSettings
 from qdebug.errors import UsageError
 from qdebug.measure.conditions import Condition
+from qdebug.measure.task import is_share
+from qdebug.pipeline.bisect.grain import Coarse, coarse, told
 from qdebug.pipeline.repair.checkpoint import Checkpoints, checkpoints
 from qdebug.pipeline.repair.judge import Judge, Judgement, holds
 from qdebug.pipeline.repair.pins import dropped_pins, fewest_pins, why_dropped
@@ -19,7 +21,7 @@ from qdebug.pipeline.repair.steps import Attempt, State, Trying
 from qdebug.plan.plan import nearest
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.registry import REMEDIES
-from qdebug.remedies.result import Proof, RepairResult
+from qdebug.remedies.result import Outcome, Proof, RepairResult, Step
 from qdebug.results import ModelRef
 from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
@@ -43,6 +45,7 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
     judge = _judge(setup, proving=False)
     baseline = _baseline(setup, judge)
     condition = _condition(setup, judge)
+    too_coarse = setup.coarse or _coarse(setup, judge)
     kept = checkpoints(setup, sequence, settings.cache)
     state = kept.load()
     resumed = len(state.steps) if state else 0
@@ -60,6 +63,7 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         network, found = setup.start, baseline
         chosen = holds(condition, setup.start.layers, baseline)
     pinning, given_up, notes = None, None, setup.notes
+    notes = (*notes, too_coarse.note) if too_coarse else notes
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
         network, pinning, given_up = fewest_pins(setup, network, ends_at)
         if given_up is not None:  # then the figures are those of the start, too
@@ -76,13 +80,16 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         precision=str(setup.start.bound.plan.precision),
         calibration_samples=setup.fitting.count,
         choosing_samples=judge.count,
+        choosing_reference_metric=judge.reference_metric,
         metric=setup.metric.name if setup.metric else "",
         target=condition.expression if condition else "",
+        target_text=condition.words if condition else "",
+        grain=too_coarse.grain if too_coarse else None,
         baseline=baseline.figures,
         repaired=found.figures,
         holds=chosen if condition else None,
         reverted=reverted,
-        steps=state.steps,
+        steps=tuple(_ended(step, reverted) for step in state.steps),
         skipped=state.skipped,
         proof=proof,
         pinning=pinning,
@@ -94,6 +101,21 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         given=setup.given.graph.proto if reverted and setup.given and pinning is None else None,
         notes=notes,
     )
+
+
+def _coarse(setup: Setup, judge: Judge) -> Coarse | None:
+    """Whether the metric is too coarse for the target, where FP32's outputs tell it."""
+    if setup.target is None or setup.metric is None:
+        return None
+    sets = (judge.count, "selection samples"), (setup.proving.count, "held-out samples")
+    return told(coarse(setup.target, judge.reference_metric, judge.grain, sets))
+
+
+def _ended(step: Step, reverted: bool) -> Step:
+    """With what became of it in the end."""
+    if not step.accepted:
+        return step
+    return replace(step, outcome=Outcome.DROPPED if reverted else Outcome.KEPT)
 
 
 def _sequence(settings: RepairSettings) -> tuple[str, ...]:
@@ -144,8 +166,7 @@ def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
     start, repaired = _baseline(setup, judge), judge(network)
     condition = _condition(setup, judge)
     reverted = judge.verdict(repaired, start, None).better
-    if reverted:
-        repaired = start
+    repaired = start if reverted else repaired
     proof = Proof(
         samples=judge.count,
         reference_metric=judge.reference_metric,
@@ -153,7 +174,11 @@ def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
         repaired=repaired.figures,
         target=condition.expression if condition else "",
         passed=None if condition is None else holds(condition, setup.start.layers, repaired),
+        target_text=condition.words if condition else "",
+        change_error=judge.change_error(start, repaired),
+        recovered_error=judge.recovered_error(start, repaired),
         more_is_better=setup.more_is_better,
+        metric_is_share=is_share(setup.metric),
     )
     return proof, reverted
 
@@ -169,6 +194,7 @@ def _trying(
         holds=lambda found: holds(condition, setup.start.layers, found),
         ends_at=ends_at,
         on_step=kept.save,
+        keep_undecided=setup.keep_undecided,
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
+from qdebug.pipeline.bisect.grain import grain_of
 from qdebug.pipeline.bisect.target import check_target
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference, MetricEvaluator, OutputKeeper, evaluate, run_of
@@ -35,6 +37,10 @@ difference between two networks is worth."""
 
 _ERRORS = 2.0
 """Standard errors by which a network must be better than another."""
+_WORTH = 0.05
+"""Of the noise: a gain of less is not worth more samples to find out whether it is one."""
+_MOST_TIMES = 100.0
+"""A gain that only so many times as many samples could tell is none."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +90,14 @@ class Verdict:
 
     Attributes:
         rank: to choose among several that are better, the larger the better.
+        times: how many times as many samples would tell a gain from chance; inf where nothing
+            says it.
     """
 
     better: bool
     reason: Reason
     rank: tuple[float, float] = (0.0, 0.0)
+    times: float = math.inf
 
 
 class Judge:
@@ -169,6 +178,33 @@ class Judge:
         """See verdict_on."""
         return verdict_on(before, after, best, self._sign > 0)
 
+    def grain(self) -> float | None:
+        """The smallest step that the metric is seen to take; None without one."""
+        task = self._reference.task
+        return grain_of(task, self.count, self._sign > 0) if task else None
+
+    def samples_for(self, verdict: Verdict) -> int | None:
+        """About how many samples would tell the gain of a verdict from chance; None where nothing
+        says it."""
+        return math.ceil(self.count * verdict.times) if math.isfinite(verdict.times) else None
+
+    def change_error(self, before: Judgement, after: Judgement) -> float | None:
+        """The standard error of the difference of the metric; None where nothing says it."""
+        if len(before.left_out) < 2 or len(before.left_out) != len(after.left_out):
+            return None
+        return _jackknife(after.left_out - before.left_out, 0.0)
+
+    def recovered_error(self, before: Judgement, after: Judgement) -> float | None:
+        """The standard error of the part of the metric's loss that `after` gives back; None where
+        nothing says it."""
+        if self.change_error(before, after) is None:
+            return None
+        full = np.array([task.of_reference() for task in self._tasks if task is not None])
+        lost = full - before.left_out
+        if np.any(lost == 0):
+            return None
+        return _jackknife((after.left_out - before.left_out) / lost, 0.0)
+
     def best_of(self, one: Judgement | None, other: Judgement) -> Judgement:
         """The one with the better metric; the first where they are alike."""
         if one is None or one.metric is None or other.metric is None:
@@ -204,12 +240,11 @@ def verdict_on(
     """
     if after.failure:
         return Verdict(False, Reason.FAILS)
-    quieter, gain = _lower(before.noise, after.noise)
+    noise = _lower(before.noise, after.noise)
     if after.metric is None or before.metric is None:
-        reason = Reason.LESS_NOISE if quieter else Reason.NO_GAIN
-        return Verdict(quieter, reason, (0.0, gain))
+        return _by_noise(noise, (0.0, noise.gain))
     risen, error = _risen(before, after, more_is_better)
-    rank = (risen if risen > error else 0.0, gain)
+    rank = (risen if risen > error else 0.0, noise.gain)
     if risen > error:
         return Verdict(True, Reason.METRIC, rank)
     drifted = False
@@ -218,7 +253,16 @@ def verdict_on(
         drifted = since < -chance
     if risen < -error or drifted:
         return Verdict(False, Reason.METRIC_FELL, rank)
-    return Verdict(quieter, Reason.LESS_NOISE if quieter else Reason.NO_GAIN, rank)
+    return _by_noise(noise, rank)
+
+
+def _by_noise(noise: _Noise, rank: tuple[float, float]) -> Verdict:
+    """Where the metric tells nothing."""
+    if noise.lower:
+        return Verdict(True, Reason.LESS_NOISE, rank)
+    if noise.gain >= _WORTH and (noise.times <= _MOST_TIMES or math.isinf(noise.times)):
+        return Verdict(False, Reason.UNDECIDED, rank, noise.times)
+    return Verdict(False, Reason.NO_GAIN, rank)
 
 
 def _risen(before: Judgement, after: Judgement, more_is_better: bool) -> tuple[float, float]:
@@ -246,19 +290,32 @@ def standard_error(judgement: Judgement) -> float:
     return _jackknife(judgement.left_out, 0.0)
 
 
-def _lower(before: Float64, after: Float64) -> tuple[bool, float]:
-    """Whether noise is lower by more than the standard error of the difference, and by how much of
-    what it was."""
+class _Noise(NamedTuple):
+    """Whether noise is lower by more than chance, and by how much of what it was.
+
+    Attributes:
+        times: how many times as many samples would tell the gain from chance: its standard error
+            falls with the root of their number. Inf where nothing says it.
+    """
+
+    lower: bool
+    gain: float
+    times: float = math.inf
+
+
+def _lower(before: Float64, after: Float64) -> _Noise:
     if not np.all(np.isfinite(after)) or len(before) != len(after):
-        return False, -math.inf
+        return _Noise(False, -math.inf)
     if not np.all(np.isfinite(before)):
-        return True, math.inf  # it was broken, and is not
+        return _Noise(True, math.inf)  # it was broken, and is not
     gain = before - after
     mean = float(gain.mean())
     # Of a single execution nothing tells what is chance.
     error = float(gain.std(ddof=1) / math.sqrt(len(gain))) if len(gain) > 1 else math.inf
     whole = float(before.sum())
-    return mean > _ERRORS * error, float(gain.sum()) / whole if whole > 0 else 0.0
+    part = float(gain.sum()) / whole if whole > 0 else 0.0
+    times = (_ERRORS * error / mean) ** 2 if mean > 0 else math.inf
+    return _Noise(mean > _ERRORS * error, part, times)
 
 
 def _jackknife(differences: Float64, change: float) -> float:

@@ -111,4 +111,5 @@ def _searched(
         held_out=setup.proving,
     )
     settings = replace(setup.search, time_limit=left if math.isfinite(left) else None)
-    return search_from(settings, rated(settings, start, started + left), started, first)
+    setup_of_pins = rated(settings, start, started + left)
+    return search_from(settings, setup_of_pins, started, first, tells_coarse=False)

@@ -14,6 +14,7 @@ from qdebug.errors import UsageError
 from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import SampleSubset, halves, open_subsets
+from qdebug.pipeline.bisect.grain import Coarse, coarse_share, told
 from qdebug.pipeline.bisect.setup import rate_layers
 from qdebug.pipeline.bisect.target import AccuracyTarget, more_is_better, read_target
 from qdebug.pipeline.cluster.machines import open_cluster
@@ -55,6 +56,9 @@ class Setup:
         given: the quantized model that was given, for the baseline; None where the user gave the
             FP32 model.
         more_is_better: of the metric.
+        keep_undecided: see steps.Trying.
+        coarse: where it is known before anything is run that the metric is too coarse for the
+            target.
         fitting, choosing, proving: calibration samples, to which remedies are fitted; selection
             samples, which decide what is kept; and held-out samples.
     """
@@ -72,6 +76,8 @@ class Setup:
     study: Study
     more_is_better: bool
     notes: tuple[str, ...]
+    keep_undecided: bool = False
+    coarse: Coarse | None = None
 
 
 def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitStack) -> Setup:
@@ -95,6 +101,8 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
     origin = origin_of(settings, given, plan, sources)
     reference = origin.reference
     fitting, choosing, proving = _samples(settings, reference, metric)
+    counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")
+    found = told(coarse_share(target, counts)) if target else None
     where = settings.cluster, settings.cluster_config
     cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
     if cluster is not None and reference is given:
@@ -120,6 +128,8 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
         proving=proving,
         study=_study(settings, context, start, fitting),
         more_is_better=more,
+        keep_undecided=settings.keep_undecided,
+        coarse=found,
         notes=(
             *reference.notes,
             *origin.notes,

@@ -76,6 +76,7 @@ class AttemptsJob:
         plan, calibrated, corrections: of the start; see BoundPlan.
         condition: that the repair is to reach.
         method, memory_bytes, effect, causes: see study_of.
+        keep_undecided: see Trying.
     """
 
     model: SharedModel
@@ -93,6 +94,7 @@ class AttemptsJob:
     memory_bytes: int
     effect: Mapping[str, float]
     causes: Mapping[str, tuple[str, ...]]
+    keep_undecided: bool
 
     def open(self, place: Place, stack: ExitStack) -> Callable[[Wanted], Found | None]:
         """See unit.Job."""
@@ -144,6 +146,7 @@ class AttemptsJob:
             remedies=REMEDIES,
             enough=lambda _: False,  # the client asks for no more then
             holds=lambda found: holds(self.condition, start.layers, found),
+            keep_undecided=self.keep_undecided,
         )
 
 
@@ -241,6 +244,7 @@ def attempts_elsewhere(
         memory_bytes=study.memory_bytes,
         effect=study.effect,
         causes=study.causes,
+        keep_undecided=setup.keep_undecided,
     )
     patient = replace(cluster, limit_s=_PATIENCE * cluster.limit_s)
     pool: Pool[Wanted, Found | None] = stack.enter_context(patient.pool(job))

@@ -105,6 +105,7 @@ class Trying:
         ends_at: an attempt that has not ended at this time, of `time.monotonic`, is dropped.
         on_step: is told the state after every step.
         elsewhere: takes attempts off this process; None where it tries them itself.
+        keep_undecided: what looks better is kept, too, where too few samples judge it to tell.
     """
 
     study: Study
@@ -115,6 +116,7 @@ class Trying:
     ends_at: float = math.inf
     on_step: Callable[[State], None] = lambda _: None
     elsewhere: Elsewhere | None = None
+    keep_undecided: bool = False
 
     def run(self, state: State) -> tuple[State, Judgement, str]:
         """Try all that waits. Returns the state, what its network is worth, and why it ended
@@ -205,6 +207,8 @@ class Trying:
             count += 1
             after = self.judge(proposal.result)
             verdict = self.judge.verdict(current, after, best)
+            if self.keep_undecided and verdict.reason is Reason.UNDECIDED:
+                verdict = replace(verdict, better=True)
             if verdict.better and self.holds(current) and not self.holds(after):
                 verdict = replace(verdict, better=False, reason=Reason.METRIC_FELL)
             what = f"{remedy.name} ({proposal.what})" if proposal.what else remedy.name
@@ -232,6 +236,7 @@ class Trying:
             after=after.figures,
             proposals=count,
             seconds=seconds,
+            samples_needed=self.judge.samples_for(verdict),
         )
         return step, proposal.result, after
 
@@ -273,4 +278,5 @@ def _proposals(
 def _may_help_in_parts(step: Step, depth: int) -> bool:
     """Whether a rejected change may be good on some of its layers: as a whole it did harm."""
     harm = step.gain_db is None or step.gain_db < -_HARM_DB[min(depth, 1)]
-    return step.reason is Reason.METRIC_FELL or (step.reason is Reason.NO_GAIN and harm)
+    unclear = step.reason in (Reason.NO_GAIN, Reason.UNDECIDED)
+    return step.reason is Reason.METRIC_FELL or (unclear and harm)
