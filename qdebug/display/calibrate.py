@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qdebug.display.blocks import Block, Column, Line, Table
+from qdebug.calibrators.coverage import ENOUGH
+from qdebug.display.blocks import Block, Column, Line, Style, Table
 from qdebug.display.names import shorten
-from qdebug.display.words import figure, first_names, number, share
+from qdebug.display.words import apart, figure, first_names, number, score, share
 from qdebug.measure.calibration import (
     FACTOR,
     CacheDifference,
@@ -17,7 +18,7 @@ from qdebug.measure.calibration import (
     Coverage,
     MethodResult,
 )
-from qdebug.measure.metrics import OUTPUT_METRICS
+from qdebug.measure.metrics import OUTPUT_METRICS, SHARES
 from qdebug.wording import counted, printable
 
 _MOST_LISTED = 5
@@ -36,12 +37,10 @@ def view(result: CalibrateResult) -> list[Block]:
         )
     ]
     if result.mix:
-        text = f"mix: each tensor's method was chosen on {result.mix.samples} more samples"
-        blocks.append(Line(text))
-    if result.metric and result.metric.reference is not None:
-        text = f"{printable(result.metric.name)} in FP32: {result.metric.reference:.4f}"
+        text = f"mix: each tensor's method was chosen on {result.mix.samples} other samples"
         blocks.append(Line(text))
     blocks.append(_methods(result))
+    blocks += _better_than_fp32(result)
     blocks += _differing(result)
     blocks += coverage_blocks(result.coverage)
     if result.cache_difference:
@@ -53,9 +52,9 @@ def view(result: CalibrateResult) -> list[Block]:
 
 def _chosen(result: CalibrateResult) -> Line:
     if not result.best_by:
-        text = "No output can be compared, which would tell the methods apart"
-        return Line(f"{text}: the first is taken, {result.best}.", "note")
-    return Line(f"Best: {result.best} (by {result.best_by})", "good")
+        text = "No output can be compared, so that nothing tells the methods apart"
+        return Line(f"{text}: {result.best}, the first, is taken.", "note")
+    return Line(f"Best: {result.best}, by {result.best_by}", "good")
 
 
 def _methods(result: CalibrateResult) -> Table:
@@ -63,17 +62,32 @@ def _methods(result: CalibrateResult) -> Table:
     if result.metric:
         # Of a metric in a file the name says enough: a path would take the other columns' room.
         heads.insert(0, shorten(printable(result.metric.name.rpartition(":")[2]), _LONGEST_METRIC))
-    return Table(
-        (Column("method", "name"), *(Column(head, "number") for head in heads)),
-        tuple((name, *_figures(method)) for name, method in result.methods.items()),
-        tuple("strong" if name == result.best else "" for name in result.methods),
-    )
+    rows = [(name, *_figures(method)) for name, method in result.methods.items()]
+    styles: list[Style] = ["strong" if name == result.best else "" for name in result.methods]
+    if result.metric and result.metric.reference is not None:
+        rows.insert(0, ("FP32", score(result.metric.reference), "exact", *[""] * (len(heads) - 2)))
+        styles.insert(0, "")
+    columns = (Column("method", "name"), *(Column(head, "number") for head in heads))
+    return Table(columns, tuple(rows), tuple(styles))
+
+
+def _better_than_fp32(result: CalibrateResult) -> Iterator[Line]:
+    """That a share of the samples is higher than FP32's, which people take for a mistake unless it
+    is said. Of other metrics nothing says which way is better."""
+    full = result.metric.reference if result.metric else None
+    if result.metric is None or full is None or result.metric.name not in SHARES:
+        return
+    for name, method in result.methods.items():
+        gain = (method.trial.metric or 0.0) - full
+        if gain > 0:
+            by = apart(gain, result.held_out_samples, is_share=True)
+            yield Line(f"{name} is better than FP32 by {by}", indent=2)
 
 
 def _figures(method: MethodResult) -> Iterator[str]:
     trial, clipped = method.trial, method.clipped
     if trial.metric is not None:
-        yield f"{trial.metric:.4f}"
+        yield score(trial.metric)
     for metric in OUTPUT_METRICS:
         yield figure(metric.worst(trial.outputs), metric.unit)
     yield share(float(np.mean(clipped)) if clipped else None)
@@ -86,7 +100,7 @@ def _differing(result: CalibrateResult) -> Iterator[Line]:
     if len(shown) < 2:
         return
     yield Line()
-    yield Line("amax where the methods differ most", "title")
+    yield Line("Ranges (amax) that differ most between the methods", "title")
     for tensor in _most_different(shown):
         yield Line(printable(tensor), indent=2)
         amax = ", ".join(f"{m.name} {number(_amax(m, tensor), 3)}" for m in shown)
@@ -134,22 +148,25 @@ def _difference(difference: CacheDifference) -> Iterator[Line]:
         yield Line(f"{printable(entry.tensor)}: {told}", indent=4)
 
 
-def coverage_blocks(coverage: Coverage, over: str = "") -> Iterator[Line]:
+def coverage_blocks(coverage: Coverage, over: str = "") -> Iterator[Block]:
     """Growth of the ranges with the number of samples, held-out excess where there are held-out
-    data, and samples that stretch a range alone. `over` says of which tensors."""
+    data, and samples that stretch a range by themselves. `over` says of which tensors."""
     growth = coverage.growth
     yield Line()
-    yield Line(f"Coverage {over}".rstrip(), "title")
-    steps = ", ".join(
-        f"{count}: {100 * median:.0f}/{100 * lowest:.0f}%"
-        for count, median, lowest in zip(growth.samples, growth.median, growth.lowest, strict=True)
-    )
-    yield Line(f"range by number of samples (median/lowest tensor): {steps}", indent=2)
+    yield Line(f"Coverage: how much of a range the first samples give {over}".rstrip(), "title")
+    heads = (str(count) for count in growth.samples)
+    rows = [
+        (name, *(f"{100 * value:.0f}%" for value in shares))
+        for name, shares in (("median tensor", growth.median), ("worst tensor", growth.lowest))
+    ]
+    columns = (Column("samples"), *(Column(head, "number") for head in heads))
+    yield Table(columns, tuple(rows))
     if len(growth.samples) < 2:
         yield Line("one sample does not show how the ranges grow with more", indent=2)
     elif growth.enough < growth.samples[-1]:
         first = "sample gives" if growth.enough == 1 else f"{growth.enough} samples give"
-        yield Line(f"the first {first} every tensor most of its range", indent=2)
+        text = f"the first {first} every tensor at least {100 * ENOUGH:.0f}% of its range"
+        yield Line(text, indent=2)
     else:  # nothing less reached the mark
         text = "some ranges still grew with the last samples: more might widen them"
         yield Line(text, indent=2)
@@ -166,7 +183,7 @@ def coverage_blocks(coverage: Coverage, over: str = "") -> Iterator[Line]:
         yield Line("held-out data stay within the largest range seen in every tensor", indent=2)
     for stretch in coverage.stretched_by_one_sample[:_MOST_NAMED]:
         text = (
-            f"sample {stretch.sample} alone stretches {printable(stretch.tensor)}: amax "
+            f"sample {stretch.sample} by itself stretches {printable(stretch.tensor)}: amax "
             f"{number(stretch.amax, 3)}, without it {number(stretch.without, 3)}"
         )
         yield Line(text, indent=2)

@@ -11,7 +11,7 @@ from qdebug.display.names import shorten_names
 from qdebug.display.words import number, share
 from qdebug.measure.orders import ORDERS
 from qdebug.measure.ranges import Mark, RangesResult, TensorDynamics
-from qdebug.wording import counted, printable
+from qdebug.wording import counted, option, printable
 
 _TOP = 20
 _OCTAVES = 14
@@ -29,7 +29,7 @@ def view(result: RangesResult, *, top: int = _TOP, detailed: bool = False) -> li
     samples = counted(result.calibration.samples, "sample")
     shown = result.tensors[:top]
     hidden = len(result.tensors) - len(shown)
-    more = f"; {hidden} more in the JSON" if hidden else ""
+    more = f"; {option('top', str(len(result.tensors)))} shows {hidden} more" if hidden else ""
     blocks: list[Block] = [
         Line(f"{name}: ranges of {tensors} over {samples}", "title"),
         Line(f"{ORDERS[result.sort].title}{more}", "muted"),
@@ -60,9 +60,12 @@ def _tensors(result: RangesResult, shown: Sequence[TensorDynamics]) -> Table:
             (Column("high", "number"), lambda t: number(t.high, 3)),
             middle,
             (Column("std", "number"), lambda t: number(t.std, 3)),
-            (Column("crest", "number"), lambda t: _known(t.crest_factor, f"{t.crest_factor:.1f}")),
+            (
+                Column("amax/rms", "number"),
+                lambda t: _known(t.crest_factor, f"{t.crest_factor:.1f}"),
+            ),
             (Column("zeros", "number"), lambda t: _known(t.zero_share, share(t.zero_share))),
-            (Column("INT8", "number"), _readers),
+            (Column("INT8 readers", "number"), _readers),
         ],
         lambda t: "worst" if _broken(t) else "",
     )

@@ -79,7 +79,7 @@ def _title(result: SweepResult) -> Iterator[tuple[str, Style]]:
     same = {axis: value for axis, value in same.items() if value != _AXES[axis].usual}
     told = [_AXES[axis].title.format(_value(value)) for axis, value in same.items() if value]
     if told:
-        yield f"In all: {', '.join(told)}", ""
+        yield f"In every combination: {', '.join(told)}", ""
     if result.device:
         yield f"Executed on {result.device}: errors are the engines' own, ms a median", ""
     for reason in dict.fromkeys(
@@ -198,7 +198,8 @@ def _misbuilt(result: SweepResult, detailed: bool) -> Iterator[Block]:
             rows.setdefault(mismatch, []).append(row.number)
     if not rows:
         return
-    yield Line(f"Not built as planned{'' if detailed else ' (the JSON has every layer)'}:", "note")
+    every = "" if detailed else f" ({option('verbose')} lists every layer)"
+    yield Line(f"Not built as planned{every}:", "note")
     columns: list[tuple[Column, Callable[[_Mismatch], str]]] = [
         (Column("rows", "value"), lambda m: _numbers(rows[m])),
         (Column("requested"), lambda m: m.requested),

@@ -30,7 +30,7 @@ def _descending(value: float) -> float:
 
 ORDERS: Mapping[str, Order] = {
     "crest": Order(
-        "hardest to quantize first, by crest factor (amax / rms)",
+        "hardest to quantize first: by the crest factor, amax / rms",
         lambda t: (_descending(t.crest_factor), t.position),
     ),
     "amax": Order("largest amax first", lambda t: (-t.amax, t.position)),

@@ -56,7 +56,9 @@ def test_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     error = (top * (1 - top) / 500) ** 0.5
     close = [m for m in found["methods"].values() if m["metric"] >= top - error]
     assert best["sqnr_db"] == max(m["sqnr_db"] for m in close)
-    assert found["best_by"] == f"output SQNR; {len(close)} within the metric's sampling error"
+    assert (
+        found["best_by"] == f"output SQNR among the {len(close)} that the metric cannot tell apart"
+    )
     assert set(found["coverage"]) == {"growth", "stretched_by_one_sample", "held_out"}
 
 

@@ -188,7 +188,7 @@ def _best(methods: Mapping[str, MethodResult], samples: int) -> tuple[str, str]:
     if top is not None:
         error = math.sqrt(top * (1 - top) / samples) if 0 <= top <= 1 else 0.0
         close = [m for m in close if m.trial.metric is not None and m.trial.metric >= top - error]
-        equal = f"output SQNR; {len(close)} within the metric's sampling error"
+        equal = f"output SQNR among the {len(close)} that the metric cannot tell apart"
         reason = equal if len(close) > 1 else "the metric"
     single = max((m for m in close if m.name != "mix"), key=_sqnr, default=None)
     mix = next((m for m in close if m.name == "mix"), None)
