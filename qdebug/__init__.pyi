@@ -334,6 +334,7 @@ def repair(
     max_rise: float | None = None,
     only: Sequence[str] = (),
     never: Sequence[str] = (),
+    keep_undecided: bool = False,
     pin: bool = True,
     pin_to: Literal["fp16", "fp32", "auto"] | None = None,
     never_pin: Sequence[str] = (),

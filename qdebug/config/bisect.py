@@ -145,8 +145,8 @@ class BisectSettings(CandidateSettings, ClusterSettings):
     select_point: Annotated[
         str | None,
         Option(
-            "Take this point of the list of error against cost: its number, or knee for where "
-            "further cost stops to pay.",
+            "Take this point of the list of error against cost: its number, or knee for the best "
+            "trade-off.",
             SEARCH,
             metavar="POINT",
             unset="the cheapest set that meets the target",

@@ -33,6 +33,7 @@ from qdebug.wording import counted, option, printable
 
 _MOST_ENGINE_ROWS = 8
 _MOST_NAMED = 3
+_KNEE = "best trade-off"
 _LONGEST_FIGURE = 16
 _MOST_POINTS = 12
 _DECIMALS = {"dB": 1, "ratio": 4}
@@ -135,7 +136,7 @@ def _before_pinning(result: BisectResult) -> Iterator[Line]:
     if len(result.layers) > result.user_pinned and result.precision is Precision.INT8:
         yield Line(
             "Before pinning, try qdebug calibrate (other ranges) and qdebug repair (remedies that "
-            "cost no speed): with them fewer layers may need it, or none.",
+            "cost little or no speed): fewer layers may need pinning then, or none.",
             "note",
             2,
         )
@@ -191,9 +192,11 @@ def _points(result: BisectResult) -> Iterator[Block]:
     if any(point.held_out for _, point, _ in shown):
         text = "(held out): the held-out samples decided; the other values are of those searched."
         yield Line(text, indent=2)
+    selecting = option("select_point", "N")
     if any(point.knee for _, point, _ in shown):
-        yield Line("knee: from here on, more pinning buys little accuracy for its cost.", indent=2)
-    selecting = f"{option('select_point', 'N')} or {option('select_point', 'knee')}"
+        text = "from here on, more pinning buys little accuracy for its cost."
+        yield Line(f"{_KNEE}: {text}", indent=2)
+        selecting += f" or {option('select_point', 'knee')} (the {_KNEE})"
     yield Line(f"The same command with {selecting} takes another point.", indent=2)
 
 
@@ -201,7 +204,7 @@ def _marks(result: BisectResult, k: int, point: Point) -> str:
     selected = result.selected_point
     own = selected.search if selected else result.search
     marks = ["the answer"] if point.pins == own.pins and own.achieved is not None else []
-    marks += ["knee"] if point.knee else []
+    marks += [_KNEE] if point.knee else []
     marks += ["selected"] if selected and selected.point == k else []
     return ", ".join(marks)
 

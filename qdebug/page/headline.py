@@ -50,9 +50,10 @@ def _calibrate(result: Json) -> str:
 
 def _bisect(result: Json) -> str:
     pinned = counted(result["pinned"], "layer")
+    target = result.get("target_text") or result["target"]
     if result["passed"]:
-        return f"{_name(result)}: {result['target']} holds with {pinned} pinned"
-    return f"{_name(result)}: {result['target']} does not hold ({pinned} pinned)"
+        return f"{_name(result)}: target met with {pinned} pinned ({target})"
+    return f"{_name(result)}: target not met, {pinned} pinned ({target})"
 
 
 def _repair(result: Json) -> str:

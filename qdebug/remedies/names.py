@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SUMMARIES: Mapping[str, str] = {
-    "fp16-rewrites": "fuses functions, and holds what FP16 cannot hold times a power of two",
-    "channel-scales": "gives each channel that a grouped convolution reads a scale of its own",
-    "equalization": "evens out the ranges of channels by the weights on both sides",
-    "smoothing": "moves the range of outlier channels into the weights, layer by layer",
-    "ranges": "ends each activation's range where the outputs' error is least",
-    "weight-ranges": "ends each channel's weight range where the output's error is least",
-    "least-squares": "refits weights to the inputs as they are quantized",
-    "bias-correction": "takes the mean error of each output channel off its bias",
-    "rounding": "rounds weights to the codes that together give the least error",
-    "split": "splits outlier channels into parts, for more multiply-accumulates",
+    "fp16-rewrites": "for FP16: fuses functions, scales what FP16 cannot hold by a power of two",
+    "channel-scales": "evens out the input channels of grouped convolutions by a factor for each",
+    "equalization": "evens out the ranges of channels through the weights before and after",
+    "smoothing": "moves outlier channels of activations into the weights (SmoothQuant)",
+    "ranges": "clips each activation where the outputs' error is least",
+    "weight-ranges": "clips each weight channel where its layer's error is least",
+    "least-squares": "refits weights to the quantized inputs",
+    "bias-correction": "subtracts the mean error of each output channel from its bias",
+    "rounding": "rounds weights so that their errors cancel (GPTQ)",
+    "split": "splits outlier channels in parts; the only remedy that costs speed",
 }
 """What each remedy does, in the order of the registry."""
 

@@ -300,10 +300,11 @@ class BisectResult(Result):
             return f"{self.model.name}: no layers found to pin so that {self.target_text} holds"
         achieved = self.achieved
         value = "no value" if achieved is None else f"{achieved:.6g}"
+        pinned = f"{counted(self.layers, 'layer')} pinned"
         return (
-            f"{self.model.name}: {self.target} {'holds' if self.passed else 'FAILS'} ({value}) "
-            f"with {counted(self.layers, 'layer')} pinned, {100 * self.cost.pinned_share:.2g}% of "
-            "the cost of pinning all"
+            f"{self.model.name}: {'PASSED' if self.passed else 'FAILED'} ({value}; "
+            f"{self.target_text}) with {pinned}, {100 * self.cost.pinned_share:.2g}% of the cost of "
+            "pinning all"
         )
 
 

@@ -30,8 +30,9 @@ function found(run, store) {
   return [heading, ...explanation, curve(run, store), ...checks(result)];
 }
 
-/** "metric>=0.97" is about "metric". */
-function figureOf({ target }) {
+/** "output.cosine>=0.97" is about "output.cosine"; one about the metric has its name. */
+function figureOf({ target, metric }) {
+  if (metric && target.startsWith("metric")) return metric;
   return target.split(/[<>=]/)[0].trim() || "target's figure";
 }
 
@@ -85,7 +86,7 @@ function curve(run, store) {
   draw();
   take(chosen);
   const keys = [
-    h("span", { class: "key" }, groupMark(2), `meets ${result.target}`),
+    h("span", { class: "key" }, groupMark(2), `meets the target: ${result.target_text || result.target}`),
     h("span", { class: "key" }, groupMark(1, true), "does not"),
   ];
   const chart = h("div", {}, h("div", { class: "legend" }, ...keys, choice), plot, h("div", { class: "slider-line screen" }, slider, where));

@@ -6,13 +6,16 @@ import { plainTable } from "./grid.js";
 import "./style/sections.css";
 
 const REASONS = {
-  metric: "better",
+  metric: "the metric is better",
   "less-noise": "less error",
+  undecided: "too few samples to tell",
   "no-gain": "no gain beyond chance",
-  "metric-fell": "the metric fell",
+  "metric-fell": "the metric is worse",
   fails: "cannot be run",
   "nothing-changed": "changes nothing",
 };
+
+const OUTCOMES = { kept: "kept", "dropped-at-the-end": "dropped", "not-kept": "not kept" };
 
 /** @param {HTMLElement} host */
 export function mount(host, { data, store }) {
@@ -55,24 +58,32 @@ function proof(result) {
     "div",
     {},
     plainTable("Before and after", ["network", ...(metric ? [metric] : []), "SQNR of the worst output, dB"], rows),
-    recovered === null ? null : h("p", { class: "strong" }, `${share(recovered)} of the loss of ${metric} is recovered.`),
+    recovered === null || recovered < 0 ? null : h("p", { class: "strong" }, `${regained(found, recovered)} recovered.`),
   );
+}
+
+/** In samples where the metric counts them, else as a share with its error. */
+function regained(found, recovered) {
+  const lost = numberIn(found, "lost_samples");
+  if (lost !== null) return `${numberIn(found, "recovered_samples")} of ${counted(lost, "lost sample")}`;
+  const error = numberIn(found, "recovered_error");
+  return `${share(recovered)}${error === null ? "" : ` ± ${share(error)}`} of the loss`;
 }
 
 function steps(result) {
   const metric = result.metric ? [result.metric] : [];
-  const heads = ["remedy", "layers", ...metric, "SQNR, dB", "gain, dB", "kept", "why", "seconds"];
+  const heads = ["remedy", "layers", ...metric, "SQNR, dB", "change, dB", "in the end", "why", "seconds"];
   const rows = result.steps.map((step) => {
     const gain = numberIn(step, "gain_db");
     const why = REASONS[step.reason] ?? step.reason;
     return [
-      h("span", { class: step.accepted ? "best" : "muted" }, nameOf(step.remedy)),
+      h("span", { class: step.outcome === "kept" ? "best" : "muted" }, nameOf(step.remedy)),
       String(step.layers.length),
       ...(result.metric ? [number(numberIn(step.after, "metric"))] : []),
       decibel(numberIn(step.after, "sqnr_db")),
       gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(1)}`,
-      step.accepted ? "yes" : "no",
-      step.what ? `${why}; ${step.what}` : why,
+      OUTCOMES[step.outcome] ?? "",
+      [step.samples_needed ? `${why}: it takes about ${step.samples_needed}` : why, step.what].filter(Boolean).join("; "),
       number(numberIn(step, "seconds"), 2),
     ];
   });
