@@ -303,8 +303,8 @@ class BisectResult(Result):
         pinned = f"{counted(self.layers, 'layer')} pinned"
         return (
             f"{self.model.name}: {'PASSED' if self.passed else 'FAILED'} ({value}; "
-            f"{self.target_text}) with {pinned}, {100 * self.cost.pinned_share:.2g}% of the cost of "
-            "pinning all"
+            f"{self.target_text}) with {pinned}, {100 * self.cost.pinned_share:.2g}% of the cost "
+            "of pinning all"
         )
 
 

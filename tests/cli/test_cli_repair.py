@@ -18,6 +18,7 @@ import onnx
 import pytest
 
 import qdebug
+from qdebug.remedies.result import Figures, Outcome, Proof
 
 BUNDLED = Path(__file__).parents[2] / "calib_data"
 CNN = [
@@ -58,6 +59,9 @@ def test_the_loss_is_given_back_without_a_pin(repaired: tuple[Any, Path]) -> Non
     assert proof.start.metric < 0.85 and proof.recovered >= 0.9
     assert proof.repaired.sqnr_db > proof.start.sqnr_db + 10
     assert {result.choosing_samples, proof.samples} == {250}
+    assert {step.outcome for step in result.steps if step.accepted} == {Outcome.KEPT}
+    lost = round(250 * (proof.reference_metric - proof.start.metric))
+    assert proof.lost_samples == lost and 0.9 * lost <= proof.recovered_samples <= lost
 
 
 def test_what_was_proven_is_what_was_written(repaired: tuple[Any, Path]) -> None:
@@ -115,6 +119,8 @@ def test_remedies_that_make_pins_dearer_are_dropped_and_both_figures_told(desk: 
     done = desk.run("repair", *CNN[:-2], *options, "--json", "found.json")
     found = json.loads((desk.folder / "found.json").read_text())
     assert done.code == 0 and found["passed"] and found["reverted"] and not found["accepted"]
+    tried = [step["outcome"] for step in found["steps"] if step["accepted"]]
+    assert tried and set(tried) == {"dropped-at-the-end"}
     dropped, taken = found["dropped_pinning"], found["pinning"]["cost"]["pinned_share"]
     assert dropped["passed"] and dropped["pinned_share"] > taken
     assert min(dropped["achieved"], dropped["held_out"]) >= 30
@@ -371,6 +377,7 @@ def test_what_is_worse_on_the_samples_that_prove_is_dropped(desk: Any) -> None:
     found = done.json
     assert found["steps"][0]["accepted"] and found["steps"][0]["gain_db"] > 3
     assert found["reverted"] and not found["accepted"] and found["explanation"]
+    assert {step["outcome"] for step in found["steps"]} <= {"dropped-at-the-end", "not-kept"}
     assert found["repaired"] == found["baseline"]
     assert found["proof"]["repaired"] == found["proof"]["start"]
     before, after = (
@@ -428,3 +435,23 @@ def test_without_a_floating_point_output_a_metric_judges(desk: Any) -> None:
     assert done.code == 2 and "QD-USAGE-NOTHING-TO-JUDGE" in done.err
     judged = desk.run("repair", "argmax.onnx", *SMALL[1:], *QUICK, "--metric", "agreement")
     assert judged.code == 0, judged.err
+
+
+@pytest.mark.parametrize(
+    ("more", "start", "repaired", "recovered", "samples"),
+    [
+        (True, 0.8, 0.9, 0.5, 50),
+        (True, 0.8, 1.2, 1.0, 100),  # better than FP32 is all, not more than all
+        (True, 0.8, 0.7, -0.5, -50),
+        (True, 1.1, 1.2, None, None),  # nothing was lost
+        (False, 1.2, 1.1, 0.5, 50),
+        (False, 1.2, 0.9, 1.0, 100),
+    ],
+)
+def test_what_is_recovered_is_at_most_all(
+    more: bool, start: float, repaired: float, recovered: float | None, samples: int | None
+) -> None:
+    figures = [Figures(20.0, metric) for metric in (start, repaired)]
+    proof = Proof(500, 1.0, *figures, "", None, more_is_better=more, metric_is_share=True)
+    assert proof.recovered == (recovered and pytest.approx(recovered))
+    assert proof.recovered_samples == samples

@@ -290,3 +290,48 @@ def test_what_is_within_the_error_of_the_best_metric_has_not_fallen() -> None:
     assert verdict_on(before, quieter, best).reason is Reason.LESS_NOISE
     surely_best = judgement([1.0] * 4, 0.955, [0.955] * 4)
     assert verdict_on(before, quieter, surely_best).reason is Reason.METRIC_FELL
+
+
+def test_a_gain_that_too_few_samples_judge_is_undecided_not_none() -> None:
+    """The same executions as often as it takes tell it."""
+    rng = np.random.default_rng(0)
+    before = rng.uniform(0.8, 1.2, 8)
+    after = before * rng.uniform(0.2, 1.4, 8)
+    few = verdict_on(judgement(before), judgement(after), None)
+    assert few.reason is Reason.UNDECIDED and not few.better and 1 < few.times < 100
+    enough = math.ceil(few.times)
+    more = (judgement(np.tile(x, enough).tolist()) for x in (before, after))
+    assert verdict_on(*more, None).better
+    gain = before - after
+    error = gain.std(ddof=1) / math.sqrt(8)
+    assert few.times == pytest.approx((2 * error / gain.mean()) ** 2)
+
+
+def test_what_makes_no_difference_is_not_undecided() -> None:
+    before = judgement([1.0, 2.0, 1.0, 2.0])
+    slight = judgement([0.97, 2.02, 0.95, 2.0])  # 1 % less, within its error
+    assert verdict_on(before, slight, None).reason is Reason.NO_GAIN
+    louder = judgement([1.5, 1.9, 1.5, 1.9])
+    assert verdict_on(before, louder, None).reason is Reason.NO_GAIN
+
+
+def test_one_execution_says_not_how_many_it_takes() -> None:
+    found = verdict_on(judgement([1.0]), judgement([0.2]), None)
+    assert found.reason is Reason.UNDECIDED and math.isinf(found.times)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_best_guess_is_kept_where_the_user_wants_it(keep: bool) -> None:
+    @dataclass
+    class Unsure(Judge):
+        def __call__(self, network: Network) -> Judgement:
+            found = super().__call__(network)
+            if not network.applied:
+                return found
+            return replace(found, noise=found.noise * np.tile([0.1, 9.0], 4))
+
+    state, _, _ = run(Unsure({"one": frozenset(LAYERS)}), remedy("one"), keep_undecided=keep)
+    step = state.steps[0]
+    assert step.accepted is keep and step.reason is Reason.UNDECIDED
+    assert step.samples_needed is not None and step.samples_needed > 8
+    assert kept(state) == (set(LAYERS) if keep else set())

@@ -43,9 +43,10 @@ def grain_of(task: MetricEvaluator, samples: int, more_is_better: bool) -> float
     lost: list[float] = []
     try:
         before = task.of_reference()
-        for noise in _NOISES:
-            lost.append(sign * (before - task(_noisy(outputs, noise))))
-            if lost[-1] > 0:
+        for noise in _NOISES:  # either way: what lies close to a threshold crosses it in one
+            changed = (_noisy(outputs, one) for one in (noise, -noise))
+            lost += [sign * (before - task(one)) for one in changed]
+            if max(lost) > 0:
                 break
         for row in rows:
             order = np.arange(samples)
