@@ -60,6 +60,20 @@ def counted(items: int | Sized, what: str) -> str:
     return f"{count} {what}{'s' if count != 1 else ''}"
 
 
+_PARTS = {2: "half", 3: "a third of", 4: "a quarter of", 5: "a fifth of", 10: "a tenth of"}
+_NEARLY = 0.12
+
+
+def part_of(ratio: float, what: str) -> str:
+    """A part of something, such as "a quarter of a typical value", or how many times as large."""
+    for count, words in _PARTS.items():
+        if abs(ratio * count - 1) <= _NEARLY:
+            return f"{words} {what}"
+    if abs(ratio - 1) <= _NEARLY:
+        return f"as large as {what}"
+    return f"{ratio:.2g} times {what}" if ratio > 1 else f"{100 * ratio:.2g}% of {what}"
+
+
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds: 0:01:30."""
     return str(timedelta(seconds=round(seconds)))

@@ -10,7 +10,7 @@ from qdebug import api
 from qdebug.cli.common import emit, exit_code, progress_bars
 from qdebug.config.commands import ShownWithLayers
 from qdebug.config.compare import CompareSettings
-from qdebug.display.compare import run_file_line, view
+from qdebug.display.compare import TERMS, run_file_line, view
 from qdebug.errors import UsageError
 from qdebug.types import Progress, ProgressCallback
 from qdebug.wording import option
@@ -31,6 +31,7 @@ def run(settings: CompareSettings, shown: ShownWithLayers) -> int:
             lambda: [
                 *view(result, top=shown.top, detailed=detailed),
                 run_file_line(result.run_file),
+                TERMS,
             ],
             [settings.save_plan, settings.save_engine, settings.save_log, settings.html],
             force=settings.force,

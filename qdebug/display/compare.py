@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,22 +19,25 @@ from qdebug.display.blocks import (
     table_of,
 )
 from qdebug.display.engine import doubt, engine_blocks
-from qdebug.display.summary import precisions, sentence
+from qdebug.display.summary import change, precisions, sentence
 from qdebug.display.words import FP16_KERNELS, figure, first_names, in_decibels, number, share
 from qdebug.measure.causes.engine import ENGINE_LABELS
-from qdebug.measure.metrics import LAYER_METRICS, Metric, Metrics
+from qdebug.measure.metrics import EFFECT_METRICS, LAYER_METRICS, Metric, Metrics
 from qdebug.measure.result import CompareResult, Correspondence, LayerResult, TriedRemedy
 from qdebug.types import Fp16Kernels
 from qdebug.wording import counted, option, printable
 
-_AT_OUTPUTS = ("output_share", "alone_sqnr_db")
-_FIGURES = tuple(m for m in LAYER_METRICS if m.column and m.name not in _AT_OUTPUTS)
+_FIGURES = tuple(m for m in LAYER_METRICS if m.column and m.name not in EFFECT_METRICS)
 """The metrics that the table of layers shows where no effects were measured."""
-_WITH_EFFECTS = tuple(m for m in LAYER_METRICS if m.column and m.name != "ref_amax")
-"""Those it shows with that."""
+_DETAILED = tuple(m for m in LAYER_METRICS if m.column and m.name != "ref_amax")
+_WITH_EFFECTS = tuple(m for m in _DETAILED if m.name != "alone_sqnr_db")
+"""Those it shows with that, and in detail."""
 _MOST_REASONS = 3
+_LEAST_OF_FIRST = 0.1
 _MOST_OUTPUTS = 4
 _MOST_MISMATCHES = 10
+_LEAST_GAIN = 0.05
+"""Smaller ones are shown as 0.0."""
 _LEAST_UNEXPLAINED = 0.001
 """A smaller part of an error has no column."""
 
@@ -58,6 +62,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
         Facts(tuple(_facts(result, detailed))),
         Line(),
         Line(_layers_title(result, len(shown)), "title"),
+        *_legend(result, shown, detailed),
         table_of(
             shown,
             [
@@ -65,10 +70,7 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
                 (Column("layer", "name"), lambda x: x.name),
                 (Column("op", "op"), lambda x: x.op_type),
                 (Column("prec."), lambda x: str(x.precision)),
-                *(
-                    (Column(m.column, "number"), _figure(m))
-                    for m in (_FIGURES if result.effect is None else _WITH_EFFECTS)
-                ),
+                *((Column(m.column, "number"), _figure(m)) for m in _columns(result, detailed)),
             ],
             _style,
         ),
@@ -89,6 +91,10 @@ def view(result: CompareResult, *, top: int = 10, detailed: bool = False) -> lis
     return blocks
 
 
+TERMS = Line("Terms: docs/reference/glossary.md", "muted")
+"""Where the words that the screens use are explained."""
+
+
 def _title(result: CompareResult) -> str:
     engine = result.engine
     how = f"on {engine.library}" if engine and engine.executed else "simulated on ONNX Runtime"
@@ -101,11 +107,14 @@ def _title(result: CompareResult) -> str:
 def _facts(result: CompareResult, detailed: bool) -> Iterator[tuple[str, str]]:
     if result.metric:
         metric = result.metric
-        change = metric.candidate - metric.reference
-        text = f"{metric.reference:.4f} in FP32, {metric.candidate:.4f} now ({change:+.4f})"
-        yield printable(metric.name), text
+        now = f"{metric.candidate:.4f} in {precisions(result)}"
+        told = change(metric, result.samples)
+        yield printable(metric.name), f"{metric.reference:.4f} in FP32, {now} ({told})"
     for output in result.outputs[:_MOST_OUTPUTS]:
         yield f"output {printable(output.name)}", _metrics_text(output.metrics)
+    if len(result.outputs) > 1 and result.summary is not None:
+        together = in_decibels(result.summary.sqnr_db)
+        yield "all outputs", f"SQNR {together}, of the mean of their noise-to-signal ratios"
     harmless = {x.tensor for x in result.layers if x.harmless}
     broken = [t for t in result.tensors if not (t.metrics.is_finite or t.name in harmless)]
     if broken:
@@ -134,7 +143,7 @@ def _how(result: CompareResult) -> Iterator[tuple[tuple[str, str], bool]]:
         )
     text = f"{counted(len(result.tensors), 'tensor')} of {counted(len(result.layers), 'layer')}"
     skipped = sum(1 for s in result.skipped if s.reason != "not floating point")
-    text += f"; {skipped} skipped (the JSON says why)" if skipped else ""
+    text += f"; {skipped} skipped ({option('json')} says why)" if skipped else ""
     yield ("compared", text), not skipped
 
 
@@ -164,7 +173,8 @@ def _unlike(result: CompareResult) -> Iterator[str]:
     ):
         if listed:
             tensor, reason = listed[0]
-            more = f" ({len(listed) - 1} more in the JSON)" if len(listed) > 1 else ""
+            others = f" ({len(listed) - 1} more: {option('json')} lists them)"
+            more = others if len(listed) > 1 else ""
             yield f"{what}: '{tensor}': {reason}{more}."
 
 
@@ -180,20 +190,61 @@ def _metrics_text(metrics: Metrics) -> str:
 
 def _layers_title(result: CompareResult, shown: int) -> str:
     executed = result.engine is not None and result.engine.executed
-    by, samples = "Worst layers by local error", result.local_samples
+    by = "Layers, the largest error of their own first"
     if result.effect is not None:
-        by, samples = "Layers by their share of the outputs' error", result.effect.samples
-    title = f"{by}{' in the simulation' if executed else ''}"
-    if samples:
-        title += f", on {counted(samples, 'sample')}"
-    if result.effect is not None and result.effect.alone_samples != samples:
-        title += f", alone on {result.effect.alone_samples}"
+        by = "Layers by the gain of keeping only this one in FP32"
+    title = f"{by}{', in the simulation' if executed else ''}"
     hidden = len(result.layers) - shown
-    return title + (f" ({hidden} more in the JSON)" if hidden else "")
+    more = option("top", str(len(result.layers)))
+    return title + (f" ({hidden} more: {more})" if hidden else "")
+
+
+def _columns(result: CompareResult, detailed: bool) -> Sequence[Metric]:
+    if result.effect is None:
+        return _FIGURES
+    return _DETAILED if detailed else _WITH_EFFECTS
+
+
+def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
+    """What the reader must know of the table's figures: which are estimates, which are of other
+    samples than the rest, what a negative gain means."""
+    effect, said = result.effect, []
+    of = f"of the {counted(result.samples, 'sample')}"
+    if effect is not None:
+        if any(map(_is_estimate, shown)):
+            fewer = effect.samples < result.samples
+            said.append(f"≈: estimated{f' from {effect.samples} {of}' if fewer else ''}.")
+        if detailed and effect.alone_samples < result.samples:
+            said.append(f"alone dB: from {effect.alone_samples} {of}.")
+    if 0 < result.local_samples < result.samples:
+        said.append(f"local dB: from {result.local_samples} {of}.")
+    if any((x.gain_db or 0.0) <= -_LEAST_GAIN for x in shown):
+        said.append("A negative gain: the error of the layer offsets that of others.")
+    if said:
+        yield Line(" ".join(said), "muted")
+
+
+def _is_estimate(layer: LayerResult) -> bool:
+    """Whether its gain is not that of all samples."""
+    return bool(layer.effect and layer.output_share is not None and layer.effect.output_share_std)
+
+
+def _gain(layer: LayerResult) -> str:
+    """What keeping only this layer in FP32 gains, in dB."""
+    gain = layer.gain_db
+    if gain is None:
+        makes_finite = layer.effect is not None and layer.effect.gain == math.inf
+        return "finite" if makes_finite else "–"
+    if not math.isfinite(gain):
+        return figure(gain, "dB")
+    text = f"{gain:+.1f}" if abs(gain) >= _LEAST_GAIN else "0.0"
+    return f"≈{text}" if _is_estimate(layer) else text
 
 
 def _figure(metric: Metric) -> Callable[[LayerResult], str]:
     """What makes the cells of a metric."""
+    if metric.name == "gain_db":
+        return _gain
 
     def cell(layer: LayerResult) -> str:
         if metric.name == "local_sqnr_db" and layer.harmless:
@@ -237,7 +288,7 @@ def _remedies(result: CompareResult) -> list[Block]:
     """What was tried on the leading layers: of each the best."""
     found = [(x, x.remedies[0]) for x in result.layers if x.remedies]
     if not found:
-        none = Line("No remedy applies to the leading layers.")
+        none = Line("No remedy applies to the first layers.")
         return [none, Line()] if result.remedy_samples else []
     metric = result.metric.name if result.metric else ""
     columns: list[tuple[Column, Callable[[tuple[LayerResult, TriedRemedy]], str]]] = [
@@ -274,7 +325,7 @@ def _reasons(layers: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
     own = [
         (layer, [c for c in layer.causes if c.label not in ENGINE_LABELS])
         for layer in layers
-        if not layer.harmless
+        if not layer.harmless and _matters(layer, layers[0])
     ]
     main = [(layer, causes[0]) for layer, causes in own if causes][:_MOST_REASONS]
     for layer, cause in main:
@@ -283,11 +334,18 @@ def _reasons(layers: Sequence[LayerResult], detailed: bool) -> Iterator[Line]:
             continue
         names = [layer.name] if detailed else [x.name for x in alike]
         yield Line(first_names(names, None), indent=2)
-        where = " in the first" if len(names) > 1 else ""
-        yield Line(f"{cause}{where}: {printable(cause.evidence)}.", indent=4)
+        where = "in the first, " if len(names) > 1 else ""
+        yield Line(f"{cause}: {where}{printable(cause.evidence)}.", indent=4)
         if cause.remedy not in said:
             yield Line(cause.remedy, "fine", 4)
         said.add(cause.remedy)
+
+
+def _matters(layer: LayerResult, first: LayerResult) -> bool:
+    """Whether the layer costs a part of what the first one costs that is worth a reason."""
+    if layer.overflows or not layer.output_share or not first.output_share:
+        return True
+    return layer.output_share >= _LEAST_OF_FIRST * first.output_share
 
 
 def _engine_reasons(result: CompareResult) -> Iterator[Line]:

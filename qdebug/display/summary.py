@@ -1,51 +1,52 @@
-"""The sentence that opens a comparison: which layers, why, and what keeping them in FP32 gives."""
+"""What opens a comparison: what was lost, which few layers in FP32 bring how much of it back, and
+why."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from qdebug.display.words import decibel, in_decibels, share
-from qdebug.measure.result import CompareResult
+from qdebug.display.words import decibel, in_decibels
+from qdebug.measure.metrics import BUILT_IN
+from qdebug.measure.result import CompareResult, TaskResult
 from qdebug.measure.summary import Summary
 from qdebug.wording import counted, printable
 
 REASONS = {
-    "accumulation": "errors come in with what they read",
-    "amplification": "they amplify the errors that they read",
-    "clipping": "their ranges clip values",
-    "coarse-step": "a few values stretch the ranges of all others",
-    "fp16-overflow": "values exceed the maximum of FP16",
+    "accumulation": "errors come in with what the layers read",
+    "amplification": "small errors in what the layers read are amplified",
+    "clipping": "values beyond the calibrated range are clipped",
+    "coarse-step": "a few large values stretch the range, so one INT8 step is coarse for the rest",
+    "fp16-overflow": "values exceed the largest number of FP16, 65504",
     "fp16-sums": "FP16 kernels round partial sums",
     "fp16-underflow": "values are too small for FP16",
-    "index-flip": "an index is chosen otherwise",
-    "other-weights": "their weights were changed, not only rounded",
-    "rounding": "so few steps are too coarse for them",
-    "stale-calibration": "their ranges seem to be of another network or other data",
-    "unrepresentative-calibration": "the calibration samples are unlike these samples",
-    "weight-range": "one scale serves weight channels of unequal range",
+    "index-flip": "other indices are chosen than in FP32",
+    "other-weights": "the weights were changed, not only rounded",
+    "rounding": "one INT8 step is large beside typical values, although the range fits",
+    "stale-calibration": "the ranges do not fit these samples: they seem to be from other data, "
+    "other preprocessing or another network",
+    "unrepresentative-calibration": "the calibration samples differ from these samples",
+    "weight-range": "one scale serves weight channels of very different range",
+    "weight-rounding": "rounding the weights, although their scales fit them",
 }
 """A clause for each cause that a comparison without an engine finds."""
+_BUILT_IN = tuple(m.name for m in BUILT_IN)
+"""Metrics of which more is better, and which are shares of the samples."""
 _MOST_NAMES = 3
-_MOST = 0.5
-_LEAST_SHARE = 0.005
+_MUCH_DB = 3.0
+"""Layers that bring less do not explain the error: it is halved at 3 dB."""
 
 
 def sentence(result: CompareResult) -> str:
-    """The sentence, "" where nothing was measured to say it."""
+    """The sentences, "" where nothing was measured to say them. All figures are of all samples."""
     summary = result.summary
     if summary is None:
         return ""
     where = " in the simulation" if result.engine and result.engine.executed else ""
-    if not summary.layers:
-        return f"{_unharmed(result, summary)}{where}."
-    measured = f"measured on {counted(summary.samples, 'sample')}{where}"
-    task = summary.metric
-    said = f"{_blamed(result, summary)}; {_restored(summary)}, {measured}."
-    if task is None or not task.kept:
-        return said[0].upper() + said[1:] if said.startswith("no ") else said
-    same = f"{precisions(result)} keeps {printable(task.name)} at {task.reference:.4f}"
-    return f"{same}; {said}"
+    said = [_chance(result), _lost(result, summary, where)]
+    if summary.layers:
+        said += [_restored(result, summary), _cause(result, summary)]
+    return " ".join(filter(None, said))
 
 
 def precisions(result: CompareResult) -> str:
@@ -55,14 +56,50 @@ def precisions(result: CompareResult) -> str:
     return " + ".join(p.upper() for p in [result.precision, *others])
 
 
-def _unharmed(result: CompareResult, summary: Summary) -> str:
-    change = "does not change the outputs"
-    if math.isfinite(summary.sqnr_db):
-        at = in_decibels(summary.sqnr_db)
-        change = f"changes the outputs by less than a thousandth (SQNR {at})"
-    task = summary.metric
-    same = f" and keeps {printable(task.name)} at {task.reference:.4f}" if task else ""
-    return f"{precisions(result)} {change}{same}"
+def change(task: TaskResult, samples: int) -> str:
+    """By how much the metric differs from FP32's; of a share of samples also by how many."""
+    difference = task.candidate - task.reference
+    text = "no change" if task.candidate == task.reference else f"{difference:+.4f}"
+    if task.candidate != task.reference and task.name in _BUILT_IN:
+        text += f", {abs(round(difference * samples))} of {counted(samples, 'sample')}"
+    return text
+
+
+def _chance(result: CompareResult) -> str:
+    task = result.metric
+    if task is None or not task.reference_is_chance(result.samples):
+        return ""
+    return (
+        f"FP32 itself is no better than guessing: {printable(task.name)} {task.reference:.4f}, "
+        f"where chance gives {task.chance:.4f}."
+    )
+
+
+def _lost(result: CompareResult, summary: Summary, where: str) -> str:
+    """What the precision does to the metric; without one, to the outputs."""
+    used, on = precisions(result), f"{where} ({counted(summary.samples, 'sample')})"
+    task = result.metric
+    if math.isnan(summary.sqnr_db):
+        return f"{used} gives NaN or Inf at the outputs{on}."
+    at = in_decibels(summary.sqnr_db)
+    if not summary.layers:
+        changes = "does not change the outputs"
+        if math.isfinite(summary.sqnr_db):
+            changes = f"changes the outputs by less than a thousandth of their size (SQNR {at})"
+        same = f" and keeps {printable(task.name)} at {task.reference:.4f}" if task else ""
+        return f"{used} {changes}{same}{on}."
+    if task is None:
+        return f"{used} leaves an SQNR of {at} at the outputs{on}."
+    name = printable(task.name)
+    if task.candidate == task.reference:
+        return f"{used} keeps {name} at {task.reference:.4f}{on}."
+    better = task.name in _BUILT_IN and task.candidate > task.reference
+    if better and not task.reference_is_chance(result.samples):
+        return (
+            f"{used} scores higher than FP32 in {name}: {task.candidate:.4f} against "
+            f"{task.reference:.4f}{on}."
+        )
+    return f"{used} takes {name} from {task.reference:.4f} to {task.candidate:.4f}{on}."
 
 
 def _joined(layers: Sequence[str]) -> str:
@@ -72,55 +109,72 @@ def _joined(layers: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _blamed(result: CompareResult, summary: Summary) -> str:
-    names = _joined(summary.layers)
-    many, used = len(summary.layers) > 1, precisions(result)
-    because = f", because {REASONS[summary.cause]}" if summary.cause else ""
-    if math.isnan(summary.sqnr_db):
-        return f"{used} gives NaN or Inf at the outputs{because} in {names}"
-    part = summary.output_share
-    if part is not None and part >= _MOST:
-        make = "make" if many else "makes"
-        return f"{names} {make} {share(part)} of {used}'s error at the outputs{because}"
-    makes = "none" if part is None or part < _LEAST_SHARE else share(part)
-    s = "" if many else "s"
-    if result.effect is not None and result.effect.grouped_layers:  # others may cost more
-        measured = summary.of_layers - result.effect.grouped_layers
-        found = f"of the {counted(measured, 'layer')} measured one by one"
-        return f"{names}, the costliest {found}, make{s} {makes} of {used}'s error at the outputs"
-    count = len(summary.layers)
-    most = f"the {count} of {summary.of_layers} that cost most" if many else "the worst"
-    return (
-        f"no small group of layers makes {used}'s error at the outputs: {most} ({names}) "
-        f"make{s} {makes} of it"
-    )
-
-
-def _restored(summary: Summary) -> str:
-    kept, they = "kept in FP32", "it"
-    if len(summary.layers) > 1:
-        kept, they = "kept in FP32 together", "they"
+def _restored(result: CompareResult, summary: Summary) -> str:
+    """What the layers in FP32 give, together."""
+    of = f"of {summary.of_layers} layers"
+    effect = result.effect
+    if effect is not None and effect.grouped_layers:  # others may cost more
+        of = f"of the {counted(summary.of_layers - effect.grouped_layers, 'layer')} measured singly"
+    keeping = f"eeping {len(summary.layers)} {of} in FP32 ({_joined(summary.layers)})"
     before, after = summary.sqnr_db, summary.restored_sqnr_db
     if after is None or math.isnan(after):
-        return f"{kept}, {they} leave{'s' if they == 'it' else ''} NaN or Inf there"
-    moved, same = [], []
-    task = summary.metric
-    if task is not None and task.restored is not None and not task.kept:
-        name, fp32 = printable(task.name), f"({task.reference:.4f} in FP32)"
-        planned, restored = f"{task.planned:.4f}", f"{task.restored:.4f}"
-        if planned == restored:
-            same.append(f"{name} stays at {planned} {fp32}")
-        else:
-            moved.append(f"{name} from {planned} to {restored} {fp32}")
+        return f"K{keeping} leaves NaN or Inf there."
+    task = _metric_too(summary)
     if math.isnan(before):
-        moved.append(f"finite outputs (SQNR {in_decibels(after)})")
-    elif decibel(before) == decibel(after):
-        same.append(f"SQNR stays at {in_decibels(after)}")
-    else:
-        start = decibel(before) if math.isfinite(after) else in_decibels(before)
-        moved.append(f"SQNR from {start} to {in_decibels(after)}")
-    bring = f"{kept}, {they} bring{'s' if they == 'it' else ''}"
-    stays = " and ".join(same)
-    if not moved:
-        return f"{bring} nothing: {stays}"
-    return f"{bring} {' and '.join(moved)}" + (f", while {stays}" if same else "")
+        return f"K{keeping} {task}makes them finite, at {in_decibels(after)}."
+    gives = f"{task}{_moved(before, after, told=result.metric is None)}{_together(summary)}."
+    if after - before >= _MUCH_DB:
+        return f"K{keeping} {gives}"
+    return f"No few layers are to blame: k{keeping} {gives}"
+
+
+def _metric_too(summary: Summary) -> str:
+    task = summary.metric
+    if task is None or task.restored is None:
+        return ""
+    name, value = printable(task.name), f"{task.restored:.4f}"
+    same = task.restored == task.planned
+    return f"leaves {name} at {value} and " if same else f"takes {name} to {value} and "
+
+
+def _moved(before: float, after: float, *, told: bool) -> str:
+    """What became of the SQNR; where the one before is told already, it is not told again."""
+    if decibel(before) == decibel(after):
+        return f"leaves the SQNR at {in_decibels(after)}"
+    only = "only " if 0 < after - before < _MUCH_DB else ""
+    how = f"{only}raises" if after > before else "even lowers"
+    if told:
+        return f"{how} it to {in_decibels(after)}"
+    start = decibel(before) if math.isfinite(after) else in_decibels(before)
+    return f"{how} the SQNR from {start} to {in_decibels(after)}"
+
+
+def _together(summary: Summary) -> str:
+    """That more layers together give less: their errors offset each other."""
+    if not summary.group_layers:
+        return ""
+    at = summary.group_sqnr_db
+    found = "NaN or Inf" if at is None or math.isnan(at) else in_decibels(at)
+    return f" (the first {summary.group_layers} together: {found})"
+
+
+def _cause(result: CompareResult, summary: Summary) -> str:
+    if not summary.cause:
+        return ""
+    found = next(
+        (
+            (name, cause.brief)
+            for name in summary.layers
+            for layer in result.layers
+            if layer.name == name
+            for cause in layer.causes[:1]
+            if cause.label == summary.cause
+        ),
+        ("", ""),
+    )
+    name, brief = found
+    text = f"Main cause ({summary.cause}): "
+    if not brief:
+        return f"{text}{REASONS[summary.cause]}."
+    where = "in the first, " if name == summary.layers[0] else f"in {printable(name)}, "
+    return f"{text}{where if len(summary.layers) > 1 else ''}{printable(brief)}."

@@ -63,7 +63,9 @@ def decibel(value: float | None) -> str:
     """An SQNR in dB with one decimal; "exact" where there is no error at all."""
     if value == math.inf:
         return "exact"
-    return number(value) if value is None or not math.isfinite(value) else f"{value:.1f}"
+    if value is None or not math.isfinite(value):
+        return number(value)
+    return f"{round(value, 1) + 0.0:.1f}"  # no -0.0
 
 
 def in_decibels(value: float | None) -> str:

@@ -295,6 +295,12 @@ def _posterior(
     return alone + trust * (share - alone), math.sqrt(trust * variance)
 
 
+def gain_db(share: float) -> float:
+    """By how much an SQNR rises when this share of the noise power goes, in dB: +inf where all of
+    it goes, negative where noise is added."""
+    return math.inf if share >= 1 else -10 * math.log10(1 - share)
+
+
 def rank_key(effect: Effect, noise: float) -> tuple[float, float]:
     """Sort key, the costliest first: layers that alone make the outputs finite when pinned; then
     those that do as much harm alone as all together, which others mask: pinning one of them gives

@@ -240,12 +240,21 @@ OUTPUT_METRICS = tuple(metric for metric in METRICS if metric.output_column)
 
 LAYER_METRICS = (
     Metric(
+        "gain_db",
+        "by how much the outputs' SQNR rises when only this layer runs in FP32; negative where it "
+        "falls",
+        "−10 · log10(1 − output_share)",
+        unit="dB",
+        better="lower",
+        column="gain dB",
+    ),
+    Metric(
         "output_share",
-        "the part of the outputs' error that goes when only this layer runs in FP32",
+        "the part of the outputs' noise power that goes when only this layer runs in FP32: these "
+        "parts need not add up to 1",
         "gain / noise of the outputs; see Effect",
         unit="share",
         better="lower",
-        column="share",
     ),
     Metric(
         "alone_sqnr_db",
@@ -275,7 +284,7 @@ LAYER_METRICS = (
 )
 """Those of a layer: its output's, and some of its own. In the order of the table's columns."""
 
-EFFECT_METRICS = ("output_share", "alone_sqnr_db")
+EFFECT_METRICS = ("gain_db", "output_share", "alone_sqnr_db")
 """Those of LAYER_METRICS that say what a layer costs at the model's outputs."""
 
 GATED: Mapping[str, tuple[str, ...]] = {

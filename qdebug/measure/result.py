@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from qdebug.measure.chance import better_than_chance, no_better_than_chance
 from qdebug.measure.conditions import Checked
-from qdebug.measure.effect import Effect, EffectSummary
+from qdebug.measure.effect import Effect, EffectSummary, gain_db
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.metrics import METRIC, Metrics, sqnr_db
 from qdebug.measure.parts import ErrorParts
@@ -30,6 +31,13 @@ HARMLESS_DB = 40.0
 """An error of a hundredth of the signal: an overflow whose readers show less is no culprit."""
 
 
+OWN_ERROR = "its own error"
+OUTPUT_ERROR = "the error at its output"
+DECISIONS = "the decisions"
+VALUES = "the values"
+"""What the share of a cause is a part of."""
+
+
 @dataclass(frozen=True)
 class TensorResult:
     """A tensor's cumulative error."""
@@ -44,21 +52,27 @@ class Cause:
 
     Attributes:
         label: such as clipping, coarse-step or weight-range; docs/reference/causes.md lists all.
-        share: of the layer's local error energy, 0 to 1; for accumulation, amplification, kernel
-            and reference-mismatch, of the error energy at its output; for index-flip, of the
-            decisions; None for not-as-planned, which is not a part of an error, and for
-            fp16-underflow beside fp16-overflow, which leaves no finite energy to have a part of.
+        share: a part, 0 to 1, of what `share_of` names; None for not-as-planned, which is not a
+            part of an error, and for fp16-underflow beside fp16-overflow, which leaves no finite
+            energy to have a part of. Only shares of the same whole add up.
         evidence: the measured numbers, for people.
         remedy: what to do.
+        share_of: its own error (the layer's local error energy), the error at its output (the
+            cumulative one), the decisions, or the values.
+        brief: the evidence in a few words, as what opens a report; "" where there are none.
     """
 
     label: str
     share: float | None
     evidence: str
     remedy: str
+    share_of: str = OWN_ERROR
+    brief: str = ""
 
     def __str__(self) -> str:
-        return self.label if self.share is None else f"{self.label} ({100 * self.share:.0f}%)"
+        if self.share is None:
+            return self.label
+        return f"{self.label}, {100 * self.share:.0f}% of {self.share_of}"
 
 
 @dataclass(frozen=True)
@@ -119,8 +133,16 @@ class LayerResult:
 
     @property
     def output_share(self) -> float | None:
-        """The part of the outputs' error that keeping the layer in FP32 takes away."""
+        """The part of the outputs' noise power that keeping the layer in FP32 takes away."""
         return self.effect.output_share if self.effect else None
+
+    @property
+    @in_json
+    def gain_db(self) -> float | None:
+        """By how much the outputs' SQNR rises when only this layer runs in FP32: the same as
+        `output_share`, in dB."""
+        share = self.output_share
+        return None if share is None else gain_db(share)
 
     @property
     def alone_sqnr_db(self) -> float | None:
@@ -137,9 +159,9 @@ class LayerResult:
 
     def __str__(self) -> str:
         local = "" if self.local_sqnr_db is None else f"local {self.local_sqnr_db:.1f} dB, "
-        if self.output_share is not None:
-            local = f"{100 * self.output_share:.0f}% of the outputs' error, {local}"
-        causes = f" ({', '.join(str(cause) for cause in self.causes)})" if self.causes else ""
+        if self.gain_db is not None:
+            local = f"{self.gain_db:+.1f} dB at the outputs in FP32, {local}"
+        causes = f" ({'; '.join(str(cause) for cause in self.causes)})" if self.causes else ""
         return (
             f"{self.name}: {self.op_type} in {self.precision}, {local}cumulative "
             f"{self.metrics.sqnr_db:.1f} dB{causes}"
@@ -170,11 +192,31 @@ class Divergence:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """End-to-end accuracy of both runs."""
+    """End-to-end accuracy of both runs.
+
+    Attributes:
+        chance: what guessing would give on average, of `top1`: 1 / classes; null where that is not
+            known.
+        reference_classes: how many different classes FP32 chooses, of the built-in metrics; null
+            for others.
+    """
 
     name: str
     reference: float
     candidate: float
+    chance: float | None = None
+    reference_classes: int | None = None
+
+    def reference_is_chance(self, samples: int) -> bool:
+        """Whether FP32 itself is no better than guessing on so many samples."""
+        return no_better_than_chance(self.reference, samples, self.chance)
+
+    def reference_is_right(self, samples: int) -> bool | None:
+        """Whether FP32 does better than guessing (True) or does not (False) on so many samples;
+        None where that cannot be told."""
+        if better_than_chance(self.reference, samples, self.chance):
+            return True
+        return False if self.reference_is_chance(samples) else None
 
 
 @dataclass(frozen=True)

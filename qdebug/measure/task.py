@@ -244,6 +244,22 @@ def agreement(outputs: Outputs, _: Outputs, reference: Outputs) -> float:
     return float(np.mean(_classes(_first(outputs)) == _classes(_first(reference))))
 
 
+@dataclass(frozen=True)
+class Classes:
+    """How many classes there are to choose from, and how many different ones are chosen."""
+
+    count: int
+    chosen: int
+
+
+def classes_of(outputs: Outputs) -> Classes | None:
+    """The classes of the first output, as `top1` and `agreement` see them; None without samples."""
+    scores = _first(outputs)
+    if not scores.size:
+        return None
+    return Classes(scores[0].size, len(np.unique(_classes(scores))))
+
+
 def _first(outputs: Outputs) -> Array:
     if not outputs:
         raise MetricError(

@@ -21,7 +21,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import QUANTIZABLE_OPS, find_layers
 from qdebug.model.prepare import QDQ_OPSET, Model, is_quantized
 from qdebug.model.samples import Samples
-from qdebug.model.samples.subset import SampleSubset, first, is_whole, whole
+from qdebug.model.samples.subset import SampleSubset, first, is_whole, same_samples, whole
 from qdebug.pipeline.absorbed import guess_absorbed
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.control_flow import DataSource, open_model
@@ -388,8 +388,11 @@ def plan_ranges(
     where = f"{calibrator.name} of {calibration.count} samples of {data or settings.inputs}"
     bound = bind_plan(plan.with_ranges(ranges, where), model, bound.layers)
     bound = replace(bound, calibrated=frozenset(missing))
-    compared_too = data is None and calibrate_on is None
-    return CalibratedPlan(bound, gathered, (*notes, *_notes(compared_too, gathered, missing)))
+    told: tuple[str, ...] = ()
+    if calibrate_on is None:
+        told = _compared_too(settings, calibration, compared)
+    ranges_told = range_notes(gathered.histograms, missing)
+    return CalibratedPlan(bound, gathered, (*notes, *told, *ranges_told))
 
 
 def _calibration_samples(
@@ -507,12 +510,21 @@ def _unused(settings: CandidateSettings) -> tuple[str, ...]:
     )
 
 
-def _notes(compared_too: bool, gathered: Gathered, used: list[str]) -> tuple[str, ...]:
-    flattered = (
-        f"No {option('calib_data')}: the ranges come from the compared samples themselves, which "
-        "flatters the result."
+def _compared_too(
+    settings: CandidateSettings, calibration: SampleSubset, compared: SampleSubset
+) -> tuple[str, ...]:
+    """A note where the ranges are fitted to the very samples that are compared."""
+    if settings.calib_data is None:
+        return (
+            f"No {option('calib_data')}: the ranges come from the compared samples themselves, "
+            "which flatters the result.",
+        )
+    if not same_samples(calibration.samples, compared.samples):
+        return ()
+    return (
+        f"{option('inputs')} and {option('calib_data')} hold the same samples: the ranges come "
+        "from the compared samples themselves, which flatters the result.",
     )
-    return (*([flattered] if compared_too else []), *range_notes(gathered.histograms, used))
 
 
 def range_notes(histograms: Mapping[str, TensorHistogram], used: Sequence[str]) -> tuple[str, ...]:

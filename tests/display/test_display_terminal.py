@@ -178,7 +178,7 @@ def test_view_is_data(kit: Any) -> None:
     assert table.styles == ("worst", "", "")
     assert "11 more" in heading.text and checks.rows == () and verdict.style == ""
     assert title.text == "net.onnx: INT8 simulated on ONNX Runtime against FP32, 12 samples"
-    assert ("compared", "15 tensors of 14 layers; 1 skipped (the JSON says why)") in facts.rows
+    assert ("compared", "15 tensors of 14 layers; 1 skipped (json says why)") in facts.rows
 
 
 def test_numbers() -> None:

@@ -89,7 +89,7 @@ def test_every_entry_is_whole() -> None:
         if metric.unit in UNITS:
             assert metric.name.endswith(UNITS[metric.unit]), metric.name
     columns = [metric.column for metric in LAYER_METRICS if metric.column]
-    assert columns[:3] == ["share", "alone dB", "local dB"] and len(set(columns)) == len(columns)
+    assert columns[:3] == ["gain dB", "alone dB", "local dB"] and len(set(columns)) == len(columns)
 
 
 def test_the_schema_of_the_json_says_what_each_metric_is() -> None:
@@ -104,7 +104,7 @@ def test_gates_take_every_metric_that_has_an_order() -> None:
     assert not {"worst_sample", "worst_channel"} & {n for names in GATED.values() for n in names}
     assert set(GATED["layer"]) - set(GATED["output"]) == {
         *("local_sqnr_db", "input_clipped_fraction"),
-        *("output_share", "alone_sqnr_db"),
+        *("gain_db", "output_share", "alone_sqnr_db"),
     }
     for name in GATED["layer"]:
         assert name in gate_usage()

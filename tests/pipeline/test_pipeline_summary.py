@@ -158,19 +158,45 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     found = summary_of(result)
     assert found.metric is not None and f"SQNR from {found.sqnr_db:.1f} to" in sentence(result)
 
-    def said(after: float, restored: float) -> str:
-        metric = replace(found.metric, planned=0.984, restored=restored, reference=0.986)
+    def said(after: float, restored: float, planned: float = 0.984) -> str:
+        metric = replace(found.metric, planned=planned, restored=restored, reference=0.986)
         other = replace(found, sqnr_db=20.0, restored_sqnr_db=after, metric=metric)
-        return sentence(replace(result, summary=other))
+        task = replace(result.metric, reference=0.986, candidate=planned)
+        return sentence(replace(result, summary=other, metric=task))
 
     moved = said(30.0, 0.984)
-    assert "top1 stays at 0.9840 (0.9860 in FP32)" in moved and "from 0.9840" not in moved
-    assert "bring SQNR from 20.0 to 30.0 dB" in moved
-    assert "SQNR stays at 20.0 dB" in said(20.0, 0.985)
-    assert "top1 from 0.9840 to 0.9850" in said(20.0, 0.985)
-    assert "bring nothing" in said(20.0, 0.984)
+    assert "leaves top1 at 0.9840" in moved and "SQNR from 20.0 to 30.0 dB" in moved
+    assert "leaves the SQNR at 20.0 dB" in said(20.0, 0.985)
+    assert "top1 to 0.9850" in said(20.0, 0.985)
+    assert "leaves the SQNR" in said(20.0, 0.984) and "leaves top1" in said(20.0, 0.984)
     exact = said(math.inf, 0.985)
     assert "SQNR from 20.0 dB to exact" in exact and "exact dB" not in exact
+    worse, little = said(18.0, 0.984), said(22.0, 0.984)
+    assert worse.count("No few layers") == little.count("No few layers") == 1
+    higher = said(30.0, 0.986, planned=0.99)
+    assert "higher than FP32" in higher and "0.9900 against 0.9860" in higher
+
+
+def test_a_single_layer_is_told_where_it_gives_more_than_several_together() -> None:
+    """Errors that offset each other: of one sample the first layer gains more alone."""
+    data = np.load(INPUTS)["input"][:1]
+    result = compared(inputs={"input": data}, calib_data={"input": data}, samples=None)
+    found = summary_of(result)
+    gains = [x.gain_db or 0.0 for x in result.layers]
+    assert found.layers == (result.layers[0].name,) and gains[0] == max(gains)
+    assert found.restored_sqnr_db is not None
+    assert found.restored_sqnr_db - found.sqnr_db == pytest.approx(gains[0], abs=0.01)
+
+
+def test_what_the_summary_and_the_table_say_of_one_layer_is_the_same() -> None:
+    """All samples took part in both."""
+    result = compared(calib_data={"input": np.load(INPUTS)["input"][:8] * 255}, metric="top1")
+    found = summary_of(result)
+    first = result.layers[0]
+    assert found.layers == (first.name,) and found.cause == "stale-calibration"
+    assert found.restored_sqnr_db is not None and first.gain_db is not None
+    assert found.restored_sqnr_db - found.sqnr_db == pytest.approx(first.gain_db, abs=0.05)
+    assert f"{first.gain_db:+.1f}" in view(result)[6].rows[0]
 
 
 def test_every_cause_of_the_simulation_has_a_clause() -> None:

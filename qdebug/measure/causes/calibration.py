@@ -24,6 +24,15 @@ _FEWEST = 3
 _STALE_SHARE = 1 / 4
 """Ranges that are off: so many, and such a share of all, do not come from one mistake."""
 
+_WHICH = {
+    None: ", and only a metric that judges FP32 (top1) could tell which of them is right",
+    True: ", and FP32 does well on the compared samples, so the calibration samples are the odd "
+    "ones",
+    False: ", and FP32 is no better than guessing on the compared samples, so these seem to be "
+    "the odd ones",
+}
+"""Which samples were prepared wrongly, by whether FP32 does well on those compared."""
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -56,10 +65,13 @@ class RangeFit:
     Attributes:
         tensors: those with values other than 0.
         samples: how many were compared.
+        trusted: whether FP32 does well on them (True), or no better than guessing (False); None
+            where that is not known.
     """
 
     tensors: Mapping[str, Fitted]
     samples: int = _FEW_SAMPLES
+    trusted: bool | None = None
 
     @property
     def wide(self) -> float:
@@ -75,27 +87,61 @@ class RangeFit:
         return not narrowest <= one.ratio <= widest
 
     @cached_property
+    def _off(self) -> list[Fitted]:
+        return [x for x in self.tensors.values() if self.off(x)]
+
+    @property
+    def _enough(self) -> float:
+        """So many ranges that are off do not come from one mistake."""
+        return max(_FEWEST, _STALE_SHARE * len(self.tensors))
+
+    @cached_property
+    def _other_scale(self) -> tuple[str, Fitted] | None:
+        """The input of the model that was scaled differently for the calibration."""
+        for name, found in self.tensors.items():
+            known = found.calibrated or len(self._off) >= self._enough
+            if found.is_input and known and not _near(found.ratio, _OTHER_SCALE):
+                return name, found
+        return None
+
+    def names(self, tensor: str) -> bool:
+        """Whether `stale` is about this input of the model."""
+        return self._other_scale is not None and self._other_scale[0] == tensor
+
+    @property
+    def remedy(self) -> str:
+        """What to do about ranges that are stale."""
+        if self._other_scale is None:
+            return "Calibrate this model again, on samples prepared like those it will see."
+        if self.trusted is None:
+            return (
+                "Prepare both sets of samples alike, as for the training of the network, and "
+                "calibrate again."
+            )
+        if self.trusted:
+            return "Calibrate again, on samples prepared like the compared ones."
+        return "Prepare the compared samples like those of the calibration, then compare again."
+
+    @cached_property
     def stale(self) -> str:
         """How the ranges show that they were made from other data or by another network; "" where
         they do not."""
-        off = [x for x in self.tensors.values() if self.off(x)]
-        enough = max(_FEWEST, _STALE_SHARE * len(self.tensors))
-        for name, found in self.tensors.items():
-            known = found.calibrated or len(off) >= enough
-            if found.is_input and known and not _near(found.ratio, _OTHER_SCALE):
-                return (
-                    f"the range of the input '{name}' is {_times(found.ratio)} what the compared "
-                    "samples hold: the calibration samples seem to have been scaled differently"
-                )
-        old = [x for x in off if not x.calibrated]
-        if len(old) < enough:
+        if self._other_scale is not None:
+            name, found = self._other_scale
+            return (
+                f"the input '{name}' has a calibrated range of {found.amax:.3g}, and reaches "
+                f"{found.largest:.3g} in the compared samples ({_times(found.ratio)}): the two "
+                f"were scaled differently{_WHICH[self.trusted]}"
+            )
+        old = [x for x in self._off if not x.calibrated]
+        if len(old) < self._enough:
             return ""
         factor = statistics.median(x.ratio for x in self.tensors.values())
         alike = sum(_near(x.ratio / factor, WIDE) for x in self.tensors.values())
         together = f"; most by a factor of about {factor:.3g}" if alike > len(old) / 2 else ""
         return (
-            f"{len(old)} of {len(self.tensors)} ranges do not fit the values that they are for"
-            f"{together if not _near(factor, WIDE) else ''}: they seem to be of other weights, "
+            f"{len(old)} of {len(self.tensors)} ranges do not fit the values of their tensors"
+            f"{together if not _near(factor, WIDE) else ''}: they seem to come from other weights, "
             "another network or other data"
         )
 
@@ -105,4 +151,6 @@ def _near(ratio: float, factor: float) -> bool:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times" if ratio >= 1 else f"1/{1 / ratio:.3g} of"
+    if ratio >= 1:
+        return f"a range {ratio:.3g} times too wide"
+    return f"a range {1 / ratio:.3g} times too narrow"

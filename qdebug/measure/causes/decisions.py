@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.measure.result import Cause
+from qdebug.measure.result import DECISIONS, Cause
 from qdebug.model.graph import Graph, Node
 from qdebug.types import Array
 
@@ -155,5 +155,7 @@ def flip_cause(flips: Flips) -> Cause:
         INDEX_FLIP,
         flips.flipped / flips.total,
         flips.evidence,
-        "Pin the layers that make the scores, or treat scores that are so close as a tie.",
+        "Treat scores that are so close as a tie, or reduce the error of the layers that make the "
+        "scores: with `qdebug calibrate` and `qdebug repair`, and last by keeping them in FP32.",
+        DECISIONS,
     )

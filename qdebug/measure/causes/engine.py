@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from qdebug.engine_info.audit import AuditedLayer
 from qdebug.measure.causes.attribution import KERNEL, REFERENCE_MISMATCH, Attribution
-from qdebug.measure.result import Cause
+from qdebug.measure.result import OUTPUT_ERROR, Cause
 from qdebug.wording import option
 
 NOT_AS_PLANNED = "not-as-planned"
@@ -17,7 +17,7 @@ ENGINE_LABELS = (NOT_AS_PLANNED, REFERENCE_MISMATCH, KERNEL)
 
 
 def not_as_planned(row: AuditedLayer) -> Cause:
-    """The cause that a mismatch in the audit stands for."""
+    """The cause that a mismatch in the audit shows."""
     where = f" by its layer '{row.engine_layer}'" if row.engine_layer else ""
     note = f": {row.note}" if row.note else ""
     return Cause(
@@ -56,21 +56,23 @@ def attributed_cause(
             _share(here),
             f"{evidence}; most of it comes in with '{source}'",
             "Look at the layers before it.",
+            OUTPUT_ERROR,
         )
-    return Cause(here.label, _share(here), evidence, _remedy(here.label, half_product))
+    remedy = _remedy(here.label, half_product)
+    return Cause(here.label, _share(here), evidence, remedy, OUTPUT_ERROR)
 
 
 def _remedy(label: str, half_product: bool) -> str:
     if label == REFERENCE_MISMATCH:
         return (
-            "Look for the reason in FP32: an operator that the library computes differently, TF32, "
-            "or an overflow."
+            "Look for the reason without quantization: an operator that the library computes "
+            "differently, TF32, or an overflow."
         )
     if half_product:
-        return "Pin it to fp32: TensorRT sums FP16 products in FP16, and those in FP32."
+        return "Keep it in FP32: TensorRT sums FP16 products in FP16, but FP32 products in FP32."
     return (
-        "Pin the layer, or try other builder settings (qdebug sweep): another calibration "
-        "does not help."
+        "Try other builder settings (`qdebug sweep`), or keep the layer in FP32: where a kernel "
+        "differs from the simulation, neither another calibration nor a repair helps."
     )
 
 
@@ -100,23 +102,23 @@ def _kernel_evidence(x: Attribution) -> str:
     if math.isnan(x.kernel_db):
         return "the engine's result holds NaN or Inf where the simulation's does not"
     return (
-        f"the engine differs from the simulation by {_decibel(x.kernel_db)}, the simulation from "
-        f"FP32 by {_decibel(x.quantization_db)}"
+        f"the SQNR of the engine against the simulation is {_decibel(x.kernel_db)}, that of the "
+        f"simulation against FP32 {_decibel(x.quantization_db)}"
     )
 
 
 def _reference_evidence(x: Attribution) -> str:
     return (
-        f"an engine without quantization is {_apart(x.reference_db)} from FP32, this one "
+        f"the SQNR of an engine without quantization is {_apart(x.reference_db)}, that of this one "
         f"{_apart(x.total_db)}"
     )
 
 
 def _apart(db: float | None) -> str:
-    return "not finite and so far" if db is None or math.isnan(db) else _decibel(db)
+    return "NaN or Inf" if db is None else _decibel(db)
 
 
 def _decibel(db: float) -> str:
     if math.isnan(db):
         return "NaN or Inf"
-    return "nothing" if db == math.inf else f"{db:.1f} dB"
+    return "exact" if db == math.inf else f"{db:.1f} dB"

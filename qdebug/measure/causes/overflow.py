@@ -92,7 +92,7 @@ def pinned_together(
     if len(group) < 2:
         return tuple(causes)
     names = ", ".join(f"'{x}'" for x in group)
-    remedy = f"Keep {names} in FP32 together, or scale what they read down."
+    remedy = f"Keep {names} in FP32 together, or scale down what they read."
     return tuple(replace(c, remedy=remedy) if c.label == FP16_OVERFLOW else c for c in causes)
 
 

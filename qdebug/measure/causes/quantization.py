@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdebug.calibrators.registry import NEVER_CLIPPING
 from qdebug.measure.causes.calibration import WIDE, RangeFit
 from qdebug.measure.causes.overflow import FP16_OVERFLOW, HALF_MAX
-from qdebug.measure.result import Cause
+from qdebug.measure.result import OUTPUT_ERROR, VALUES, Cause
 from qdebug.plan.quantize import MASK
-from qdebug.wording import option
+from qdebug.wording import option, part_of
 
 ACCUMULATION = "accumulation"
 LEAST_SHARE = 0.1
@@ -22,7 +22,10 @@ _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
 _MOST_OF_THEM = 0.99
 """An eighth of a range that holds so many of the values leaves them 4 bits or less."""
-_OF_SOMETHING_ELSE = "the range does not seem to be of this network and such data"
+_OF_SOMETHING_ELSE = "the range does not seem to come from this network and such data"
+_NEAR = 0.9
+"""A range of which the values reach so much fits them."""
+_LAST = "Keep the layer in FP32 only if neither is enough."
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,27 @@ def int8_causes(
     for part in parts:
         clipping = part.clipped_energy * part.energy / total
         rounding = part.energy / total - clipping
-        causes += [_clipping(part, clipping, fit.stale), _rounding(part, rounding, fit)]
+        causes += [_clipping(part, clipping, fit), _rounding(part, rounding, fit)]
     if weight is not None:
         causes.append(_weight(weight, weight.energy / total))
-    kept = [c for c in causes if (c.share or 0) >= LEAST_SHARE]
+    kept = [c for c in _merged(causes) if (c.share or 0) >= LEAST_SHARE]
     return tuple(sorted(kept, key=lambda c: -(c.share or 0)))
+
+
+def _merged(causes: Sequence[Cause]) -> list[Cause]:
+    """One cause for each label: a product of two activations has two that are rounded."""
+    found: dict[str, Cause] = {}
+    for cause in sorted(causes, key=lambda c: -(c.share or 0)):
+        first = found.get(cause.label)
+        if first is None:
+            found[cause.label] = cause
+            continue
+        share = cause.share or 0.0
+        evidence = first.evidence
+        if share >= LEAST_SHARE:
+            evidence += f"; besides, {cause.evidence}"
+        found[cause.label] = replace(first, share=(first.share or 0.0) + share, evidence=evidence)
+    return list(found.values())
 
 
 def half_causes(
@@ -150,8 +169,8 @@ def half_causes(
             Cause(
                 FP16_OVERFLOW,
                 1.0 - sums,
-                f"values reach {largest:.3g}, FP16's maximum is {HALF_MAX:.0f}",
-                "Keep the layer in FP32, or scale what it reads down.",
+                f"values reach {largest:.3g}, and the largest number of FP16 is {HALF_MAX:.0f}",
+                "Keep the layer in FP32, or scale down what it reads.",
             )
         )
     if tiny > _FEWEST_TINY:
@@ -160,9 +179,10 @@ def half_causes(
                 "fp16-underflow",
                 # Counted over the reference's values; beside an overflow it has no measured part.
                 None if overflows else min(tiny, 1.0 - sums),
-                f"{100 * tiny:.2g}% of the non-zero values are under {_HALF_TINY:.1g}, where FP16 "
+                f"{100 * tiny:.2g}% of the non-zero values are below {_HALF_TINY:.1g}, where FP16 "
                 "loses digits",
-                "Keep the layer in FP32, or scale what it reads up.",
+                "Keep the layer in FP32, or scale up what it reads.",
+                VALUES,
             )
         )
     if broken and sums >= 1 and not overflows:
@@ -170,8 +190,9 @@ def half_causes(
             Cause(
                 FP16_OVERFLOW,
                 sums,
-                f"values reach {largest:.3g}, but what its kernel adds up inside exceeds FP16's "
-                f"maximum, {HALF_MAX:.0f}; with exact sums it would be {sums_db:.1f} dB",
+                f"values reach only {largest:.3g}, but partial sums inside the kernel exceed the "
+                f"largest number of FP16, {HALF_MAX:.0f}; with exact sums its local SQNR would be "
+                f"{sums_db:.1f} dB",
                 "Keep the layer in FP32: TensorRT then sums in FP32 too.",
             )
         )
@@ -180,7 +201,8 @@ def half_causes(
             Cause(
                 "fp16-sums",
                 sums,
-                f"its kernel rounds partial sums; with exact sums it would be {sums_db:.1f} dB",
+                "its kernel rounds partial sums to FP16; with exact sums its local SQNR would be "
+                f"{sums_db:.1f} dB",
                 "Keep the layer in FP32: TensorRT then sums in FP32 too.",
             )
         )
@@ -197,18 +219,21 @@ def harmless_cause(largest: float, readers_db: float) -> Cause:
     return Cause(
         FP16_OVERFLOW,
         1.0,
-        f"values reach {largest:.3g}, FP16's maximum is {HALF_MAX:.0f}; harmless: every layer "
-        f"that reads them is finite, at {readers_db:.1f} dB or better",
-        "Nothing needs to be done: the overflow acts as a mask of -Inf.",
+        f"values reach {largest:.3g}, and the largest number of FP16 is {HALF_MAX:.0f}; harmless "
+        f"here: every layer that reads them gives finite values, at {readers_db:.1f} dB or better",
+        "Nothing to do: the overflow acts as a mask of -Inf.",
     )
 
 
-def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
+def inherited_cause(
+    local: float, inputs: float, output: float, *, int8: bool = True
+) -> Cause | None:
     """Why a layer's output is worse than its own error explains, None where it is not.
 
     Args:
         local, inputs, output: Σerr²/Σref²: of the isolated layer, of the worst tensor it reads, and
             of its output.
+        int8: it runs in INT8, where calibration and repair can help.
     """
     if not output > 10 * local:  # also False where one is NaN
         return None
@@ -219,38 +244,53 @@ def inherited_cause(local: float, inputs: float, output: float) -> Cause | None:
         return Cause(
             "amplification",
             share,
-            f"the error relative to the signal grows {output / inputs:.3g} times from what it "
-            "reads to what it writes",
-            "Pin the layers that feed it: it amplifies a small error.",
+            f"noise power relative to the signal grows {output / inputs:.3g} times between its "
+            "input and its output",
+            f"{less_noise('the layers that feed it', int8=int8)}",
+            OUTPUT_ERROR,
         )
     return Cause(
         ACCUMULATION,
         share,
-        f"{100 * share:.3g}% of the error at its output comes in with what it reads",
-        "Look at the layers before it; pinning this one changes little.",
+        "most of the error at its output was already in its input",
+        "Look at the layers before it: keeping this one in FP32 changes little.",
+        OUTPUT_ERROR,
     )
 
 
-def _clipping(part: OperandPart, share: float, stale: str) -> Cause:
+def less_noise(what: str, *, int8: bool = True) -> str:
+    """The advice to reduce the error of some layers: in INT8 before it is given up."""
+    if not int8:
+        return f"Keep {what} in FP32."
+    return (
+        f"Reduce the error of {what}: `qdebug calibrate` compares ranges, `qdebug repair` corrects "
+        "weights and stays in INT8. Keep them in FP32 only if neither is enough."
+    )
+
+
+def _clipping(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     evidence = (
         f"'{part.tensor}' is clipped {part.where}: {100 * part.clipped:.2g}% of its values "
         f"are beyond, up to {part.largest:.3g}"
     )
     never = part.method in NEVER_CLIPPING
-    if stale or (never and not part.calibrated and part.too_wide < 1 / WIDE):
-        return _stale(share, evidence, stale or _OF_SOMETHING_ELSE)
+    if fit.stale or (never and not part.calibrated and part.too_wide < 1 / WIDE):
+        return _stale(part, share, evidence, fit)
     if never:
         return Cause(
             "unrepresentative-calibration",
             share,
-            f"{evidence}; {part.method} took in all that the calibration samples held",
-            "Calibrate on more representative samples.",
+            f"{evidence}, although {part.method} covers every value of the calibration samples",
+            "Calibrate on samples that represent the compared ones.",
         )
     return Cause(
         "clipping",
         share,
         evidence,
-        "Calibrate with minmax or a higher percentile; qdebug calibrate compares them.",
+        "Choose a wider range, such as that of minmax or a higher percentile: `qdebug calibrate` "
+        "compares them.",
+        brief=f"{100 * part.clipped:.2g}% of the values of its input are beyond the range, up to "
+        f"{part.largest:.3g}",
     )
 
 
@@ -258,59 +298,77 @@ def _rounding(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     """What the step of a pair adds: because the range does not fit the values, because a few of
     them stretch it, or because it is INT8."""
     if part.too_wide > fit.wide:
-        return _wide(part, share, fit.stale)
-    coarse = 100 * part.step / part.rms if part.rms else 0.0
-    evidence = (
-        f"'{part.tensor}' has an rms of {part.rms:.3g} in a range of {part.extent}: "
-        f"one step is {'up to ' if part.dynamic else ''}{part.step:.2g}, {coarse:.2g}% of the rms"
-    )
+        return _wide(part, share, fit)
+    evidence = _steps(part, f"'{part.tensor}'" if part.inner else f"its input '{part.tensor}'")
+    brief = _steps(part, "a tensor inside" if part.inner else "its input", short=True)
     stretched = _stretched(part)
-    remedy = "Try a calibrator that cuts outliers (mse, percentile), or pin the layer."
     if part.inner:
         remedy = (
             "It is rounded between the nodes of one layer: leave it in floating point, or fold "
             "BatchNormalization before quantizing."
         )
-    elif not stretched:
-        remedy = "This is INT8's own error: pin the layer, or use quantization-aware training."
+    elif stretched:
+        remedy = (
+            "Try a calibrator that clips outliers, such as mse or percentile (`qdebug calibrate` "
+            f"compares them), then `qdebug repair`, which can equalize or split channels. {_LAST}"
+        )
+    else:
+        remedy = (
+            "`qdebug calibrate` compares other ranges, `qdebug repair` recovers accuracy within "
+            f"INT8. {_LAST}"
+        )
     if stretched:
-        return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy)
-    return Cause("rounding", share, evidence, remedy)
+        return Cause("coarse-step", share, f"{evidence}; {stretched}", remedy, brief=brief)
+    return Cause("rounding", share, evidence, remedy, brief=brief)
+
+
+def _steps(part: OperandPart, what: str, *, short: bool = False) -> str:
+    """How large one step is beside what is usual, for people."""
+    low, high = part.bounds
+    reach = f"ranges from {low:.3g} to {high:.3g}"
+    if low == -high:
+        reaches = _NEAR <= part.too_wide <= 1 / _NEAR
+        reach = f"reaches {high:.3g}" if reaches else f"has a range of ±{high:.3g}"
+    rms, step = ("", "") if short else (" (rms)", f" ({part.step:.2g})")
+    most = "up to " if part.dynamic else ""
+    size = part_of(part.step / part.rms, "a typical value") if part.rms else "all there is"
+    return (
+        f"{what} {reach} while a typical value{rms} is {part.rms:.2g}, so one INT8 step{step} is "
+        f"{most}{size}"
+    )
 
 
 def _stretched(part: OperandPart) -> str:
     """What stretches the range beyond the bulk of the values, "" where nothing does."""
     if part.largest > MASK:
-        return "it holds a mask, which no range can hold beside other values"
+        return "it holds a mask, and no range fits a mask and other values at once"
     if part.spread > _UNEQUAL:
-        return f"its widest channel has {part.spread:.3g} times the range of the median one"
+        return f"its widest channel has {part.spread:.3g} times the range of the median channel"
     if part.in_eighth > _MOST_OF_THEM:
-        return f"an eighth of that range holds {100 * part.in_eighth:.3g}% of its values"
+        return f"{100 * part.in_eighth:.3g}% of its values lie in an eighth of that range"
     return ""
 
 
-def _wide(part: OperandPart, share: float, stale: str) -> Cause:
+def _wide(part: OperandPart, share: float, fit: RangeFit) -> Cause:
     evidence = (
-        f"'{part.tensor}' has a range of {part.extent}, {part.too_wide:.3g} times as wide as "
-        f"the largest value compared, {max(part.largest, part.compared):.3g}"
+        f"'{part.tensor}' has a range of {part.extent}, {part.too_wide:.3g} times its largest "
+        f"value in the compared samples, {max(part.largest, part.compared):.3g}"
     )
-    if part.calibrated and not stale:
+    if part.calibrated and not fit.stale:
         return Cause(
             "unrepresentative-calibration",
             share,
             f"{evidence}: the calibration samples reach further",
-            "Calibrate on samples like those compared, or with a calibrator that cuts outliers.",
+            "Calibrate on samples like the compared ones, or with a calibrator that clips "
+            "outliers.",
         )
-    return _stale(share, evidence, stale or _OF_SOMETHING_ELSE)
+    return _stale(part, share, evidence, fit)
 
 
-def _stale(share: float, evidence: str, why: str) -> Cause:
-    return Cause(
-        "stale-calibration",
-        share,
-        f"{evidence}; {why}",
-        "Calibrate this model anew, on samples prepared as those it will see.",
-    )
+def _stale(part: OperandPart, share: float, evidence: str, fit: RangeFit) -> Cause:
+    why = fit.stale or _OF_SOMETHING_ELSE
+    said = why if fit.names(part.tensor) else f"{evidence}; {why}"
+    return Cause("stale-calibration", share, said, fit.remedy, brief=fit.stale)
 
 
 def _weight(weight: WeightPart, share: float) -> Cause:
@@ -318,22 +376,36 @@ def _weight(weight: WeightPart, share: float) -> Cause:
         return Cause(
             "other-weights",
             share,
-            f"its {weight.changed}, more than rounding: it may be refitted, trained or equalized",
-            "Where that is meant, as after a repair or training, judge by the outputs; else "
-            "compare with the FP32 model that exactly these weights were quantized from.",
+            f"its {weight.changed}, which is more than rounding: it may have been corrected, "
+            "trained or equalized",
+            "If that is intended, as after a repair or training, judge by the outputs; otherwise "
+            "compare with the FP32 model that these very weights were quantized from.",
         )
     if weight.channels == 1 and weight.spread > _UNEQUAL:
         return Cause(
             "weight-range",
             share,
             f"its weight has one scale, but the widest channel has {weight.spread:.3g} times the "
-            "range of the median one",
-            f"Use {option('weights', 'per-channel')}.",
+            "range of the median channel",
+            f"Give every channel a scale of its own: {option('weights', 'per-channel')}.",
+            brief="its weight has one scale, but the widest channel has "
+            f"{weight.spread:.3g} times the range of the median channel",
         )
-    scales = "one scale" if weight.channels == 1 else f"{weight.channels} scales"
+    if weight.channels == 1:
+        return Cause(
+            "weight-rounding",
+            share,
+            "its weight is rounded to INT8 with one scale for all channels",
+            f"Give every channel a scale of its own ({option('weights', 'per-channel')}), then try "
+            "`qdebug repair`.",
+            brief="its weight is rounded to INT8 with one scale for all channels",
+        )
     return Cause(
-        "rounding",
+        "weight-rounding",
         share,
-        f"caused by rounding its weight ({scales})",
-        "Pin the layer, or use quantization-aware training.",
+        f"its weight is rounded to INT8 with {weight.channels} scales",
+        "`qdebug repair` rounds and corrects weights so that the layer's output suffers less "
+        "(`qdebug calibrate` changes the ranges of activations only). Keep the layer in FP32 only "
+        "if that is not enough.",
+        brief=f"its weight is rounded to INT8 with {weight.channels} scales",
     )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.measure.causes.decisions import INDEX_FLIP, FlipCount
-from qdebug.measure.result import Cause
+from qdebug.measure.result import OUTPUT_ERROR, Cause
 from qdebug.model.graph import Graph
 from qdebug.types import Array
 
@@ -162,5 +162,7 @@ class ComparisonFlips(FlipCount):
             f"{compared.op_type} '{compared.node}' comes out otherwise for {self.flipped} of "
             f"{self.total} elements, first in sample {self.sample}: there '{compared.left}' and "
             f"'{compared.right}' are {self.margin:.2g} apart, which moved by {self.moved:.2g}",
-            "Pin the layers that make what is compared, or move the threshold away from it.",
+            "Move the threshold, or reduce the error of the layers that make what is compared: "
+            "with `qdebug calibrate` and `qdebug repair`, and last by keeping them in FP32.",
+            OUTPUT_ERROR,
         )

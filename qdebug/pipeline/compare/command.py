@@ -28,6 +28,7 @@ from qdebug.pipeline.compare.gate import (
     Gate,
     check_metric,
     checked_conditions,
+    metric_notes,
     read_gate,
     task_result,
 )
@@ -168,6 +169,8 @@ def _analysed(
     if gate.metric is not None:
         score = partial(task_result, gate.metric, samples, *sinks.keepers)
         result = attempted("metric", result, lambda r: replace(r, metric=score()))
+    told = metric_notes(result.metric, samples.count, gate)
+    result = replace(result, notes=(*told, *result.notes))
     # A metric that raised on all samples is not asked again.
     metric = gate.metric if result.metric else None
     result = attempted(
@@ -417,7 +420,10 @@ def _explained(
 ) -> CompareResult:
     """`result` with the causes of the errors."""
     batches = list(samples.batches())
-    layers = diagnosed(context, pair, samples, batches, result.layers, result.tensors)
+    trusted = result.metric.reference_is_right(samples.count) if result.metric else None
+    layers = diagnosed(
+        context, pair, samples, batches, result.layers, result.tensors, trusted=trusted
+    )
     result = with_flips(replace(result, layers=layers), pair, flips.found)
     return with_comparisons(result, pair, flips.comparisons)
 

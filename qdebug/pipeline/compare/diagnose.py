@@ -47,18 +47,24 @@ def diagnosed(
     layers: Sequence[LayerResult],
     tensors: Sequence[TensorResult],
     most: int = MOST_LAYERS,
+    *,
+    trusted: bool | None = None,
 ) -> tuple[LayerResult, ...]:
     """`layers`, worst first, with the causes of their errors.
 
     The `most` worst ones are run isolated on a few samples, fed with reference activations, with
-    and without each Q/DQ pair.
+    and without each Q/DQ pair. `trusted`: see RangeFit.
     """
     wanted = [pair.layers.by_name[r.name] for r in layers if _needs_reason(r)][:most]
     few = max(1, _MOST_SAMPLES // samples.batch_size)
     chosen = _spread(batches[:: max(1, len(batches) // few)][:few])
     largest = {r.tensor: r.metrics.ref_amax for r in layers}
     largest |= {t.name: t.metrics.ref_amax for t in tensors}
-    own = _own_causes(context, pair, samples, chosen, wanted, largest) if wanted else {}
+    own = {}
+    if wanted:
+        isolated, fed = _isolated(context, pair, samples, chosen, wanted)
+        fit = RangeFit(_fitted(pair, largest, fed), samples.count, trusted)
+        own = {name: layer.causes(fit) for name, layer in isolated.items()}
     own = {name: pinned_together(pair, name, found, largest, layers) for name, found in own.items()}
     noise = {t.name: 10 ** (-t.metrics.sqnr_db / 10) for t in tensors}
     return tuple(
@@ -78,21 +84,22 @@ def _inherited(
         return (harmless_cause(result.metrics.ref_amax, result.readers_sqnr_db or 0.0),)
     local = 0.0 if result.local_sqnr_db is None else 10 ** (-result.local_sqnr_db / 10)
     inputs = max((noise.get(t, 0.0) for t in pair.reads(result.name)), default=0.0)
-    cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0))
+    int8 = result.precision is Precision.INT8
+    cause = inherited_cause(local, inputs, noise.get(result.tensor, 0.0), int8=int8)
     return (cause,) if cause else ()
 
 
-def _own_causes(
+def _isolated(
     context: Context,
     pair: ModelPair,
     samples: Samples,
     batches: Sequence[Batch],
     wanted: Sequence[Layer],
-    largest: Mapping[str, float],
-) -> dict[str, tuple[Cause, ...]]:
+) -> tuple[dict[str, IsolatedLayer], dict[str, float]]:
+    """The layers that were run isolated, and the largest magnitudes of the inputs."""
     local = cut_layers(pair.reference, pair.candidate, wanted)
     if local is None:
-        return {}
+        return {}, {}
     pairs = pairs_of(local)
     isolated = {
         layer.name: IsolatedLayer(pair, layer, pairs[layer.name])
@@ -127,8 +134,7 @@ def _own_causes(
             del executed, truth, results  # before the next ones exist
             if seen >= _LEAST_SAMPLES and values >= _ENOUGH_VALUES:
                 break
-    fit = RangeFit(_fitted(pair, largest, fed), samples.count)
-    return {name: layer.causes(fit) for name, layer in isolated.items()}
+    return isolated, fed
 
 
 def _fitted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -10,11 +11,16 @@ from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.measure.metrics import EFFECT_METRICS
 from qdebug.measure.result import LayerResult, TaskResult, TensorResult
-from qdebug.measure.task import TaskMetric, labels_of, load_metric
+from qdebug.measure.task import BUILT_IN, TaskMetric, classes_of, labels_of, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper
 from qdebug.wording import option
+
+_ENOUGH_FOR_CLASSES = 8
+"""Fewer samples may well be of one class."""
+_ENOUGH_FOR_PERCENT = 100
+"""A step of 1% is what most users look for."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,63 @@ def task_result(
     """
     evaluator = MetricEvaluator.of(metric, samples, reference)
     before = evaluator.of_reference()
-    return TaskResult(metric.name, before, evaluator(candidate.joined()))
+    classes = classes_of(evaluator.reference) if metric.name in BUILT_IN else None
+    return TaskResult(
+        metric.name,
+        before,
+        evaluator(candidate.joined()),
+        chance=1 / classes.count if classes and classes.count > 1 and metric.needs_labels else None,
+        reference_classes=classes.chosen if classes else None,
+    )
+
+
+def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str, ...]:
+    """What the reader must know of the samples before the metric can be trusted."""
+    notes = []
+    if samples == 1:
+        notes.append(
+            f"Only one sample was compared: other samples may do much better or worse. "
+            f"{option('inputs')} takes more."
+        )
+    if task is None:
+        return tuple(notes)
+    if task.reference_is_chance(samples):
+        notes.append(
+            f"{task.name} of FP32 is no better than guessing on these samples, so what the lower "
+            "precision does to it says nothing yet. First check the preprocessing (range, mean and "
+            "order of channels) and that the labels are numbered as the outputs are."
+        )
+    elif task.reference_classes == 1 and samples >= _ENOUGH_FOR_CLASSES:
+        notes.append(
+            f"FP32 chooses the same class for all {samples} samples, so {task.name} can hardly "
+            "change. Check the preprocessing first, or give samples of several classes."
+        )
+    if task.name in BUILT_IN and samples > 1:
+        notes += _grain_notes(task, samples, gate)
+    return tuple(notes)
+
+
+def _grain_notes(task: TaskResult, samples: int, gate: Gate) -> list[str]:
+    """Whether so few samples can show the drop that is allowed: each is a step of 1 / samples."""
+    step = f"With {samples} samples {task.name} moves in steps of {1 / samples:.4f}"
+    bounds = [c for c in gate.conditions if c.scope == "metric" and c.operator in (">=", ">")]
+    if not bounds:
+        few = samples < _ENOUGH_FOR_PERCENT
+        return [f"{step}: a smaller loss does not show."] if few else []
+    notes = []
+    for condition in bounds:
+        allowed = task.reference - condition.bound
+        if allowed < 0:
+            notes.append(
+                f"FP32 itself does not reach {condition.expression}: {task.name} is "
+                f"{task.reference:.4f}."
+            )
+        elif 0 < allowed < 1 / samples:
+            notes.append(
+                f"{step}, and {condition.expression} allows a drop of {allowed:.4f}: one sample "
+                f"decides. It takes at least {math.ceil(1 / allowed)} samples to see such a drop."
+            )
+    return notes
 
 
 def checked_conditions(

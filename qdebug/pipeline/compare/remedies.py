@@ -46,7 +46,10 @@ def with_remedies(
         QdebugError: a model does not run, or the metric raised.
     """
     if pair.plan is None:
-        note = "No remedies were tried: the model is quantized already, `qdebug repair` takes it."
+        note = (
+            "No remedies were tried, since the model is quantized already: `qdebug repair` takes "
+            "such models."
+        )
         return replace(result, notes=(*result.notes, note))
     judging = compared = whole(finely(compared.samples, _EXECUTIONS))
     if calibration is None:

@@ -117,28 +117,30 @@ def effect_notes(summary: EffectSummary, layers: Sequence[LayerResult]) -> tuple
     exact = option("effect", "exact")
     notes = []
     alone = summary.of_layers - summary.layers - summary.grouped_layers
+    of = f"the {summary.of_layers} layers in lower precision"
     if alone:
         notes.append(
-            f"{alone} of {summary.of_layers} layers were measured alone only; {exact} leaves out "
-            "every one that the simulation can."
+            f"The gain of {alone} of {of} was not measured, only estimated: each ran in lower "
+            f"precision with all others in FP32, on {counted(summary.alone_samples, 'sample')}. "
+            f"{exact} measures every gain that the simulation can."
         )
     if summary.grouped_layers:
         notes.append(
-            f"{summary.grouped_layers} of {summary.of_layers} layers were measured only in groups "
-            "of layers that follow each other, since one by one takes long on so large a model. "
+            f"{summary.grouped_layers} of {of} were measured only in groups of consecutive layers, "
+            "since one by one takes long on so large a model. "
             f"{_of_groups(summary)}{exact} measures every layer."
         )
     by_share = bool(layers) and not layers[0].overflows
     first = layers[0].output_share if layers else None
     if by_share and summary.group_share is not None and summary.group_share > (first or 0.0):
         notes.append(
-            "Which layer costs most is not certain: it may be one of those that were measured in "
-            "groups."
+            "Which layer costs most is uncertain: it may be one of those that were measured only "
+            "in groups."
         )
     elif by_share and not summary.certain_ranks and summary.of_layers > 1:
         notes.append(
-            f"Which layer costs most is not certain on {summary.samples} samples: the first two "
-            f"differ by less than the standard error. {exact} measures on all samples."
+            f"Which layer costs most is uncertain: on {counted(summary.samples, 'sample')}, the "
+            f"first two differ by less than the standard error. {exact} measures on all samples."
         )
     return tuple(notes)
 
@@ -149,7 +151,10 @@ def _of_groups(summary: EffectSummary) -> str:
     if math.isinf(summary.group_share):
         return "One of these groups alone gives NaN or Inf at the outputs. "
     on = counted(summary.alone_samples, "sample")
-    return f"The noisiest makes {summary.group_share:.1%} of the error alone, on {on}. "
+    return (
+        f"The noisiest of these groups, with all other layers in FP32, makes "
+        f"{summary.group_share:.1%} of the noise of the whole model, on {on}. "
+    )
 
 
 def overflow_notes(
@@ -162,11 +167,12 @@ def overflow_notes(
         worst = min(x.readers_sqnr_db for x in harmless if x.readers_sqnr_db is not None)
         holds = f"{worst:.1f} dB or better" if math.isfinite(worst) else "exact"
         notes.append(
-            f"{_overflowing(harmless)}, harmless as masks are: what reads them is finite, {holds}."
+            f"{_overflowing(harmless)}, harmlessly, as attention masks do: the layers that read "
+            f"them give finite values ({holds})."
         )
     rest = [x for x in layers if not (x.metrics.is_finite or x.harmless)]
     if rest and all(t.metrics.is_finite for t in outputs):
-        notes.append(f"{_overflowing(rest)}, and yet every output is finite.")
+        notes.append(f"{_overflowing(rest)}, but every output is finite.")
     return tuple(notes)
 
 

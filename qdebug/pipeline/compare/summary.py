@@ -87,6 +87,13 @@ def with_summary(
     result = explain()
     if found is None:
         return result
+    if len(chosen) > 1 and found[0] > _with_first(planned[0], before):
+        # Errors may offset each other: then the first layer alone gives more than all of them.
+        single = restoration.run(chosen[:1], meanwhile)
+        if single is not None and single[0] < found[0]:
+            together = _in_db(found[0])
+            summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
+            chosen, found = chosen[:1], single
     after, value = found
     names = {x.name: x for x in result.layers if x.effect is not None}
     summary = replace(
@@ -133,6 +140,12 @@ def _chosen(
         return [planned[0].name]
     count = leading([_estimate(x, before) for x in planned])
     return _with_groups(pair, planned[:count], result)
+
+
+def _with_first(first: LayerResult, before: float) -> float:
+    """The outputs' noise that is left when only the first layer runs in FP32, as far as known."""
+    share = first.output_share
+    return math.inf if share is None else before * (1 - share)
 
 
 def _with_groups(
