@@ -13,7 +13,7 @@ from qdebug.engine_info.audit import Audit, AuditedLayer, AuditVerdict
 from qdebug.measure.causes.attribution import KERNEL, REFERENCE_MISMATCH
 from qdebug.measure.engine import EngineExecution, EngineReport
 from qdebug.measure.observation import CaptureCheck
-from qdebug.wording import counted, printable
+from qdebug.wording import counted, option, printable
 
 _MOST_WARNINGS = 3
 _SLOWEST = 3
@@ -38,7 +38,8 @@ def engine_blocks(engine: EngineReport, top: int) -> Iterator[Block]:
         yield Line(f"Builder: {printable(warning.text)}", "note")
     more = len(engine.warnings) - _MOST_WARNINGS
     if more > 0:
-        yield Line(f"{counted(more, 'more warning')} of the builder in the JSON.", "muted")
+        told = f"{counted(more, 'more warning')} of the builder: {option('json')} lists them."
+        yield Line(told, "muted")
 
 
 def audit_blocks(audit: Audit, plan: str, top: int | None) -> Iterator[Block]:
@@ -71,7 +72,7 @@ def audit_blocks(audit: Audit, plan: str, top: int | None) -> Iterator[Block]:
             lambda r: "worst" if r.verdict is AuditVerdict.MISMATCH else "",
         )
     if top is not None and len(rows) > top:
-        yield Line(f"{len(rows) - top} more in the JSON.", "muted")
+        yield Line(f"{len(rows) - top} more: {option('top', str(len(rows)))} shows them.", "muted")
     for row in [r for r in audit.mismatched if r.note][:_MOST_REASONS]:
         yield Line(printable(row.name), indent=2)
         yield Line(f"Built in {row.built}: {printable(row.note)}.", indent=4)
@@ -136,7 +137,7 @@ def _facts(done: EngineExecution) -> Iterator[tuple[str, str]]:
     for check in done.checks:
         yield f"observed as {check.way}", check.hides or _undisturbed(check)
     if done.skipped:
-        yield "not observed", f"{counted(len(done.skipped), 'tensor')} (the JSON says why)"
+        yield "not observed", f"{counted(len(done.skipped), 'tensor')} ({option('json')} says why)"
     agreement = done.agreement
     if agreement.within is not None:
         rank = "" if agreement.spearman is None else f", rank correlation {agreement.spearman:.3f}"
@@ -153,13 +154,13 @@ def _reservation(done: EngineExecution) -> str:
     if used.hides:
         return (
             f"No way of observing leaves the engine as it is. The tensors, observed as {used.way}, "
-            "need not explain the error of the clean engine, whose outputs come first."
+            "need not explain the error of the undisturbed engine, whose outputs come first."
         )
     if not others:
         return ""
     return (
-        f"Observed as {used.way}: as {' and '.join(c.way for c in others)} the engine could not be "
-        "seen as it is."
+        f"Observed as {used.way}: observing it as {' and '.join(c.way for c in others)} would have "
+        "changed the engine."
     )
 
 

@@ -34,7 +34,7 @@ LABELS = {
     "evaluate": "Evaluating",
     "rate layers": "Measuring layers' errors",
     "reference": "Running FP32",
-    "effects": "Leaving layers out",
+    "effects": "Keeping layers in FP32 one by one",
     "remedies": "Trying remedies",
     "restored": "Running with layers in FP32",
     "repair": "Repairing",

@@ -15,7 +15,7 @@ from rich.text import Text
 from qdebug.display.blocks import Block, Checks, Column, Facts, Line, Table
 from qdebug.display.names import shorten_names
 from qdebug.display.words import widest
-from qdebug.wording import printable
+from qdebug.wording import option, printable
 
 _STYLES = {
     "": "",
@@ -107,7 +107,7 @@ def _print_table(console: Console, table: Table) -> None:
         rich.add_row(*(Text(printable(c)) for c in row), style=_STYLES[table.style(k)])
     _print_rich(console, rich)
     if hidden:
-        text = f"No room for {', '.join(hidden)}: a wider terminal or the JSON shows them."
+        text = f"No room for {', '.join(hidden)}: a wider terminal or {option('json')} shows them."
         console.print(Text(text, style="dim"))
 
 

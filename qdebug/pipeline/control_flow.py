@@ -34,8 +34,8 @@ MOST_NODES = 4000
 """A Loop or Scan of more nodes in all of its iterations is not unrolled."""
 _SHOWN = 5
 _SPLIT = (
-    " Split the samples by the branch or the number of iterations that they take, and give each "
-    "kind by itself."
+    " Split the samples by the branch or the number of iterations that they take, and run each "
+    "group by itself."
 )
 
 
@@ -263,14 +263,14 @@ def _taken_notes(taken: Taken, operators: Mapping[str, str], samples: int) -> It
     ]
     who = f"all {samples} samples take" if samples > 1 else "the only sample takes"
     if branches:
-        ifs = "1 If" if len(branches) == 1 else f"each of {len(branches)} Ifs"
+        ifs = "1 If was" if len(branches) == 1 else f"{len(branches)} Ifs were each"
         yield (
-            f"In the place of {ifs} stands the branch that {who}: {_listed(branches)}. "
-            "What is found, and what is exported, is for such inputs only."
+            f"{ifs} replaced by the branch that {who}: {_listed(branches)}. Results and exports "
+            "hold only for inputs that take the same branch."
         )
     if counts:
         yield (
-            f"Unrolled into the iterations that {who}: {_listed(counts)}. The names of what is "
+            f"Unrolled into the iterations that {who}: {_listed(counts)}. The names of the nodes "
             "inside end in _iter0, _iter1, …"
         )
 
@@ -281,8 +281,8 @@ def _left_notes(
     if left:
         shown = [f"{operators[name]} '{name}' ({why})" for name, why in left.items()]
         yield (
-            f"Left as it is, with {counted(inside, 'node')} inside that are neither observed nor "
-            f"quantized: {_listed(shown)}." + (_SPLIT if disagree else "")
+            f"Not looked into: {_listed(shown)}. The {counted(inside, 'node')} inside are neither "
+            "observed nor quantized." + (_SPLIT if disagree else "")
         )
 
 

@@ -224,6 +224,7 @@ def _changed_note(layers: Sequence[str]) -> tuple[str, ...]:
     if not layers:
         return ()
     return (
-        f"In {counted(layers, 'layer')}, first '{layers[0]}', constants are no rounding of the "
-        "FP32 model's. A layer that is left out keeps them: its share is that of rounding alone.",
+        f"{counted(layers, 'layer')}, first '{layers[0]}', have other constants than the FP32 "
+        "model, not only rounded ones. They stay when a layer is kept in FP32, so its gain is that "
+        "of undoing the rounding alone.",
     )

@@ -55,8 +55,8 @@ def proven(context: Context, pair: ModelPair, samples: Samples) -> ModelPair:
             unproven[tensor] = f"its {why}"
         else:
             refuted[tensor] = (
-                f"'{node.name}' computes something else in the quantized model: from the same "
-                f"inputs and without rounding {level:.1f} dB"
+                f"'{node.name}' computes something else in the quantized model: SQNR "
+                f"{level:.1f} dB from the same inputs and without rounding"
             )
     count = min(_SAMPLES, samples.count)
     outputs = set(pair.reference.outputs)

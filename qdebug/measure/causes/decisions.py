@@ -107,10 +107,10 @@ class Flips(FlipCount):
         """What flips, for people."""
         decision = self.decision
         return (
-            f"{decision.op_type} '{decision.node}' chooses otherwise in {self.flipped} of "
-            f"{self.total} decisions, first in sample {self.sample}: there the scores "
-            f"'{decision.scores}' lead by {self.margin:.2g}, and one of them moved by "
-            f"{self.moved:.2g}"
+            f"{decision.op_type} '{decision.node}' chooses other indices than in FP32 in "
+            f"{self.flipped} of {self.total} decisions, first in sample {self.sample}: there the "
+            f"chosen score of '{decision.scores}' leads by only {self.margin:.2g}, and a score "
+            f"moved by {self.moved:.2g}"
         )
 
     def add(self, reference: Array, candidate: Array, start: int) -> None:

@@ -100,10 +100,10 @@ class SuppressionFlips(Flips):
     def evidence(self) -> str:
         """See Flips."""
         return (
-            f"NonMaxSuppression '{self.decision.node}' keeps other boxes, {self.flipped} of "
-            f"{self.total}, first in sample {self.sample}: there a score or an overlap is "
-            f"{self.margin:.2g} from its threshold, and the score '{self.decision.scores}' moved "
-            f"by {self.moved:.2g}"
+            f"NonMaxSuppression '{self.decision.node}' keeps other boxes than in FP32: "
+            f"{self.flipped} of {self.total} are kept in one of the two only, first in sample "
+            f"{self.sample}, where a score or an overlap is {self.margin:.2g} from its threshold "
+            f"and the score in '{self.decision.scores}' moved by {self.moved:.2g}"
         )
 
     def add_kept(

@@ -159,9 +159,10 @@ class ComparisonFlips(FlipCount):
         return Cause(
             INDEX_FLIP,
             there / whole,
-            f"{compared.op_type} '{compared.node}' comes out otherwise for {self.flipped} of "
-            f"{self.total} elements, first in sample {self.sample}: there '{compared.left}' and "
-            f"'{compared.right}' are {self.margin:.2g} apart, which moved by {self.moved:.2g}",
+            f"{compared.op_type} '{compared.node}' gives another result than in FP32 for "
+            f"{self.flipped} of {self.total} elements, first in sample {self.sample}: there "
+            f"'{compared.left}' and '{compared.right}' are {self.margin:.2g} apart, and their "
+            f"difference moved by {self.moved:.2g}",
             "Move the threshold, or reduce the error of the layers that make what is compared: "
             "with `qdebug calibrate` and `qdebug repair`, and last by keeping them in FP32.",
             OUTPUT_ERROR,
