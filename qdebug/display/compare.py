@@ -281,7 +281,9 @@ def _parts(layers: Sequence[LayerResult]) -> list[Block]:
         ],
     )
     title = f"What the cumulative errors consist of, on {counted(samples, 'sample')}"
-    return [Line(title, "title"), table, Line()]
+    negative = any((p.share(part) or 0.0) < 0 for _, p in found for part in shares.values())
+    told = [Line("A negative share: parts of the error offset each other.", "muted")]
+    return [Line(title, "title"), *(told if negative else []), table, Line()]
 
 
 def _remedies(result: CompareResult) -> list[Block]:
@@ -299,8 +301,10 @@ def _remedies(result: CompareResult) -> list[Block]:
     ]
     if metric:
         columns.append((Column(metric, "number"), _metric_with))
+    worst = ", with its gain at the worst output" if len(result.outputs) > 1 else ""
     title = (
-        f"The best remedy for each layer, by itself, on {counted(result.remedy_samples, 'sample')}"
+        f"The best remedy for each layer by itself{worst}, on "
+        f"{counted(result.remedy_samples, 'sample')}"
     )
     if result.remedy_metric is not None:
         title += f" ({metric} {number(result.remedy_metric, 4)} without)"

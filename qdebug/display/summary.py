@@ -78,7 +78,7 @@ def _chance(result: CompareResult) -> str:
 def _lost(result: CompareResult, summary: Summary, where: str) -> str:
     """What the precision does to the metric; without one, to the outputs."""
     used, on = precisions(result), f"{where} ({counted(summary.samples, 'sample')})"
-    task = result.metric
+    task = summary.metric  # of the simulation, as the SQNR is
     if math.isnan(summary.sqnr_db):
         return f"{used} gives NaN or Inf at the outputs{on}."
     at = in_decibels(summary.sqnr_db)
@@ -91,15 +91,15 @@ def _lost(result: CompareResult, summary: Summary, where: str) -> str:
     if task is None:
         return f"{used} leaves an SQNR of {at} at the outputs{on}."
     name = printable(task.name)
-    if task.candidate == task.reference:
+    if task.planned == task.reference:
         return f"{used} keeps {name} at {task.reference:.4f}{on}."
-    better = task.name in _BUILT_IN and task.candidate > task.reference
-    if better and not task.reference_is_chance(result.samples):
+    better = task.name in _BUILT_IN and task.planned > task.reference
+    if better and not _chance(result):
         return (
-            f"{used} scores higher than FP32 in {name}: {task.candidate:.4f} against "
+            f"{used} scores higher than FP32 in {name}: {task.planned:.4f} against "
             f"{task.reference:.4f}{on}."
         )
-    return f"{used} takes {name} from {task.reference:.4f} to {task.candidate:.4f}{on}."
+    return f"{used} takes {name} from {task.reference:.4f} to {task.planned:.4f}{on}."
 
 
 def _joined(layers: Sequence[str]) -> str:
@@ -122,7 +122,7 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     task = _metric_too(summary)
     if math.isnan(before):
         return f"K{keeping} {task}makes them finite, at {in_decibels(after)}."
-    gives = f"{task}{_moved(before, after, told=result.metric is None)}{_together(summary)}."
+    gives = f"{task}{_moved(before, after, told=summary.metric is None)}{_together(summary)}."
     if after - before >= _MUCH_DB:
         return f"K{keeping} {gives}"
     return f"No few layers are to blame: k{keeping} {gives}"

@@ -44,7 +44,7 @@ def test_sums_in_fp16_are_simulated_and_named(desk: Any, long_sums: list[str]) -
     cause = worst["tensorrt"]["causes"][0]
     assert cause["label"] == "fp16-sums" and cause["share"] > 0.9
     told = re.search(
-        r"with exact sums it would be ([\d.]+) dB", cause["evidence"]
+        r"with exact sums its local SQNR would be ([\d.]+) dB", cause["evidence"]
     )  # on a few samples
     assert told and float(told[1]) == pytest.approx(layers["long"]["local_sqnr_db"], abs=1)
     assert "FP32" in cause["remedy"]

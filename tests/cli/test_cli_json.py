@@ -82,7 +82,13 @@ def test_keys_and_types(desk: Any) -> None:
     assert result["model"]["path"] == "net.onnx" and len(result["model"]["sha256"]) == 64
     typed(result["verdict"], {"passed": bool, "conditions": list})
     typed(result["verdict"]["conditions"][0], {"expression": str, "value": Number, "passed": bool})
-    typed(result["metric"], {"name": str, "reference": Number, "candidate": Number})
+    typed(
+        result["metric"],
+        {
+            **{"name": str, "reference": Number, "candidate": Number},
+            **{"chance": (float, type(None)), "reference_classes": (int, type(None))},
+        },
+    )
     for output in result["outputs"]:
         typed(output, {"name": str, **METRICS})
     for tensor in result["tensors"]:
@@ -104,6 +110,7 @@ def test_keys_and_types(desk: Any) -> None:
         "error_parts": (dict, type(None)),
         "remedies": list,
         "harmless": bool,
+        "gain_db": (int, float, type(None)),
     }
     for found in result["layers"]:
         typed(found, layer)
