@@ -85,8 +85,11 @@ def test_keys_and_types(desk: Any) -> None:
     typed(
         result["metric"],
         {
-            **{"name": str, "reference": Number, "candidate": Number},
-            **{"chance": (float, type(None)), "reference_classes": (int, type(None))},
+            "name": str,
+            "reference": Number,
+            "candidate": Number,
+            "chance": (float, type(None)),
+            "reference_classes": (int, type(None)),
         },
     )
     for output in result["outputs"]:
