@@ -172,12 +172,12 @@ def _restored_note(missing: Sequence[Absorbed], *, known: bool) -> tuple[str, ..
     count = Counter(item.what for item in missing)
     listed = ", ".join(f"{n} {what}" for what, n in count.most_common())
     how = (
-        "which changes none of its codes"
+        "which changes no quantized value."
         if known
-        else "where its codes end at 0 and values below were seen; "
-        f"{option('reference', 'FP32.onnx')} makes sure"
+        else "since their ranges start at 0 and negative values were seen. "
+        f"{option('reference', 'FP32.onnx')} would tell for sure."
     )
-    return (f"The quantizer absorbed {listed}: put back, {how}.",)
+    return (f"{listed} that the quantizer absorbed into ranges were put back, {how}",)
 
 
 def _check_inputs(model: Model, reference: Graph, reference_path: str | None) -> None:

@@ -235,7 +235,8 @@ class IsolatedLayer:
             channels = np.abs(np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1))
             ranges = channels.max(axis=1)
             spread = float(ranges.max() / np.median(ranges)) if np.median(ranges) else np.inf
-        return WeightPart(energy, self._scales(), spread, changed)
+        planned = self.subject.plan is not None
+        return WeightPart(energy, self._scales(), spread, changed, planned)
 
     def _changed(self) -> str:
         proof = self.subject.proof

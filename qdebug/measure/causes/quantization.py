@@ -22,7 +22,7 @@ _UNEQUAL = 8.0
 """Channels whose ranges differ by more share a scale badly: the narrow ones keep 4 bits or less."""
 _MOST_OF_THEM = 0.99
 """An eighth of a range that holds so many of the values leaves them 4 bits or less."""
-_OF_SOMETHING_ELSE = "the range does not seem to come from this network and such data"
+_OF_SOMETHING_ELSE = "so it seems to come from other data or another network"
 _NEAR = 0.9
 """A range of which the values reach so much fits them."""
 _LAST = "Keep the layer in FP32 only if neither is enough."
@@ -98,12 +98,21 @@ class WeightPart:
         channels: scales it has; 1 for one per tensor.
         spread: largest over median range of its channels; 1 without channels.
         changed: what is no rounding among the layer's constants, for people; "" for nothing.
+        planned: it is quantized here, so that its scales are a setting.
     """
 
     energy: float
     channels: int
     spread: float
     changed: str = ""
+    planned: bool = True
+
+    @property
+    def more_scales(self) -> str:
+        """The advice to give every channel a scale."""
+        if self.planned:
+            return f"Give every channel a scale of its own: {option('weights', 'per-channel')}"
+        return "Quantize the FP32 model again, with a scale for every channel"
 
 
 def int8_causes(
@@ -387,7 +396,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             share,
             f"its weight has one scale, but the widest channel has {weight.spread:.3g} times the "
             "range of the median channel",
-            f"Give every channel a scale of its own: {option('weights', 'per-channel')}.",
+            f"{weight.more_scales}.",
             brief="its weight has one scale, but the widest channel has "
             f"{weight.spread:.3g} times the range of the median channel",
         )
@@ -396,8 +405,7 @@ def _weight(weight: WeightPart, share: float) -> Cause:
             "weight-rounding",
             share,
             "its weight is rounded to INT8 with one scale for all channels",
-            f"Give every channel a scale of its own ({option('weights', 'per-channel')}), then try "
-            "`qdebug repair`.",
+            f"{weight.more_scales}; then try `qdebug repair`.",
             brief="its weight is rounded to INT8 with one scale for all channels",
         )
     return Cause(
