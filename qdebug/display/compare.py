@@ -220,6 +220,11 @@ def _legend(result: CompareResult, shown: Sequence[LayerResult], detailed: bool)
         said.append(f"local dB: from {result.local_samples} {of}.")
     if any((x.gain_db or 0.0) <= -_LEAST_GAIN for x in shown):
         said.append("A negative gain: the error of the layer offsets that of others.")
+    if effect is not None and any(x.overflows and (x.gain_db or 0.0) < _LEAST_GAIN for x in shown):
+        said.append(
+            "Layers that overflow come first: one of them in FP32 gains nothing as long as another "
+            "overflows."
+        )
     if said:
         yield Line(" ".join(said), "muted")
 

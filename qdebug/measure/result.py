@@ -199,6 +199,8 @@ class TaskResult:
             known.
         reference_classes: how many different classes FP32 chooses, of the built-in metrics; null
             for others.
+        step: by how much one sample can move it: 1 / samples of the built-in metrics; of others the
+            largest change when one sample is left out, measured for up to 16 of them; else null.
     """
 
     name: str
@@ -206,6 +208,7 @@ class TaskResult:
     candidate: float
     chance: float | None = None
     reference_classes: int | None = None
+    step: float | None = None
 
     def reference_is_chance(self, samples: int) -> bool:
         """Whether FP32 itself is no better than guessing on so many samples."""

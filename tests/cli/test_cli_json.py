@@ -90,6 +90,7 @@ def test_keys_and_types(desk: Any) -> None:
             "candidate": Number,
             "chance": (float, type(None)),
             "reference_classes": (int, type(None)),
+            "step": (float, type(None)),
         },
     )
     for output in result["outputs"]:

@@ -78,19 +78,35 @@ def test_which_samples_are_scaled_wrongly_is_told_where_fp32_proves_it(
 
 @pytest.mark.parametrize(
     ("fail_on", "told"),
-    [(["metric>=0.98"], 50), (["metric>=0.5"], 0), ([], -1), (["metric<=1"], -1)],
+    [(["metric>=0.98"], 50), (["metric>=0.5"], 0), ([], -1), (["metric<=1.02"], 50)],
 )
-def test_a_drop_that_so_few_samples_cannot_show_is_told(fail_on: list[str], told: int) -> None:
+def test_a_change_that_so_few_samples_cannot_show_is_told(fail_on: list[str], told: int) -> None:
     result = compared(some(7), fail_on=fail_on)
-    assert notes(result, "steps of 0.1429") == (1 if told else 0)
-    assert told < 1 or notes(result, f"at least {told} samples") == 1
-    assert notes(compared(some(200), fail_on=fail_on), "steps of") == 0
+    assert result.metric is not None and result.metric.step == 1 / 7
+    assert notes(result, "by up to 0.1429") == (1 if told else 0)
+    assert told < 1 or notes(result, f"It takes {told} or more") == 1
+    assert notes(compared(some(200), fail_on=fail_on), "by up to") == 0
+
+
+def test_what_one_sample_does_to_a_metric_of_the_users_is_measured() -> None:
+    def error_rate(outputs: Any, labels: Any) -> float:
+        wrong = outputs["logits"].argmax(1) != labels["labels"]
+        return float(3 * wrong.mean())
+
+    data = some(8)
+    data["labels"] = np.array([*data["labels"][:7], (data["labels"][7] + 1) % 10])
+    result = compared(data, metric=error_rate, fail_on=["metric<=0.4"])
+    assert result.metric is not None and result.metric.reference == 3 / 8
+    assert result.metric.step == pytest.approx(3 / 8)  # without the one that is wrong
+    assert notes(result, "by up to 0.3750") == 1 and notes(result, "It takes 120 or more") == 1
+    many = compared(some(17), metric=error_rate)
+    assert many.metric is not None and many.metric.step is None and notes(many, "by up to") == 0
 
 
 def test_a_condition_that_fp32_does_not_meet_is_told() -> None:
     data = some(100)
     data["labels"] = np.where(np.arange(100) < 20, 0, data["labels"])
-    assert notes(compared(data, fail_on=["metric>=0.95"]), "FP32 itself does not reach") == 1
+    assert notes(compared(data, fail_on=["metric>=0.95"]), "FP32 itself does not meet") == 1
 
 
 def test_one_sample_is_told() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
+
+import numpy as np
 
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
@@ -15,12 +17,15 @@ from qdebug.measure.task import BUILT_IN, TaskMetric, classes_of, labels_of, loa
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper
+from qdebug.types import Array
 from qdebug.wording import option
 
 _ENOUGH_FOR_CLASSES = 8
 """Fewer samples may well be of one class."""
-_ENOUGH_FOR_PERCENT = 100
-"""A step of 1% is what most users look for."""
+_SMALL_STEP = 0.01
+"""A loss of 1% is what most users look for."""
+_MOST_LEFT_OUT = 16
+"""Of more samples none is left out to see what it does to a user's metric."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +114,39 @@ def task_result(
         MetricError: the metric raised, or an output has another shape for some samples.
     """
     evaluator = MetricEvaluator.of(metric, samples, reference)
-    before = evaluator.of_reference()
-    classes = classes_of(evaluator.reference) if metric.name in BUILT_IN else None
+    before, outputs = evaluator.of_reference(), candidate.joined()
+    after = evaluator(outputs)
+    if metric.name not in BUILT_IN:
+        return TaskResult(metric.name, before, after, step=_step(evaluator, outputs, after))
+    classes = classes_of(evaluator.reference)
     return TaskResult(
         metric.name,
         before,
-        evaluator(candidate.joined()),
+        after,
         chance=1 / classes.count if classes and classes.count > 1 and metric.needs_labels else None,
         reference_classes=classes.chosen if classes else None,
+        step=1 / samples.count,
     )
+
+
+def _step(evaluator: MetricEvaluator, outputs: Mapping[str, Array], whole: float) -> float | None:
+    """The largest change of a user's metric when one sample is left out; None where there are too
+    many samples for that, or arrays that are not samples by rows."""
+    groups = (outputs, evaluator.labels, evaluator.reference)
+    sizes = {len(x) if x.ndim else 0 for arrays in groups for x in arrays.values()}
+    count = min(sizes, default=0)
+    if len(sizes) != 1 or not 1 < count <= _MOST_LEFT_OUT:
+        return None
+    changes = []
+    for k in range(count):
+        kept = np.arange(count) != k
+        less, labels, reference = ({n: x[kept] for n, x in arrays.items()} for arrays in groups)
+        try:
+            value = MetricEvaluator(evaluator.metric, labels, reference)(less)
+        except MetricError:  # it cannot judge so few
+            return None
+        changes.append(abs(value - whole))
+    return max(changes)
 
 
 def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str, ...]:
@@ -141,30 +170,31 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
             f"FP32 chooses the same class for all {samples} samples, so {task.name} can hardly "
             "change. Check the preprocessing first, or give samples of several classes."
         )
-    if task.name in BUILT_IN and samples > 1:
-        notes += _grain_notes(task, samples, gate)
+    if task.step and samples > 1:
+        notes += _step_notes(task, task.step, samples, gate)
     return tuple(notes)
 
 
-def _grain_notes(task: TaskResult, samples: int, gate: Gate) -> list[str]:
-    """Whether so few samples can show the drop that is allowed: each is a step of 1 / samples."""
-    step = f"With {samples} samples {task.name} moves in steps of {1 / samples:.4f}"
-    bounds = [c for c in gate.conditions if c.scope == "metric" and c.operator in (">=", ">")]
-    if not bounds:
-        few = samples < _ENOUGH_FOR_PERCENT
-        return [f"{step}: a smaller loss does not show."] if few else []
+def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list[str]:
+    """Whether so few samples can show the change that is allowed, where one moves the metric by
+    `step`."""
+    moves = f"With {samples} samples a single one moves {task.name} by up to {step:.4f}"
+    conditions = [c for c in gate.conditions if c.scope == "metric"]
+    if not conditions:
+        return [f"{moves}: smaller losses do not show."] if step > _SMALL_STEP else []
     notes = []
-    for condition in bounds:
-        allowed = task.reference - condition.bound
+    for condition in conditions:
+        less = condition.operator in (">=", ">")
+        allowed = (task.reference - condition.bound) * (1 if less else -1)
         if allowed < 0:
             notes.append(
-                f"FP32 itself does not reach {condition.expression}: {task.name} is "
+                f"FP32 itself does not meet {condition.expression}: {task.name} is "
                 f"{task.reference:.4f}."
             )
-        elif 0 < allowed < 1 / samples:
+        elif 0 < allowed < step:
             notes.append(
-                f"{step}, and {condition.expression} allows a drop of {allowed:.4f}: one sample "
-                f"decides. It takes at least {math.ceil(1 / allowed)} samples to see such a drop."
+                f"{moves}, and {condition.expression} allows a change of {allowed:.4f} from FP32: "
+                f"one sample decides. It takes {math.ceil(samples * step / allowed)} or more."
             )
     return notes
 
