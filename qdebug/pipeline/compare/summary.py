@@ -89,7 +89,7 @@ def with_summary(
         return result
     if len(chosen) > 1 and found[0] > _with_first(planned[0], before):
         # Errors may offset each other: then the first layer alone gives more than all of them.
-        single = restoration.run(chosen[:1], meanwhile)
+        single = restoration.run(chosen[:1], meanwhile=explain)
         if single is not None and single[0] < found[0]:
             together = _in_db(found[0])
             summary = replace(summary, group_layers=len(chosen), group_sqnr_db=together)
