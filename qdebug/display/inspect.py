@@ -296,7 +296,8 @@ def _diff(result: InspectResult, other: EngineDiff, top: int | None) -> Iterator
             ],
         )
     if top is not None and len(changes) > top:
-        yield Line(f"{len(changes) - top} more in the JSON.", "muted")
+        shows = option("top", str(len(changes)))
+        yield Line(f"{len(changes) - top} more: {shows} shows them.", "muted")
 
 
 def _side(side: Side | None) -> str:

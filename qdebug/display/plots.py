@@ -72,7 +72,7 @@ def tensor_figure(tensor: TensorDynamics) -> Figure:
         zeros = f"{share(tensor.zero_share)} zeros" if tensor.histogram.count else "none finite"
         facts = (
             f"{tensor.histogram.count} values of {counted(len(tensor.sample_amax), 'sample')}, "
-            f"{zeros}, crest factor {number(tensor.crest_factor, 3)}"
+            f"{zeros}, amax/rms {number(tensor.crest_factor, 3)}"
         )
         _titles(axes, tensor.name, facts)
         if tensor.calibrators:
@@ -198,7 +198,7 @@ def _draw_hardest(axes: Axes, tensors: Sequence[tuple[int, TensorDynamics]]) -> 
             color=_COLOURS[0],
             markersize=6,
             markerfacecolor="none",
-            label="highest crest factors",
+            label="highest amax/rms",
         )
 
 

@@ -98,7 +98,7 @@ def test_no_line_is_wider_than_the_terminal(
     text = plain(show(many, width))
     for line in text.splitlines():
         assert cell_len(line.rstrip()) <= width, line
-    for words in ("crest", "INT8", "minmax", "smaller", "nothing to show", "a$b$\\n\\x1b[31mc"):
+    for words in ("amax/rms", "INT8", "minmax", "smaller", "nothing to show", "a$b$\\n\\x1b[31mc"):
         assert words in text
 
 
