@@ -72,7 +72,7 @@ def test_demo_on_digits(desk: Any, digits: Path) -> None:
         *["--metric", "top1", "--output", "digits.h5", "--json", "digits.json"],
     )
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[-1] == "Run file: digits.h5" and Path("digits.h5").exists()
+    assert done.out.splitlines()[-2] == "Run file: digits.h5" and Path("digits.h5").exists()
     assert "0.9860" in done.out and "depthwise" in done.out
 
 
