@@ -176,8 +176,8 @@ def test_combinations(chromium: Any, page_of: Callable[[str], Path]) -> None:
 def test_a_layer_of_an_engine(chromium: Any, page_of: Callable[[str], Path]) -> None:
     with opened(chromium, page_of("inspect")) as watched:
         page = watched.page
-        page.locator("#inspect .tabulator-row").first.wait_for()
-        row = page.locator("#inspect .tabulator-row .link", has_text="blocks.1/depthwise")
+        page.locator("#engine-layers .tabulator-row").first.wait_for()
+        row = page.locator("#engine-layers .tabulator-row .link", has_text="blocks.1/depthwise")
         row.click()
         card = page.locator("#card").inner_text()
         assert "/blocks/blocks.1/depthwise/conv/Conv" in card and "FP32" in card

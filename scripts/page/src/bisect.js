@@ -1,9 +1,10 @@
 /** The Pareto curve of a search: a slider over its points, which the graph follows. */
 
-import { groupMark, pointChart } from "./charts/points.js";
+import { groupMark, isDrawn, pointChart } from "./charts/points.js";
 import { h, nameOf } from "./dom.js";
 import { counted, decibels, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
+import { withScrollHints } from "./scroll.js";
 import { tiles } from "./tiles.js";
 import { copyText } from "./top.js";
 import "./style/charts.css";
@@ -25,9 +26,8 @@ export function mount(host, { data, store }) {
 function found(run, store) {
   const { result } = run;
   const heading = h("h2", {}, "Error against cost");
-  const explanation = result.explanation ? [h("p", {}, nameOf(result.explanation))] : [];
-  if (!result.pareto.length) return [heading, ...explanation, h("p", { class: "lacking" }, "No candidate was evaluated.")];
-  return [heading, ...explanation, curve(run, store), ...checks(result)];
+  if (!result.pareto.length) return [heading, h("p", { class: "lacking" }, "No candidate was evaluated.")];
+  return [heading, curve(run, store), ...checks(result)];
 }
 
 /** "output.cosine>=0.97" is about "output.cosine"; one about the metric has its name. */
@@ -73,11 +73,11 @@ function curve(run, store) {
       y: of(p),
       hollow: !p.passed,
       group: p.passed ? 2 : 1,
-      tag: k === answer ? "answer" : p.knee ? "knee" : "",
+      tag: k === answer ? "answer" : p.knee ? KNEE : "",
       words: spoken(p, figure),
       data: k,
     }));
-    const line = points.filter((p) => pareto[p.data].point !== null && Number.isFinite(p.x) && Number.isFinite(p.y));
+    const line = points.filter((p) => pareto[p.data].point !== null && isDrawn(p));
     const label = `${words} against cost in ${cost.unit}: ${pareto.map((p) => spoken(p, figure)).join("; ")}`;
     plot.replaceChildren(pointChart({ label, points, lines: [line], stepped: choice.value === "noise", xLabel: `cost, ${cost.unit}`, yLabel: words, choose: take, isSelected: (k) => k === chosen }));
   };
@@ -87,11 +87,14 @@ function curve(run, store) {
   take(chosen);
   const keys = [
     h("span", { class: "key" }, groupMark(2), `meets the target: ${result.target_text || result.target}`),
-    h("span", { class: "key" }, groupMark(1, true), "does not"),
+    h("span", { class: "key" }, groupMark(1, true), "does not meet it"),
   ];
   const chart = h("div", {}, h("div", { class: "legend" }, ...keys, choice), plot, h("div", { class: "slider-line screen" }, slider, where));
   return h("div", { class: "two" }, chart, details);
 }
+
+/** The knee of the curve: beyond it the same cost buys much less. */
+const KNEE = "best trade-off";
 
 const isSame = (a, b) => a.length === b.length && a.every((name) => b.includes(name));
 
@@ -137,18 +140,24 @@ function described(run, point, isAnswer, figure) {
   const { base, all_pinned: all } = result.cost;
   const part = base !== null && all > base ? numberIn(point, "cost") / (all - base) : null;
   const facts = [
-    [figure, number(numberIn(point, "value")), point.passed ? "meets the target" : "does not meet it"],
-    ["outputs (SQNR)", decibels(noiseDb(point))],
-    ["cost", number(numberIn(point, "cost")), part === null ? null : `${share(part)} of pinning all`],
+    [figure, number(numberIn(point, "value")), point.passed ? "meets the target" : "does not meet the target"],
+    ...(figure === "output.sqnr_db" ? [] : [["outputs (SQNR)", decibels(noiseDb(point))]]),
+    ["cost", large(numberIn(point, "cost")), part === null ? null : `${result.cost.unit}, ${share(part)} of pinning all`],
     ["pinned", counted(point.pinned.length, "layer"), `of ${result.candidates}`],
   ];
   return [
-    h("h3", {}, point.point === null ? "The answer" : `Point ${point.point}${isAnswer ? ": the answer" : point.knee ? ": the knee" : ""}`),
+    h("h3", {}, point.point === null ? "The answer" : `Point ${point.point}${isAnswer ? ": the answer" : point.knee ? `: the ${KNEE}` : ""}`),
     tiles(facts),
-    h("h3", {}, "Kept in higher precision"),
+    h("h3", {}, point.pinned.length ? `Kept in higher precision (${counted(point.pinned.length, "layer")})` : "Kept in higher precision"),
     point.pinned.length ? pins(point, result) : h("p", { class: "muted" }, "Nothing is pinned."),
     ...howToTake(run, point, isAnswer),
   ];
+}
+
+/** A count of many digits, in thousands or millions. */
+function large(value) {
+  if (value === null || !(Math.abs(value) >= 1e4)) return number(value);
+  return Math.abs(value) < 1e6 ? `${number(value / 1e3, 3)} k` : `${number(value / 1e6, 3)} M`;
 }
 
 function howToTake(run, point, isAnswer) {
@@ -156,8 +165,8 @@ function howToTake(run, point, isAnswer) {
   const copy = h("button", { type: "button", class: "small" }, "Copy");
   copy.addEventListener("click", () => copyText(command, copy));
   return [
-    h("div", { class: "bar" }, h("h3", {}, "To take this point"), copy),
-    run.reproduction ? null : h("p", { class: "muted" }, "The search's command again, with:"),
+    h("div", { class: "bar" }, h("h3", {}, "To use this point"), copy),
+    run.reproduction ? null : h("p", { class: "muted" }, "Run the same command again with:"),
     h("code", { class: "command mono", tabindex: "0" }, command),
   ].filter(Boolean);
 }
@@ -165,10 +174,11 @@ function howToTake(run, point, isAnswer) {
 function pins(point, result) {
   const of = new Map(result.layers.map((layer) => [layer.name, layer]));
   const entry = (name) => {
-    const causes = (of.get(name)?.causes ?? []).map((c) => c.label).join(", ");
+    const causes = [...new Set((of.get(name)?.causes ?? []).map((c) => c.label))].join(", ");
     return h("li", {}, nameOf(name), h("span", { class: "muted" }, ` ${point.to[name]?.toUpperCase() ?? ""}${causes ? `, ${causes}` : ""}`));
   };
-  return h("ul", { class: "pins", tabindex: "0", "aria-label": "Pinned layers" }, ...point.pinned.map(entry));
+  const list = h("ul", { class: "pins", tabindex: "0", "aria-label": "Pinned layers" }, ...point.pinned.map(entry));
+  return withScrollHints(h("div", {}, list), { right: "", below: "More layers below: scroll the list ↓" });
 }
 
 /** A word of a command line, quoted or not. */
@@ -193,5 +203,6 @@ function checks(result) {
     number(numberIn(c, "reference_metric")),
     c.failure ? c.failure : c.passed ? "passed" : "failed",
   ]);
-  return [h("h3", {}, "The answer, run once more"), plainTable("Checks of the answer", ["on", "samples", figure, "nothing pinned", "FP32", "result"], rows)];
+  const how = result.execution ? [h("p", { class: "muted" }, nameOf(result.execution))] : [];
+  return [h("h3", {}, "The answer, run once more"), ...how, plainTable("Checks of the answer", ["on", "samples", figure, "nothing pinned", "FP32", "result"], rows)];
 }

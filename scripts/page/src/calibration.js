@@ -22,15 +22,18 @@ export function mount(host, { data, store }) {
 }
 
 function calibrated(result) {
-  return [
+  const answer = [
     h("h2", {}, "Methods"),
     methods(result),
     result.best_by ? h("p", { class: "muted" }, `★ the one to use, by ${result.best_by}.`) : null,
     ...cacheDifference(result.cache_difference),
+  ];
+  return [
+    h("div", { class: "two even" }, h("div", {}, ...answer.filter(Boolean)), h("div", {}, ...growthOf(result.coverage, result.calibration_samples))),
     h("h2", {}, "Ranges of the tensors"),
     tensors(result),
-    ...coverage(result.coverage, result.calibration_samples, result.held_out_samples),
-  ].filter(Boolean);
+    ...coverage(result.coverage, result.held_out_samples),
+  ];
 }
 
 function methods(result) {
@@ -142,17 +145,22 @@ function listed(words, names) {
   return h("details", {}, h("summary", {}, words), h("ul", {}, ...names.map((name) => h("li", {}, nameOf(name)))));
 }
 
-/** How ranges grow with the samples, and how far others leave them. */
-function coverage(found, samples, heldOut) {
-  const { growth, stretched_by_one_sample: stretched, held_out: beyond } = found;
+/** How ranges grow with the samples. */
+function growthOf({ growth }, samples) {
   const enough =
     growth.enough < samples
       ? `From ${counted(growth.enough, "sample")} on, every range is about as it is with all ${samples}.`
       : `Some range still grows with the last of ${counted(samples, "sample")}: more may be needed.`;
   return [
-    h("h2", {}, "Coverage of the calibration samples"),
+    h("h2", {}, "Were the calibration samples enough?"),
     h("p", { class: growth.enough < samples ? "" : "warn" }, enough),
     curve(growth),
+  ];
+}
+
+/** Ranges that depend on one sample, and how far held-out samples leave them. */
+function coverage({ stretched_by_one_sample: stretched, held_out: beyond }, heldOut) {
+  return [
     stretched.length
       ? plainTable(
           "Ranges that one sample makes by itself",
@@ -174,7 +182,7 @@ function curve({ samples, median, lowest: low }) {
     "div",
     {},
     h("div", { class: "legend" }, h("span", { class: "key" }, groupMark(0), "median over the tensors"), h("span", { class: "key" }, groupMark(1), "lowest")),
-    pointChart({ label, points: lines.flat(), lines, xLabel: "calibration samples", yLabel: "range, as a share of that of all samples", xLog: 2, height: 260 }),
+    pointChart({ label, points: lines.flat(), lines, xLabel: "calibration samples", yLabel: "range, as a share of that of all samples", xLog: 2, height: 230 }),
   );
 }
 
@@ -193,9 +201,9 @@ function ranged(result) {
   const columns = [
     { field: "name", title: "tensor", kind: "text" },
     { field: "amax", title: "largest magnitude" },
-    { field: "p9999", title: "99.99% of magnitudes below" },
-    { field: "crest", title: "crest factor", word: (v) => number(v, 3), explain: "Largest magnitude over root mean square" },
-    { field: "growth", title: "growth", word: (v) => number(v, 3), explain: "The range of all samples over that of the first half" },
+    { field: "p9999", title: "99.99th percentile", explain: "99.99 % of the magnitudes are below this" },
+    { field: "crest", title: "largest / RMS", word: (v) => number(v, 3), explain: "Largest magnitude over root mean square (crest factor): where it is large, a few outliers set the step of all values" },
+    { field: "growth", title: "growth", word: (v) => number(v, 3), explain: "The range of all samples over that of the first half: 1 where the second half did not widen it" },
     { field: "zeros", title: "zeros", word: share },
     { field: "planned", title: "amax used" },
     { field: "clipped", title: "clipped", word: share },
@@ -214,8 +222,9 @@ function ranged(result) {
   }));
   const used = columns.filter((c) => c.field === "name" || rows.some((r) => r[c.field] !== null));
   return [
+    ...growthOf(result.coverage, result.calibration.samples),
     h("h2", {}, "Dynamic ranges"),
     grid("Dynamic ranges of the tensors", used, rows),
-    ...coverage(result.coverage, result.calibration.samples, result.holdout?.samples ?? 0),
+    ...coverage(result.coverage, result.holdout?.samples ?? 0),
   ];
 }

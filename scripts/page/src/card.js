@@ -4,6 +4,7 @@ import { h, nameOf, printable } from "./dom.js";
 import { sameLayer } from "./figures.js";
 import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
+import { withScrollHints } from "./scroll.js";
 import { tiles } from "./tiles.js";
 import "./style/card.css";
 
@@ -15,7 +16,8 @@ export function mount(host, page) {
   const { store, data } = page;
   host.classList.add("layer-card");
   const body = h("div", {});
-  host.append(h("div", { class: "stays", tabindex: "0", role: "group", "aria-label": "The layer selected" }, h("h2", {}, "Layer", runChoice(page)), body));
+  const inner = h("div", { tabindex: "0", role: "group", "aria-label": "The layer selected" }, h("h2", {}, "Layer", runChoice(page)), body);
+  host.append(withScrollHints(h("div", { class: "stays" }, inner), { right: "", below: "More below: scroll ↓" }));
   const fill = () => {
     const { run, selected } = store.get();
     const layer = data.runs[run].result?.layers?.[selected];
@@ -93,10 +95,10 @@ function engineCard(layer) {
     ["time", milliseconds(numberIn(layer, "time_ms"))],
     ["2:4 sparse", layer.sparse === null ? "–" : layer.sparse ? "yes" : "no"],
     ["tactic", layer.tactic || "–"],
-  ];
+  ].filter(([, value]) => value !== "–");
   return [
     ...title(layer.name, [chip(layer.type), chip(layer.role), ...precision, ...(layer.origin ? [chip(`added for ${layer.origin}`)] : [])]),
-    tiles(rows),
+    rows.length ? tiles(rows) : null,
     ...parts.flatMap(([words, found]) => [h("h3", {}, words), plainTable(words, ["tensor", "type, shape and format"], found)]),
     layer.onnx_nodes.length ? h("h3", {}, "Computes the nodes") : null,
     layer.onnx_nodes.length ? h("ul", { class: "worst-list" }, ...layer.onnx_nodes.map((n) => h("li", {}, nameOf(n)))) : null,
@@ -115,7 +117,7 @@ function head(layer, run) {
   const other = built && built.toLowerCase() !== layer.precision;
   const chips = [
     chip(layer.op_type),
-    chip(`asked for ${layer.precision.toUpperCase()}`),
+    chip(`${layer.precision.toUpperCase()} requested`),
     built ? chip(`built in ${built.toUpperCase()}`, other ? "warn" : "") : null,
     layer.harmless ? chip("overflows harmlessly: a mask") : null,
     layer.fp16_predicted === false ? chip("FP16 error not predicted for engines", "warn") : null,
@@ -187,8 +189,9 @@ function gains(layer, result) {
   if (gained !== null) {
     const name = result.metric?.name ?? "metric";
     const now = numberIn(result.metric, "candidate");
-    const on = result.effect.samples === result.samples && now !== null ? ` (${number(now)} now)` : "";
-    rows.push([name, `${gained < 0 ? "" : "+"}${number(gained)}${on}`]);
+    const change = `${gained < 0 ? "" : "+"}${number(gained)}`;
+    const isComparable = result.effect.samples === result.samples && now !== null;
+    rows.push([name, isComparable ? `${number(now)} → ${number(now + gained)} (${change})` : change]);
   }
   const part = numberIn(effect, "output_share");
   if (part !== null) {

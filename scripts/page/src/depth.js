@@ -1,36 +1,63 @@
 /** Error against depth: one point for each layer, in the order of execution. */
 
-import uPlot from "uplot";
-import "uplot/dist/uPlot.min.css";
-import { h, onTheme, style } from "./dom.js";
+import { GROUPS, groupMark, pointMark } from "./charts/points.js";
+import { axes, chart, linear, s, withExact } from "./charts/svg.js";
+import { cutName, h } from "./dom.js";
 import { aloneDb } from "./figures.js";
-import { decibel, numberIn } from "./format.js";
+import { counted, decibel, decibels, numberIn } from "./format.js";
+import "./style/charts.css";
 import "./style/depth.css";
 
 const SERIES = [
-  { label: "cumulative", colour: "#d55e00", of: (l) => numberIn(l, "sqnr_db") },
-  { label: "local", colour: "#0072b2", of: (l) => numberIn(l, "local_sqnr_db") },
-  { label: "outputs, this layer alone", colour: "#009e73", of: aloneDb },
+  { words: "this layer's output in the quantized network (cumulative)", group: 1, of: (l) => numberIn(l, "sqnr_db") },
+  { words: "its own error only (local)", group: 0, of: (l) => numberIn(l, "local_sqnr_db"), samples: (r) => r.local_samples },
+  { words: "the network's outputs, only this layer quantized (alone)", group: 2, of: aloneDb, samples: (r) => r.effect?.alone_samples },
 ];
+
+const HEIGHT = 250;
+/** Above this nothing is wrong, and nothing has to be told apart: it is drawn with what is exact. */
+const HIGHEST_DB = 90;
+/** The band for that at the upper edge, in pixels. */
+const BAND = 26;
+/** Points are drawn where they are at least so far apart, in pixels; without neighbours always. */
+const APART = 3;
 
 /** @param {HTMLElement} host */
 export function mount(host, { data, store }) {
   host.classList.add("depth");
-  const plot = h("div", { class: "plot" });
+  const legend = h("div", { class: "legend depth-legend" });
+  const whose = h("p", { class: "depth-layer" });
+  const place = h("div", {});
   host.append(
     h("div", { class: "bar" }, h("h2", {}, "Error against depth"), h("span", { class: "muted" }, "SQNR in dB; lower is worse")),
-    plot,
+    legend,
+    whose,
+    place,
   );
-  let chart = null;
+  let plot = null;
+  const say = () => {
+    const run = data.runs[store.get().run];
+    const { selected, hovered } = store.get();
+    const layer = run.result?.layers?.[hovered ?? selected];
+    legend.replaceChildren(...plot.shown.map((series) => entry(series, layer, run.result)));
+    whose.replaceChildren(...(layer ? [cutName(layer.name)] : ["No layer is selected."]));
+    plot.mark();
+  };
   const draw = () => {
-    chart?.destroy();
-    chart = drawn(plot, data.runs[store.get().run], store);
+    plot = drawn(data.runs[store.get().run], store);
+    place.replaceChildren(plot.host);
+    say();
   };
   draw();
-  onTheme(draw);
   store.on(["run"], draw);
-  store.on(["selected", "hovered"], () => chart?.redraw(false, false));
-  new ResizeObserver(() => chart?.setSize({ width: plot.clientWidth, height: 240 })).observe(plot);
+  store.on(["selected", "hovered"], say);
+}
+
+/** What a mark means, and its value for the layer that is looked at. */
+function entry({ words, group, of, samples }, layer, result) {
+  const fewer = samples?.(result);
+  const on = fewer && fewer < result.samples ? ` on ${counted(fewer, "sample")}` : "";
+  return h("span", { class: "key" }, groupMark(group), `${words}${on}`, layer ? h("b", {}, ` ${decibels(of(layer))}`) : null);
 }
 
 /** The positions of the layers in `result.layers`, in the order of execution. */
@@ -40,80 +67,83 @@ export function inOrder(result) {
   return result.layers.map((_, k) => k).sort((a, b) => place(a) - place(b));
 }
 
-/** Above this nothing is wrong, and nothing has to be told apart. */
-const HIGHEST_DB = 90;
-/** Beyond float32: tensors of huge magnitude, such as masks. No more an error than none at all. */
-const EXACT_DB = 160;
-
-function inSight(_, low, high) {
-  if (low === null) return [0, 60];
-  const [least, most] = [Math.min(low, HIGHEST_DB - 10), Math.min(high, HIGHEST_DB)];
-  const margin = Math.max(2, 0.08 * (most - least));
-  return [least - margin, most + margin];
+/** A value as it is drawn: what is exact, or nearly, has one place. NaN and what was not measured have none. */
+function placed(value) {
+  if (value === null || Number.isNaN(value)) return null;
+  return value > HIGHEST_DB ? Infinity : value;
 }
 
-function drawn(plot, run, store) {
+function drawn(run, store) {
   const order = inOrder(run.result);
   const layers = order.map((k) => run.result.layers[k]);
-  const shown = SERIES.filter((s) => layers.some((l) => s.of(l) !== null));
-  const finite = (v) => (v === null || !Number.isFinite(v) || v > EXACT_DB ? null : v);
-  const values = [layers.map((_, k) => k + 1), ...shown.map((s) => layers.map((l) => finite(s.of(l))))];
+  const shown = SERIES.map((series) => ({ ...series, values: layers.map((l) => placed(series.of(l))) })).filter(({ values }) => values.some((v) => v !== null));
   const worst = layers.length ? layers.reduce((a, b) => (a.rank < b.rank ? a : b)) : null;
-  plot.setAttribute("role", "img");
-  plot.setAttribute(
-    "aria-label",
-    worst
-      ? `Error of ${layers.length} layers in network order; ranked first: ${worst.name}, cumulative ${decibel(numberIn(worst, "sqnr_db"))} dB`
-      : "No layers were compared",
-  );
-  const axis = { stroke: style("--muted"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
-  const marker = (chart) => {
+  const label = worst
+    ? `Error of ${layers.length} layers in network order; ranked first: ${worst.name}, cumulative ${decibel(numberIn(worst, "sqnr_db"))} dB`
+    : "No layers were compared";
+  const markers = s("g");
+  let at = null;
+  const mark = () => {
     const { selected, hovered } = store.get();
-    for (const [layer, width] of [[hovered, 1], [selected, 2]]) {
-      const at = layer === null ? -1 : order.indexOf(layer);
-      if (at < 0) continue;
-      const x = chart.valToPos(at + 1, "x", true);
-      chart.ctx.save();
-      chart.ctx.strokeStyle = style("--accent");
-      chart.ctx.lineWidth = width * devicePixelRatio;
-      chart.ctx.beginPath();
-      chart.ctx.moveTo(x, chart.bbox.top);
-      chart.ctx.lineTo(x, chart.bbox.top + chart.bbox.height);
-      chart.ctx.stroke();
-      chart.ctx.restore();
-    }
+    const line = (layer, kind) => {
+      const k = layer === null ? -1 : order.indexOf(layer);
+      return k < 0 || !at ? [] : [s("line", { class: kind, x1: at.x(k), x2: at.x(k), y1: at.top, y2: at.bottom })];
+    };
+    markers.replaceChildren(...line(hovered, "looked-at"), ...line(selected, "chosen"));
   };
-  const chart = new uPlot(
-    {
-      width: plot.clientWidth || 600,
-      height: 240,
-      scales: { x: { time: false, range: [0.5, layers.length + 0.5] }, y: { range: inSight } },
-      axes: [
-        { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], label: "layers in the order of execution", labelSize: 22, labelFont: "12px system-ui", size: 34 },
-        { ...axis, size: 44 },
-      ],
-      series: [
-        { label: "layer", value: (_, v) => (v === null ? "–" : layers[v - 1].name.slice(-60)) },
-        ...shown.map((s) => ({
-          label: s.label,
-          stroke: s.colour,
-          width: 1.5,
-          points: { size: 5, show: layers.length < 300 },
-          spanGaps: true,
-          value: (_, v) => decibel(v),
-        })),
-      ],
-      cursor: { drag: { x: false, y: false } },
-      hooks: {
-        setCursor: [(c) => store.set({ hovered: c.cursor.idx === null ? null : (order[c.cursor.idx] ?? null) })],
-        draw: [marker],
-      },
-    },
-    values,
-    plot,
-  );
-  chart.over.addEventListener("click", () => {
-    if (chart.cursor.idx !== null) store.set({ selected: order[chart.cursor.idx] });
+  const host = chart(label, HEIGHT, (width) => {
+    const area = { left: 44, right: width - 12, top: 10, bottom: HEIGHT - 40 };
+    const { x, y } = scales(shown, layers.length, area);
+    at = { x: (k) => x.at(k + 1), top: area.top, bottom: area.bottom };
+    const apart = (area.right - area.left) / layers.length;
+    mark();
+    const find = (event) => {
+      const k = Math.round(((event.offsetX - x.at(1)) / apart));
+      return order[Math.min(layers.length - 1, Math.max(0, k))] ?? null;
+    };
+    const hit = {
+      class: "hit choosable", x: area.left, y: area.top, width: area.right - area.left, height: area.bottom - area.top,
+      onpointermove: (event) => store.set({ hovered: find(event) }),
+      onpointerleave: () => store.set({ hovered: null }),
+      onclick: (event) => store.set({ selected: find(event) }),
+    };
+    return [
+      ...axes(area, x, y, { xLabel: "layers in the order of execution" }),
+      markers,
+      ...shown.flatMap((series) => curve(series, x, y, apart)),
+      s("rect", hit),
+    ];
   });
-  return chart;
+  return { host, shown, mark };
+}
+
+function scales(shown, count, area) {
+  const all = shown.flatMap(({ values }) => values).filter((v) => v !== null);
+  const finite = all.filter(Number.isFinite);
+  const isExact = finite.length < all.length;
+  const [low, high] = finite.length ? [Math.min(...finite), Math.max(...finite)] : [0, 60];
+  const margin = Math.max(2, 0.08 * (high - low));
+  const y = linear([low - margin, high + margin], [area.bottom, isExact ? area.top + BAND : area.top], 6);
+  const across = Math.max(2, Math.min(count, Math.round((area.right - area.left) / 60)));
+  const x = linear([0.5, count + 0.5], [area.left, area.right], across);
+  x.ticks = x.ticks.filter((v) => Number.isInteger(v) && v >= 1);
+  x.word = (v) => `${v}`;
+  if (!isExact) return { x, y };
+  const named = withExact(y, area.top + BAND / 3);
+  return { x, y: { ...named, word: (v) => (v === Infinity ? `>${HIGHEST_DB}` : y.word(v)) } };
+}
+
+/** A line from layer to layer, broken where there is no value or no error, and its points. */
+function curve({ values, group }, x, y, apart) {
+  const isJoined = (k) => Number.isFinite(values[k] ?? NaN);
+  let path = "";
+  values.forEach((v, k) => {
+    if (isJoined(k)) path += `${isJoined(k - 1) ? "L" : "M"}${x.at(k + 1).toFixed(1)},${y.at(v).toFixed(1)}`;
+  });
+  const points = values.flatMap((v, k) => {
+    const alone = !isJoined(k) || !(isJoined(k - 1) || isJoined(k + 1));
+    if (v === null || (apart < APART && !alone)) return [];
+    return [pointMark(group, [x.at(k + 1), y.at(v)], { hollow: v === Infinity, scale: apart < 10 ? 0.4 : apart < 20 ? 0.55 : 0.7 })];
+  });
+  return [s("path", { class: `series g${group % GROUPS}`, d: path }), ...points];
 }

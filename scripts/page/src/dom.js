@@ -25,6 +25,21 @@ export function nameOf(text) {
   return h("span", { class: "name", dir: "auto" }, printable(text));
 }
 
+/** So many characters at the end of a name are shown wherever it is cut short. */
+const TAIL = 14;
+
+/** A name for a place that may be too narrow: what is left out there is its beginning, not its end. */
+export function cutName(text) {
+  const words = [...printable(text)];
+  const cut = Math.max(0, words.length - TAIL);
+  return h(
+    "span",
+    { class: "name cut-name", dir: "auto" },
+    cut ? h("span", { class: "cut-head" }, words.slice(0, cut).join("")) : null,
+    h("span", { class: "cut-tail" }, words.slice(cut).join("")),
+  );
+}
+
 /** Control characters and those that turn the direction of text, written as escapes. */
 export function printable(text) {
   return text.replace(

@@ -167,7 +167,7 @@ export const FIGURES = [
   },
   {
     name: "planned",
-    label: "Precision asked for",
+    label: "Precision requested",
     ...precisions,
     of: plannedFor,
   },
@@ -189,7 +189,18 @@ export const FIGURES = [
     label: "Range: largest magnitude",
     ...amounts((v) => number(v, 3)),
     together: largest,
-    of: (run, node) => numberIn(tensorOf(run, node), "ref_amax"),
+    of: rangeOf,
+  },
+  {
+    name: "remedies",
+    perLayer: true,
+    label: "Remedies kept",
+    kind: "number",
+    together: largest,
+    word: (v) => (v === 1 ? "1 remedy" : `${v} remedies`),
+    colour: (v, [, high]) => pick(MORE_IS_WORSE, rooted(v, high)),
+    legend: ([, high]) => Array.from({ length: high + 1 }, (_, k) => [pick(MORE_IS_WORSE, rooted(k, high)), `${k}`]),
+    of: remediesOf,
   },
   {
     name: "clipped",
@@ -213,6 +224,24 @@ function plannedFor(run, node) {
     candidates.set(run, new Set(run.result.pareto.flatMap((point) => point.pinned)));
   }
   return candidates.get(run).has(node.group) ? run.result.precision : node.planned || null;
+}
+
+/** The largest magnitude of what a node computes: in FP32, or the amax of the calibration chosen. */
+function rangeOf(run, node) {
+  const { result, kind } = run;
+  if (kind === "calibrate") return largestOf(node.tensors.map((name) => numberIn(result?.methods[result.best]?.tensors[name], "amax")));
+  return numberIn(tensorOf(run, node), kind === "ranges" ? "amax" : "ref_amax");
+}
+
+function largestOf(values) {
+  const known = values.filter((v) => v !== null);
+  return known.length ? largest(known) : null;
+}
+
+/** How many of the remedies that a repair kept changed a node's layer. */
+function remediesOf({ result, kind }, node) {
+  if (kind !== "repair" || !result || !node.group) return null;
+  return result.steps.filter((step) => step.outcome === "kept" && step.layers.includes(node.group)).length;
 }
 
 /** A figure of the node's layer. */

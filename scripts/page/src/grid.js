@@ -10,8 +10,9 @@ import {
   Tabulator,
 } from "tabulator-tables";
 import "tabulator-tables/dist/css/tabulator_simple.min.css";
-import { h, nameOf, printable } from "./dom.js";
+import { cutName, h, nameOf, printable } from "./dom.js";
 import { number } from "./format.js";
+import { withScrollHints } from "./scroll.js";
 import "./style/table.css";
 import "./style/grid.css";
 
@@ -23,6 +24,11 @@ Tabulator.registerModule([
   ResizeTableModule,
   SortModule,
 ]);
+
+/** Where there is less room than this, in pixels, names leave some of it for the figures. */
+const NARROW = 600;
+/** How wide a text is at first at most, in a place of any width and in a narrow one; the first column names the row. */
+const widest = (isFirst, room) => (room < NARROW ? (isFirst ? 165 : 210) : isFirst ? 420 : Math.min(480, room / 4));
 
 /** More rows than these scroll in a box of their own. */
 const ROWS_IN_FULL = 14;
@@ -65,7 +71,7 @@ export function grid(label, columns, rows, { choose, hover, sort, descending, is
   const make = () => new Tabulator(inner, {
     data: rows.map((row, index) => ({ ...row, [INDEX]: index })),
     index: INDEX,
-    columns: columns.map((c, k) => column(c, k === 0 ? choose : undefined)),
+    columns: columns.map((c, k) => column(c, k === 0, host.clientWidth, k === 0 ? choose : undefined)),
     layout: "fitDataTable",
     maxHeight: "min(56vh, 560px)",
     ...(rows.length > ROWS_IN_FULL ? { height: "min(56vh, 560px)" } : { renderVertical: "basic" }),
@@ -74,6 +80,7 @@ export function grid(label, columns, rows, { choose, hover, sort, descending, is
     rowFormatter: marked,
   });
   const ready = whenShown(host).then(() => new Promise((done) => {
+    host.classList.toggle("narrow", host.clientWidth < NARROW);
     const table = make();
     if (choose) table.on("rowClick", (_, row) => choose(row.getData()));
     if (hover) {
@@ -83,6 +90,9 @@ export function grid(label, columns, rows, { choose, hover, sort, descending, is
     table.on("scrollVertical", () => requestAnimationFrame(() => markAll(table)));
     table.on("tableBuilt", () => {
       nameParts(inner);
+      // Heights were measured before the columns had their widths, where names are broken into lines.
+      if (host.classList.contains("narrow")) table.redraw(true);
+      withScrollHints(host, { inner: inner.querySelector(".tabulator-tableholder"), right: "More columns to the right: scroll →" });
       done(table);
     });
   }));
@@ -137,37 +147,42 @@ function whenShown(host) {
 
 const INDEX = "_index";
 
-function column({ field, title, kind = "number", word, key, width, explain, hidden, lowFirst }, choose) {
+function column({ field, title, kind = "number", word, key, width, explain, hidden, lowFirst }, isFirst, room, choose) {
   const isText = kind === "text";
   const align = isText ? "left" : "right";
   return {
     field,
     title: field,
     visible: !hidden,
-    minWidth: width ?? 40,
+    minWidth: width ?? (room < NARROW && !isText ? longestWord(title) : 40),
     headerSort: !width,
     titleFormatter: () => width ? h("span", {}, printable(title)) : h("button", { type: "button", class: "sorter", title: explain }, printable(title)),
     sorter: isText && !key ? (a, b) => String(a ?? "").localeCompare(String(b ?? "")) : (a, b, _x, _y, _column, direction) => byNumber(a, b, key ?? ((v) => v), direction),
     headerSortStartingDir: isText || lowFirst ? "asc" : "desc",
     hozAlign: width ? "left" : align,
     headerHozAlign: width ? "left" : align,
-    maxInitialWidth: isText ? 420 : 300,
+    maxInitialWidth: isText ? widest(isFirst, room) : room < NARROW ? Math.max(110, longestWord(title)) : 300,
     formatter: (cell) => {
       const value = cell.getValue();
       const shown = worded({ word, kind }, value, cell.getData());
       if (shown instanceof Node) return shown;
-      if (!choose) return named(shown);
+      if (!choose) return named(shown, isFirst);
       const open = (event) => {
         event.stopPropagation();
         choose(cell.getData());
       };
-      return h("button", { type: "button", class: "link name", onclick: open, title: printable(shown) }, printable(shown));
+      return h("button", { type: "button", class: "link", onclick: open, title: printable(shown) }, cutName(shown));
     },
   };
 }
 
-function named(words) {
-  const span = nameOf(words);
+/** The room of a title that is broken between its words, with the arrow beside it, in pixels. */
+function longestWord(title) {
+  return 38 + 8.6 * Math.max(...title.split(" ").map((word) => word.length));
+}
+
+function named(words, isName) {
+  const span = isName ? cutName(words) : nameOf(words);
   span.title = printable(words);
   return span;
 }
@@ -183,6 +198,9 @@ function byNumber(a, b, key, direction) {
   return x === y ? 0 : x < y ? -1 : 1;
 }
 
+/** A column with a cell of more characters than these is read as a text: from the left, and in lines. */
+const PROSE = 24;
+
 /**
  * A small table, as it is.
  * @param {string} caption
@@ -191,10 +209,12 @@ function byNumber(a, b, key, direction) {
  */
 export function plainTable(caption, heads, rows) {
   const cell = (value) => (value instanceof Node ? value : nameOf(String(value)));
-  const head = h("tr", {}, ...heads.map((t) => h("th", { scope: "col" }, nameOf(t))));
+  const isProse = (k) => k > 0 && rows.some((row) => typeof row[k] === "string" && row[k].length > PROSE);
+  const kinds = heads.map((_, k) => (isProse(k) ? "prose" : null));
+  const head = h("tr", {}, ...heads.map((t, k) => h("th", { scope: "col", class: kinds[k] }, nameOf(t))));
   const body = rows.map(([first, ...rest]) =>
-    h("tr", {}, h("th", { scope: "row" }, cell(first)), ...rest.map((v) => h("td", {}, cell(v)))),
+    h("tr", {}, h("th", { scope: "row" }, cell(first)), ...rest.map((v, k) => h("td", { class: kinds[k + 1] }, cell(v)))),
   );
   const table = h("table", { class: "plain" }, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, ...body));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
+  return withScrollHints(h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table)));
 }

@@ -5,36 +5,54 @@ import { h, nameOf } from "./dom.js";
 import { counted, milliseconds, number, numberIn, share } from "./format.js";
 import { grid, plainTable } from "./grid.js";
 import { tiles } from "./tiles.js";
+import { withScrollHints } from "./scroll.js";
 import "./style/charts.css";
 import "./style/sections.css";
 
 const LARGE = 1e4;
 
-/** @param {HTMLElement} host */
-export function mount(host, { data, store }) {
+/**
+ * What the engine is, in short.
+ * @param {HTMLElement} host
+ */
+export function mount(host, page) {
+  filled(host, page, (result) => {
+    const parts = [...odd(result), ...events(result.events)];
+    return [
+      h("h2", {}, isModel(result) ? "Model" : "Engine"),
+      summary(result),
+      h("div", { class: "two" }, h("div", {}, ...products(result.products)), h("div", {}, ...parts)),
+      ...audit(result.audit),
+      ...difference(result.diff),
+    ];
+  });
+}
+
+/**
+ * All of its layers.
+ * @param {HTMLElement} host
+ */
+export function mountLayers(host, page) {
+  filled(host, page, (result) => [h("h2", {}, isModel(result) ? "Layers of the model" : "Layers of the engine"), layers(result, page.store)]);
+}
+
+function filled(host, { data, store }, parts) {
   host.classList.add("inspect");
-  const body = h("div", {});
-  host.append(body);
   const fill = () => {
     const run = data.runs[store.get().run];
-    if (run.kind === "inspect") body.replaceChildren(...inspected(run.result, store));
+    if (run.kind === "inspect") host.replaceChildren(...parts(run.result).filter(Boolean));
   };
   store.on(["run"], fill);
   fill();
 }
 
-function inspected(result, store) {
-  return [
-    h("h2", {}, "Engine"),
-    summary(result),
-    ...products(result.products),
-    h("h2", {}, "Layers of the engine"),
-    layers(result, store),
-    ...odd(result),
-    ...audit(result.audit),
-    ...difference(result.diff),
-    ...events(result.events),
-  ].filter(Boolean);
+const isModel = ({ source }) => source === "onnx";
+
+/** The layer that takes longest, or where no time is known the first that multiplies. */
+export function slowest(layers) {
+  const times = layers.map((layer) => numberIn(layer, "time_ms") ?? -1);
+  const most = Math.max(...times);
+  return most >= 0 ? times.indexOf(most) : Math.max(0, layers.findIndex(({ role }) => role === "matrix"));
 }
 
 const VALUES = [
@@ -42,7 +60,7 @@ const VALUES = [
   ["total_ms", "time", milliseconds],
   ["fused_share", "nodes fused", share],
   ["reformat_count", "reformats", number],
-  ["precision_changes", "precision changes", number],
+  ["precision_changes", "precision changes between products", number],
   ["left_high", "products left in floating point", number],
   ["unread_qdq", "unread Q/DQ pairs", number],
   ["sparse_share", "sparse products", share],
@@ -50,8 +68,11 @@ const VALUES = [
   ["warning_count", "warnings", number],
 ];
 
+/** A model has none of these before it is built. */
+const ENGINE_ONLY = ["fused_share", "reformat_count", "sparse_share", "total_ms"];
+
 function summary(result) {
-  const known = VALUES.map(([key, words, word]) => [words, numberIn(result.values, key), word]).filter(([, v]) => v !== null);
+  const known = VALUES.filter(([key]) => !isModel(result) || !ENGINE_ONLY.includes(key)).map(([key, words, word]) => [words, numberIn(result.values, key), word]).filter(([, v]) => v !== null);
   const facts = known.map(([words, v, word]) => [words, word(v)]);
   facts.unshift(["read from", result.source], ...(result.library ? [["library", result.library]] : []));
   return tiles(facts);
@@ -66,10 +87,10 @@ function products(found) {
     ["time", found.map((p) => numberIn(p, "ms")), milliseconds],
   ].filter(([, values]) => values.some((v) => v > 0));
   const keys = found.map((p, k) => h("span", { class: "key" }, groupMark(k), nameOf((p.precision || "unknown").toUpperCase())));
+  const bars = found.length > 1 ? [h("div", { class: "legend" }, ...keys), ...rows.map(([words, values]) => stack(words, values))] : [];
   return [
     h("h2", {}, "Matrix products by precision"),
-    h("div", { class: "legend" }, ...keys),
-    ...rows.map(([words, values]) => stack(words, values)),
+    ...bars,
     plainTable(
       "Matrix products by precision",
       ["precision", ...rows.map(([words]) => words)],
@@ -149,7 +170,7 @@ function odd(result) {
   ].filter(([, found]) => found.length);
   if (!lists.length) return [];
   const entry = ([words, found, word]) =>
-    h("details", {}, h("summary", {}, `${words} (${found.length})`), h("ul", { class: "pins", tabindex: "0", "aria-label": words }, ...found.map((f) => h("li", {}, nameOf(word(f))))));
+    h("details", {}, h("summary", {}, `${words} (${found.length})`), list(words, found.map((f) => h("li", {}, nameOf(word(f))))));
   return [h("h2", {}, "What to look at"), ...lists.map(entry)];
 }
 
@@ -197,7 +218,10 @@ function difference(diff) {
 function events(found) {
   if (!found.length) return [];
   const entry = ({ kind, text }) => h("li", { class: kind === "error" ? "bad" : kind === "warning" ? "warn" : "" }, `${kind}: `, nameOf(text));
-  return [
-    h("details", {}, h("summary", {}, `While it was built (${found.length})`), h("ul", { class: "pins", tabindex: "0", "aria-label": "Build log" }, ...found.map(entry))),
-  ];
+  return [h("details", {}, h("summary", {}, `Messages of the build (${found.length})`), list("Build log", found.map(entry)))];
+}
+
+function list(words, entries) {
+  const scrolls = h("ul", { class: "pins", tabindex: "0", "aria-label": words }, ...entries);
+  return withScrollHints(h("div", {}, scrolls), { right: "", below: "More below: scroll ↓" });
 }

@@ -9,6 +9,7 @@ import * as bisect from "./bisect.js";
 import * as calibration from "./calibration.js";
 import * as card from "./card.js";
 import * as depth from "./depth.js";
+import { figuresOf } from "./figures.js";
 import * as graph from "./graph/graph.js";
 import * as inspect from "./inspect.js";
 import * as pair from "./pair.js";
@@ -20,7 +21,9 @@ import * as top from "./top.js";
 const of = (...kinds) => (data) => kinds.includes(data.runs[0].kind) && data.runs[0].result !== null;
 const compared = (data) => data.runs.some((r) => r.kind === "compare" && r.result?.layers.length);
 
-const drawn = (data) => data.runs.some((r) => r.network);
+const several = (data) => data.runs.length > 1 && compared(data);
+/** A graph without colours tells only what the network looks like: that is enough for a network alone. */
+const drawn = (data) => data.runs.some((r) => r.network && (r.kind === "model" || figuresOf(r).length));
 const withCard = (data) => compared(data) || (drawn(data) && of("bisect", "inspect")(data));
 
 /** Sections in their order: what they are called, whether there is one, how wide they are. */
@@ -28,21 +31,29 @@ const SECTIONS = [
   ["bisect", "Error against cost", bisect, of("bisect"), "wide"],
   ["repair", "Remedies", repair, of("repair"), "wide"],
   ["sweep", "Combinations", sweep, of("sweep"), "wide"],
-  ["pair", "Differences of the runs", pair, (data) => data.runs.length > 1 && compared(data), "wide"],
+  ["pair", "Differences of the runs", pair, several, "wide"],
   ["depth", "Error against depth", depth, compared, "wide"],
+  ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
+  ["inspect", "Engine", inspect, of("inspect"), "wide"],
   ["graph", "Graph", graph, drawn, (data) => (withCard(data) ? "" : "wide")],
   ["card", "Layer", card, withCard, "beside"],
   ["layers", "Layers", table, compared, "wide"],
   ["activations", "Activations", activations, compared, "wide"],
-  ["calibration", "Calibration", calibration, of("calibrate", "ranges"), "wide"],
-  ["inspect", "Engine", inspect, of("inspect"), "wide"],
+  ["engine-layers", "All layers", { mount: inspect.mountLayers }, of("inspect"), "wide"],
 ];
+
+/** The layer that is looked at first: the worst, the slowest, the first that is pinned; null for none. */
+function selectedAtFirst({ kind, result }) {
+  const layers = result?.layers ?? [];
+  if (!layers.length || !["compare", "bisect", "inspect"].includes(kind)) return null;
+  return kind === "inspect" ? inspect.slowest(layers) : 0;
+}
 
 const data = JSON.parse(document.getElementById("page-data").textContent);
 for (const run of data.runs) run.network?.nodes.forEach((node, index) => (node.index = index));
 const store = new Store({
   run: 0,
-  selected: compared(data) ? 0 : null,
+  selected: selectedAtFirst(data.runs[0]),
   hovered: null,
   figure: data.runs[0].kind === "bisect" ? "planned" : "share",
   pinned: null,
@@ -56,6 +67,11 @@ app.replaceChildren(h("a", { class: "skip", href: "#main" }, "Skip to the result
 const head = h("header", {});
 const sections = h("main", { id: "main", class: "sections" });
 app.append(head, sections);
+if (several(data)) {
+  const host = h("section", { id: "totals", class: "panel wide", "aria-label": "All runs" });
+  sections.append(host);
+  pair.mountTotals(host, page);
+}
 top.mount(sections, page);
 for (const [id, label, module, wanted, width] of SECTIONS) {
   if (!wanted(data)) continue;

@@ -1,10 +1,11 @@
 /** Two runs: what became better or worse from one to the other, layer by layer. */
 
-import { groupMark, pointChart } from "./charts/points.js";
+import { groupMark, isDrawn, pointChart } from "./charts/points.js";
 import { h, nameOf } from "./dom.js";
 import { counted, decibel, decibels, number, numberIn, share } from "./format.js";
 import { grid, plainTable } from "./grid.js";
 import { tiles } from "./tiles.js";
+import { letterOf as letter } from "./top.js";
 import "./style/charts.css";
 import "./style/sections.css";
 
@@ -36,8 +37,6 @@ export function mount(host, { data, store }) {
   host.append(h("h2", {}, "Differences, layer by layer"), h("div", { class: "choices screen" }, ...choices), body);
   fill();
 }
-
-const letter = (k) => String.fromCharCode(65 + k);
 
 function differences(data, store, { a, b, figure }) {
   const [before, after] = [data.runs[a].result, data.runs[b].result];
@@ -87,17 +86,17 @@ function change(x, y) {
 
 function columns(a, b) {
   const of = (key, words, word, judged, explain) => [
-    { field: `${key}A`, title: `${words}, ${letter(a)}`, word, explain },
+    { field: `${key}A`, title: `${words}: ${letter(a)}`, word, explain },
     { field: `${key}B`, title: letter(b), word },
     { field: `${key}Change`, title: "change", word: (v) => changed(v, word, judged) },
   ];
   return [
     { field: "name", title: "layer", kind: "text" },
-    { field: "op", title: "op", kind: "text" },
-    { field: "precision", title: "precision", kind: "text" },
     ...of("cumulative", "cumulative, dB", decibel, true),
     ...of("local", "local, dB", decibel, true),
     ...of("share", "share", share, false, "Share of the error of the outputs in the same run"),
+    { field: "precision", title: "precision", kind: "text" },
+    { field: "op", title: "op", kind: "text" },
   ];
 }
 
@@ -131,7 +130,7 @@ function scatter(rows, figure, store, { a, b }) {
     words: `${row.name}\n${letter(a)}: ${word(row[`${key}A`])}, ${letter(b)}: ${word(row[`${key}B`])}`,
     data: row,
   }));
-  const drawn = points.filter((p) => Number.isFinite(p.x) && Number.isFinite(p.y)).length;
+  const drawn = points.filter(isDrawn).length;
   const label = `${words} of ${counted(drawn, "layer")} in both runs, ${letter(b)} against ${letter(a)}; the table below has the values`;
   return pointChart({
     label,
@@ -176,22 +175,31 @@ function summary(before, after, both, rows, { a, b }) {
   return h(
     "div",
     {},
-    totals(before, after, { a, b }),
     tiles(facts),
     ...list("Most improved", 0, 1),
     ...list("Got worse the most", 1, -1),
   );
 }
 
-/** The metric and the outputs in both. */
-function totals(before, after, { a, b }) {
-  const rows = [];
-  if (before.metric && after.metric && before.metric.name === after.metric.name) {
-    rows.push([before.metric.name, number(numberIn(before.metric, "candidate")), number(numberIn(after.metric, "candidate"))]);
-  }
-  for (const output of before.outputs) {
-    const other = after.outputs.find((o) => o.name === output.name);
-    if (other) rows.push([`output ${output.name}, SQNR`, decibels(numberIn(output, "sqnr_db")), decibels(numberIn(other, "sqnr_db"))]);
-  }
-  return rows.length ? plainTable("Both runs", ["figure", letter(a), letter(b)], rows) : h("div", {});
+/** What all runs are worth, side by side: their metric, where it is one, and their outputs. */
+export function mountTotals(host, { data }) {
+  const runs = data.runs.map((run, k) => ({ ...run, letter: letter(k) })).filter(({ kind, result }) => kind === "compare" && result);
+  const results = runs.map(({ result }) => result);
+  const of = (get) => results.map((result) => get(result) ?? "–");
+  const metric = results[0].metric?.name;
+  const isOne = metric && results.every((result) => result.metric?.name === metric);
+  const sqnr = (name) => (result) => {
+    const found = result.outputs.find((o) => o.name === name);
+    return found ? decibels(numberIn(found, "sqnr_db")) : null;
+  };
+  const gates = (result) => (result.verdict?.conditions.length ? (result.verdict.passed ? "passed" : "failed") : null);
+  const rows = [
+    ...(isOne ? [[`${metric} (FP32: ${[...new Set(of((r) => number(numberIn(r.metric, "reference"))))].join(", ")})`, ...of((r) => number(numberIn(r.metric, "candidate")))]] : []),
+    ...results[0].outputs.map(({ name }) => [`output ${name}, SQNR`, ...of(sqnr(name))]),
+    ...(results.some(gates) ? [["conditions", ...of(gates)]] : []),
+  ];
+  host.append(
+    h("h1", {}, ...runs.flatMap((run, k) => [k ? " against " : "", nameOf(run.label)])),
+    plainTable("The runs", ["figure", ...runs.map((run) => `${run.letter}: ${run.label}`)], rows),
+  );
 }

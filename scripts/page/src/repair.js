@@ -30,34 +30,38 @@ export function mount(host, { data, store }) {
 }
 
 function repaired(result) {
-  return [
-    h("h2", {}, `On ${counted(result.proof.samples, "held-out sample")}`),
+  const before = [
+    h("h2", {}, `Before and after, on ${counted(result.proof.samples, "held-out sample")}`),
     proof(result),
-    h("h2", {}, `Remedies, judged on ${counted(result.choosing_samples, "other sample")}`),
+    ...pins(result),
+  ];
+  const tried = [
+    h("h2", {}, `Remedies, chosen on ${counted(result.choosing_samples, "other sample")}`),
     steps(result),
     ...result.skipped.map((s) => h("p", { class: "muted" }, "Not tried: ", nameOf(`${s.remedy}: ${s.reason}.`))),
-    ...pins(result),
-    result.explanation ? h("p", { class: "warn" }, nameOf(result.explanation)) : null,
-  ].filter(Boolean);
+  ];
+  return [h("div", { class: "two even roomy" }, h("div", {}, ...before), h("div", {}, ...tried))];
 }
 
 function proof(result) {
   const { proof: found, metric } = result;
-  const row = (name, figures) => [
+  const row = (name, figures, target) => [
     name,
     ...(metric ? [number(numberIn(figures, "metric"))] : []),
     figures.failure ? nameOf(figures.failure) : decibel(numberIn(figures, "sqnr_db")),
+    ...(found.target ? [target] : []),
   ];
+  const meets = found.passed === null || found.passed === undefined ? "–" : found.passed ? "yes" : "no";
   const rows = [
-    ...(metric ? [["FP32", number(numberIn(found, "reference_metric")), "exact"]] : []),
-    row("quantized, before", found.start),
-    row("repaired, nothing pinned", found.repaired),
+    ...(metric ? [["FP32", number(numberIn(found, "reference_metric")), "exact", ...(found.target ? [""] : [])]] : []),
+    row("quantized, before", found.start, ""),
+    row("repaired, nothing pinned", found.repaired, meets),
   ];
   const recovered = numberIn(found, "recovered");
   return h(
     "div",
     {},
-    plainTable("Before and after", ["network", ...(metric ? [metric] : []), "SQNR of the worst output, dB"], rows),
+    plainTable("Before and after", ["network", ...(metric ? [metric] : []), "worst output: SQNR, dB", ...(found.target ? ["meets the target"] : [])], rows),
     recovered === null || recovered < 0 ? null : h("p", { class: "strong" }, `${regained(found, recovered)} recovered.`),
   );
 }
@@ -72,18 +76,18 @@ function regained(found, recovered) {
 
 function steps(result) {
   const metric = result.metric ? [result.metric] : [];
-  const heads = ["remedy", "layers", ...metric, "SQNR, dB", "change, dB", "in the end", "why", "seconds"];
+  const heads = ["remedy", "in the end", ...metric, "SQNR, dB", "change, dB", "why", "layers", "seconds"];
   const rows = result.steps.map((step) => {
     const gain = numberIn(step, "gain_db");
     const why = REASONS[step.reason] ?? step.reason;
     return [
       h("span", { class: step.outcome === "kept" ? "best" : "muted" }, nameOf(step.remedy)),
-      String(step.layers.length),
+      OUTCOMES[step.outcome] ?? "",
       ...(result.metric ? [number(numberIn(step.after, "metric"))] : []),
       decibel(numberIn(step.after, "sqnr_db")),
       gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(1)}`,
-      OUTCOMES[step.outcome] ?? "",
       [step.samples_needed ? `${why}: it takes about ${step.samples_needed}` : why, step.what].filter(Boolean).join("; "),
+      String(step.layers.length),
       number(numberIn(step, "seconds"), 2),
     ];
   });
@@ -93,8 +97,8 @@ function steps(result) {
 function pins({ pinning }) {
   if (!pinning) return [];
   const names = pinning.pinned;
-  const title = h("h2", {}, "Pinned besides");
-  if (!names.length) return [title, h("p", {}, "Nothing.")];
+  const title = h("h2", {}, "Also kept in higher precision");
+  if (!names.length) return [title, h("p", {}, "No layer."), pinning.explanation ? h("p", { class: "muted" }, nameOf(pinning.explanation)) : null].filter(Boolean);
   return [
     title,
     h("p", {}, `${counted(names.length, "layer")}, ${share(numberIn(pinning.cost, "pinned_share"))} of the cost of pinning all.`),

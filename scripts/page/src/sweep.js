@@ -1,6 +1,6 @@
 /** A sweep: what each combination of settings costs and gives. */
 
-import { groupMark, pointChart } from "./charts/points.js";
+import { groupMark, isDrawn, pointChart } from "./charts/points.js";
 import { h, nameOf } from "./dom.js";
 import { decibel, number, numberIn, share } from "./format.js";
 import { grid } from "./grid.js";
@@ -125,7 +125,7 @@ function draw({ result, figures, varied, state, plot, choose }, selects) {
     words: `#${row.number} ${settings(row, varied)}\n${x.words}: ${x.word(x.of(row))}\n${y.words}: ${y.word(y.of(row))}`,
     data: row.number,
   }));
-  const undrawn = points.filter((p) => !Number.isFinite(p.x) || !Number.isFinite(p.y));
+  const undrawn = points.filter((p) => !isDrawn(p));
   const label = `${y.words} against ${x.words}. ${points.map((p) => p.words.replaceAll("\n", ", ")).join("; ")}`;
   const keys = groups.map((g, k) => h("span", { class: "key" }, groupMark(k), nameOf(g || "–")));
   if (points.some((p) => p.hollow)) keys.push(h("span", { class: "key" }, groupMark(0, true), "hollow: not executed, errors of the simulation"));

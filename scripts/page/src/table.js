@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { aloneDb } from "./figures.js";
-import { decibel, number, numberIn, share } from "./format.js";
+import { counted, decibel, number, numberIn, share } from "./format.js";
 import { grid } from "./grid.js";
 import { copyText } from "./top.js";
 
@@ -10,14 +10,14 @@ import { copyText } from "./top.js";
 const COLUMNS = [
   ["layer", "layer", (l) => l.name, null],
   ["rank", "#", (l) => l.rank, String],
-  ["op", "op", (l) => l.op_type, null],
-  ["precision", "prec.", (l) => l.precision, null],
   ["share", "share", (l) => numberIn(l.effect, "output_share"), share],
+  ["causes", "causes", (l) => l.causes.map(cause).join(", "), null],
+  ["precision", "prec.", (l) => l.precision, null],
+  ["op", "op", (l) => l.op_type, null],
   ["alone", "alone dB", aloneDb, decibel],
   ["local", "local dB", (l) => numberIn(l, "local_sqnr_db"), decibel],
   ["cumulative", "cum. dB", (l) => numberIn(l, "sqnr_db"), decibel],
   ["clipped", "clip", (l) => numberIn(l, "input_clipped_fraction"), share],
-  ["causes", "causes", (l) => l.causes.map(cause).join(", "), null],
   ["metric_gain", "metric gained", (l) => numberIn(l.effect, "metric_gain"), number, true],
   ["cosine", "cosine", (l) => numberIn(l, "cosine"), (v) => number(v, 5), true],
   ["max_abs_err", "largest error", (l) => numberIn(l, "max_abs_err"), number, true],
@@ -48,13 +48,17 @@ export function mount(host, { data, store }) {
   const count = h("span", { class: "muted", role: "status" });
   const copy = h("button", { type: "button" }, "Copy as CSV");
   const place = h("div", {});
+  const measured = h("p", { class: "muted measured" });
   let table = null;
   host.append(
     h("div", { class: "bar screen" }, h("h2", {}, "Layers"), count, search, columnChoice(known, () => table.ready), copy),
+    measured,
     place,
   );
   const fill = () => {
-    const layers = data.runs[store.get().run].result?.layers ?? [];
+    const { result } = data.runs[store.get().run];
+    const layers = result?.layers ?? [];
+    measured.replaceChildren(result ? samplesOf(result) : "");
     table = grid("Table of layers", known.map(declared), rows(layers, known), {
       choose: ({ index }) => store.set({ selected: index }),
       hover: (row) => store.set({ hovered: row?.index ?? null }),
@@ -75,6 +79,13 @@ export function mount(host, { data, store }) {
   store.on(["run"], fill);
   store.on(["hovered", "selected"], () => table.mark());
   store.on(["run", "selected"], ({ selected }) => selected !== null && table.show(selected));
+}
+
+/** On how many samples the figures were measured, where they are not the same. */
+function samplesOf({ samples, local_samples: local, effect }) {
+  const parts = [["share", effect?.samples], ["alone dB", effect?.alone_samples], ["local dB", local]];
+  const fewer = parts.filter(([, count]) => count && count < samples).map(([words, count]) => `${words} on ${count}`);
+  return fewer.length ? `Measured on ${counted(samples, "sample")}; ${fewer.join(", ")} of them.` : `Measured on ${counted(samples, "sample")}.`;
 }
 
 const has = (value) => value !== null && value !== undefined && value !== "";

@@ -17,27 +17,38 @@ const COMMANDS = {
 
 /** @param {HTMLElement} host */
 export function mount(host, { data }) {
-  for (const [k, run] of data.runs.entries()) host.append(runSummary(run, data, k));
+  const all = data.runs.map((run, k) => runSummary(run, data, k));
+  host.append(...(all.length > 1 ? [h("div", { class: "wide summaries" }, ...all)] : all));
 }
 
 function runSummary(run, data, k) {
-  const letter = data.runs.length > 1 ? `${"AB"[k] ?? k + 1}: ` : "";
-  const title = h("h1", {}, letter, nameOf(run.result?.model?.path ?? run.label));
+  const several = data.runs.length > 1;
+  const path = run.result?.model?.path ?? run.result?.file ?? run.label;
+  const what = run.result?.source === "onnx" ? COMMANDS.model : COMMANDS[run.kind];
+  const about = [what, ...(run.label === path ? [] : [nameOf(run.label)]), ...(fileOf(path) === path ? [] : [nameOf(path)])];
+  const again = reproduction(run, data);
   return h(
     "section",
-    { class: "panel top wide", "aria-label": `Summary of ${run.label}` },
+    { class: `panel top${several ? "" : " wide"}${several || !again.length ? " alone" : ""}`, "aria-label": `Summary of ${run.label}` },
     h(
       "div",
       {},
-      title,
-      h("p", { class: "muted" }, run.result?.source === "onnx" ? COMMANDS.model : COMMANDS[run.kind], " · ", nameOf(run.label), unfinished(run)),
+      h(several ? "h2" : "h1", {}, several ? `${letterOf(k)}: ` : "", nameOf(fileOf(path))),
+      h("p", { class: "muted about" }, ...about.flatMap((part, at) => (at ? [" · ", part] : [part])), unfinished(run)),
       verdict(run),
       facts(factsOf(run)),
       notices(run),
     ),
-    h("div", {}, ...reproduction(run, data)),
+    again.length ? h("div", {}, ...again) : null,
   );
 }
+
+/** How one of several runs is called. */
+export function letterOf(k) {
+  return String.fromCharCode(65 + k);
+}
+
+const fileOf = (path) => path.split(/[\\/]/).at(-1) || path;
 
 function unfinished(run) {
   return run.unfinished ? h("strong", { class: "warn" }, " · still running") : null;
@@ -49,7 +60,14 @@ function verdict(run) {
   const passed = gate ? (gate.passed && !gate.conditions.length ? null : gate.passed) : (found ?? null);
   const words = { true: ["Passed", "good"], false: ["Failed", "bad"] }[String(passed)];
   const badge = words ? h("span", { class: `badge ${words[1]}` }, words[0]) : null;
-  return h("div", {}, h("p", { class: "verdict" }, badge, nameOf(run.headline)), ...remedies(run));
+  const why = run.kind === "repair" || run.kind === "bisect" ? (run.result?.explanation ?? "") : "";
+  return h(
+    "div",
+    {},
+    h("p", { class: "verdict" }, badge, nameOf(run.headline)),
+    why ? h("p", { class: found ? "" : "warn" }, nameOf(why)) : null,
+    ...remedies(run),
+  );
 }
 
 /** So many of the layers that cost most are asked for what would help them. */
@@ -77,7 +95,8 @@ function factsOf(run) {
     const before = numberIn(result.metric, "reference");
     const after = numberIn(result.metric, "candidate");
     const change = before === null || after === null ? "" : ` (${signed(after - before)})`;
-    rows.push([result.metric.name, `${number(before)} in FP32, ${number(after)} now${change}`]);
+    const now = result.precision ? `in ${result.precision.toUpperCase()}` : "now";
+    rows.push([result.metric.name, `${number(before)} in FP32, ${number(after)} ${now}${change}`]);
   }
   for (const output of run.kind === "compare" && run.result ? result.outputs.slice(0, 4) : []) {
     rows.push([
@@ -103,7 +122,7 @@ function backend(result) {
 
 function samples(result) {
   const effect = result.effect;
-  const more = effect ? `; effects of layers on ${effect.samples}` : "";
+  const more = effect && effect.samples !== result.samples ? `; effects of layers were measured on ${effect.samples} of them` : "";
   return `${result.samples}${more}`;
 }
 
@@ -125,9 +144,9 @@ export function facts(rows) {
 function notices(run) {
   const notes = (run.result?.notes ?? []).map((note) => h("li", {}, nameOf(note)));
   const missing = run.missing.map((m) =>
-    h("li", { class: "warn" }, `No ${m.what}: `, nameOf(`${m.reason} ${m.remedy}`)),
+    h("li", { class: "muted" }, `No ${m.what}: `, nameOf(`${m.reason} ${m.remedy}`)),
   );
-  return notes.length + missing.length ? h("ul", { class: "notices" }, ...missing, ...notes) : null;
+  return notes.length + missing.length ? h("ul", { class: "notices" }, ...notes, ...missing) : null;
 }
 
 function reproduction(run, data) {
@@ -136,7 +155,7 @@ function reproduction(run, data) {
   const command = h("code", { class: "command mono", tabindex: "0" }, known.command);
   const copy = h("button", { type: "button", onclick: () => copyText(known.command, copy) }, "Copy");
   return [
-    h("div", { class: "bar" }, h("h2", {}, "To get this again"), copy),
+    h("div", { class: "bar" }, h("h2", {}, "To reproduce this"), copy),
     command,
     h(
       "details",

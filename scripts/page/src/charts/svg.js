@@ -77,13 +77,27 @@ export function extent(values, pad = 0) {
 
 /** @returns {Scale} */
 export function linear([low, high], [from, to], count = 5) {
-  const { ticks, digits } = steps(low, high, count);
+  let found = steps(low, high, count);
+  for (let more = count + 1; found.ticks.length < 2 && more < 3 * count; more++) found = steps(low, high, more);
+  const { ticks, digits } = found;
   const large = Math.max(Math.abs(low), Math.abs(high));
   return {
     at: (v) => from + ((v - low) / (high - low)) * (to - from),
     ticks,
     word: (v) => minus(large >= 1e5 || large < 1e-3 ? short(v) : v.toFixed(digits)),
   };
+}
+
+/**
+ * A scale that also has a place for what is infinite, an SQNR without any error: in a band of its
+ * own at the end, with the word "exact".
+ * @param {Scale} scale
+ * @param {number} at the place, in pixels
+ * @returns {Scale}
+ */
+export function withExact(scale, at) {
+  const known = (v) => (v === Infinity ? at : scale.at(v));
+  return { ...scale, at: known, ticks: [...scale.ticks, Infinity], word: (v) => (v === Infinity ? "exact" : scale.word(v)) };
 }
 
 /** For positive values. @returns {Scale} */
@@ -114,7 +128,7 @@ const minus = (text) => text.replace("-", "−");
 /** Axes with their lines and words. `area` is {left, top, right, bottom} in pixels. */
 export function axes(area, x, y, { xLabel = "", yLabel = "" } = {}) {
   const { left, top, right, bottom } = area;
-  const parts = [];
+  const parts = [s("rect", { class: "frame", x: left, y: top, width: Math.max(0, right - left), height: Math.max(0, bottom - top) })];
   for (const v of y?.ticks ?? []) {
     const at = y.at(v);
     parts.push(s("line", { class: "grid", x1: left, x2: right, y1: at, y2: at }));

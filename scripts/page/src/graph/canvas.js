@@ -9,6 +9,8 @@ import { visible } from "./tree.js";
 
 const THEME = ["fg", "muted", "line", "edge", "plain", "card", "accent", "bg"];
 const [FARTHEST, NEAREST] = [0.01, 6];
+/** At first the network is no smaller than the first of these; a wide one may be as small as the second. */
+const [READABLE, SMALLEST] = [0.75, 0.6];
 
 export class Canvas {
   /**
@@ -21,7 +23,7 @@ export class Canvas {
    * @param {(run: object, item: object) => (Node|string)[]} describe lines about an item
    */
   constructor(host, run, runs, tree, shared, store, describe) {
-    Object.assign(this, { host, run, runs, tree, shared, store, describe, hovered: null, asked: false });
+    Object.assign(this, { host, run, runs, tree, shared, store, describe, peers: [this], hovered: null, asked: false });
     this.element = h("canvas", {
       tabindex: "0",
       role: "application",
@@ -123,27 +125,39 @@ export class Canvas {
     return this.ends;
   }
 
-  /** Show everything. */
+  /** Show everything, in all canvases: they are moved together. */
   fit() {
     const { width, height } = this.size;
     if (!width) return;
-    const k = Math.min(1.4, (width - 24) / this.layout.width, (height - 24) / this.layout.height);
-    const x = (width - k * this.layout.width) / 2;
-    this.shared.set({ view: { k, x, y: Math.max(12, (height - k * this.layout.height) / 2) } });
+    const [w, h] = ["width", "height"].map((side) => Math.max(...this.peers.map(({ layout }) => layout[side])));
+    const k = Math.min(1.4, (width - 24) / w, (height - 24) / h);
+    this.shared.set({ view: { k, x: (width - k * w) / 2, y: Math.max(12, (height - k * h) / 2) } });
   }
 
   /** At first: everything if it can be read then, else the layer that is selected, or the start. */
   fitAtFirst() {
+    const lead = this.peers.find(({ run }) => run === this.#selectedRun()) ?? this.peers[0];
+    if (lead !== this) return lead.fitAtFirst();
     this.fit();
     const { width, height } = this.size;
     const { k } = this.shared.get().view;
-    const least = Math.min(0.75, Math.max(0.35, (width - 24) / this.layout.width));
-    if (k >= least) return;
+    const least = Math.min(READABLE, Math.max(SMALLEST, (width - 24) / this.layout.width));
     const { selected } = this.store.get();
     const place = this.run.network.nodes.findIndex((node) => selected !== null && node.layer === selected);
-    const box = place < 0 ? null : this.layout.boxes.get(this.#shown(this.tree.leaves[place]));
-    const [x, y] = box ? [box.x + box.w / 2, box.y + box.h / 2] : [this.layout.width / 2, height / 2 / least];
-    this.shared.set({ view: { k: least, x: width / 2 - least * x, y: Math.min(12, height / 2 - least * y) } });
+    const leaf = place < 0 ? null : this.tree.leaves[place];
+    if (leaf && !this.shared.get().focus) this.shared.set({ focus: leaf });
+    if (k >= least) return;
+    const box = leaf && this.layout.boxes.get(this.#shown(leaf));
+    const first = [...this.layout.boxes.values()].find(({ open }) => !open);
+    const [x, y] = box ? [box.x + box.w / 2, box.y + box.h / 2] : [first ? first.x + first.w / 2 : 0, height / 2 / least];
+    // No empty space is shown at a side where there is more of the network at the other.
+    const within = (at, room, whole) => (whole > room ? Math.max(room - whole - 12, Math.min(12, at)) : (room - whole) / 2);
+    const view = {
+      k: least,
+      x: within(width / 2 - least * x, width, least * this.layout.width),
+      y: within(height / 2 - least * y, height, least * this.layout.height),
+    };
+    this.shared.set({ view });
   }
 
   /** Move so that an item is in sight, and large enough to be read. */

@@ -53,6 +53,7 @@ export function mount(host, { data, store }) {
   store.on(["run", "selected"], ({ selected }) => {
     if (selected !== null) goToLayer(selected);
   });
+  for (const view of views) view.peers = views;
   showLegend();
   host.view = views[0];
 
@@ -85,7 +86,7 @@ export function mount(host, { data, store }) {
     const choice = h(
       "select",
       { "aria-label": "Colour by", onchange: (e) => shared.set({ figure: figures.find((f) => f.name === e.target.value) ?? null }) },
-      ...figures.map((f) => h("option", { value: f.name, selected: f === shared.get().figure }, f.label)),
+      ...figures.map((f) => h("option", { value: f.name, selected: f === shared.get().figure }, labelOf(f, runs))),
       h("option", { value: "" }, "No colour"),
     );
     const opened = (keys) => {
@@ -104,7 +105,7 @@ export function mount(host, { data, store }) {
       { class: "bar screen" },
       h("h2", {}, "Graph"),
       finder(),
-      h("label", {}, "Colour: ", choice),
+      h("label", {}, h("span", {}, "Colour"), choice),
       switchOf("paths", "Paths", "Show what the node in focus depends on, and what depends on it"),
       runs.some(fuses) &&
         switchOf("hulls", "Kernels", "Frame the nodes that a kernel of the engine computes together"),
@@ -151,8 +152,12 @@ export function mount(host, { data, store }) {
   }
 }
 
+/** A model that no one has built has precisions, but none that is built. */
+const isModel = ({ result }) => result?.source === "onnx";
+const labelOf = (figure, runs) => (figure.name === "built" && runs.every(isModel) ? "Precision" : figure.label);
+
 /** Whether a kernel of the engine computes several nodes together. */
-const fuses = (run) => run.kernels.some((kernel) => kernel.nodes.length > 1);
+const fuses = (run) => !isModel(run) && run.kernels.some((kernel) => kernel.nodes.length > 1);
 
 /** Lines about a node or a block, for the tip and the status. */
 function describe(run, item) {
@@ -167,11 +172,11 @@ function describe(run, item) {
     ["alone", decibels, layer ? aloneDb(layer) : null],
     ["time", milliseconds, timeOf(run, node)],
   ];
-  const kernels = run.kernels.filter((k) => k.nodes.includes(item.node));
+  const kernels = isModel(run) ? [] : run.kernels.filter((k) => k.nodes.includes(item.node));
   return [
     h("strong", {}, `${node.op} `, nameOf(node.name)),
     [node.shape, node.weight && `weight ${node.weight}`].filter(Boolean).join(", "),
-    [node.planned && `asked: ${node.planned.toUpperCase()}`, node.built && `built: ${node.built.toUpperCase()}`]
+    [node.planned && `requested: ${node.planned.toUpperCase()}`, node.built && `${isModel(run) ? "" : "built: "}${node.built.toUpperCase()}`]
       .filter(Boolean)
       .join(", "),
     figures
@@ -195,15 +200,15 @@ const SHAPES = {
 function legendOf({ figure, hulls }, views, runs) {
   const { extent, found } = views[0].scene;
   const entries = figure ? figure.legend(extent, found) : [];
-  const title = figure ? [h("li", { class: "paper" }, `${figure.label}:`)] : [];
+  const title = figure ? [h("li", { class: "paper" }, `${labelOf(figure, runs)}:`)] : [];
   const items = entries.map(([colour, words]) => h("li", {}, swatch(SHAPES.square, colour), printable(words)));
   const change = views.some((view) => view.scene.edges.some((edge) => edge.change));
-  if (change) items.push(h("li", {}, swatch(SHAPES.diamond, "none"), "the precision changes, to that of the colour"));
+  if (change) items.push(h("li", {}, swatch(SHAPES.diamond, "none"), "the precision changes here, to the one of this colour"));
   if (hulls) items.push(...frames(views));
   for (const [k, run] of runs.entries()) {
     const reformats = run.kernels.filter(({ role }) => role === "reformat").length;
     const where = runs.length > 1 ? `${"AB"[k] ?? k + 1}: ` : "";
-    if (reformats) items.push(h("li", {}, `${where}⇄ ${counted(reformats, "kernel")} only to move or convert data`));
+    if (reformats && !isModel(run)) items.push(h("li", {}, `${where}⇄ ${counted(reformats, "kernel")} that only ${reformats === 1 ? "moves or converts" : "move or convert"} data`));
   }
   return [...title, ...items];
 }
@@ -214,7 +219,7 @@ function frames(views) {
   const found = new Map(hulls.map(({ kernel, colour }) => [kernel.precision, colour]));
   const words = (precision) => (precision ? `a kernel in ${precision.toUpperCase()}` : "a kernel, its precision unknown");
   const items = [...found].map(([precision, colour]) => h("li", {}, swatch(SHAPES.frame, colour), printable(words(precision))));
-  return items.length ? items : [h("li", {}, "Kernels are framed within open blocks")];
+  return items;
 }
 
 function swatch(path, colour) {

@@ -30,6 +30,7 @@ export function paint(context, size, view, scene, marks, theme) {
   for (const box of seen) if (box.open) openBlock(context, box, view, theme);
   if (marks.hulls) for (const hull of scene.hulls) if (meets(hull, sight)) hullOf(context, hull, view);
   edges(context, scene, sight, view, marks, theme);
+  for (const box of seen) if (box.open) title(context, box, view, theme);
   for (const box of seen) if (!box.open) closed(context, box, view, marks, theme);
   context.globalAlpha = 1;
 }
@@ -50,11 +51,18 @@ function openBlock(context, box, view, theme) {
   context.lineWidth = 1;
   context.strokeStyle = theme.line;
   context.stroke();
-  if (view.k * 12 < READABLE) return;
-  context.fillStyle = theme.muted;
+}
+
+/** The title of an open block: over the edges, which may cross it. */
+function title(context, box, view, theme) {
+  if (box.depth === 0 || view.k * 12 < READABLE) return;
+  const words = `− ${fitted(box.item.label, box.w - 34)}`;
   context.font = `600 12px ${FONT}`;
   context.textAlign = "left";
-  context.fillText(`− ${fitted(box.item.label, box.w - 34)}`, box.x + 10, box.y + 17);
+  context.fillStyle = box.depth % 2 ? theme.plain : theme.card;
+  context.fillRect(box.x + 8, box.y + 6, context.measureText(words).width + 4, 15);
+  context.fillStyle = theme.muted;
+  context.fillText(words, box.x + 10, box.y + 17);
 }
 
 function edges(context, scene, sight, view, marks, theme) {
