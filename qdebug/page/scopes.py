@@ -29,10 +29,25 @@ def scopes_of(
     Args:
         names: of the nodes, in execution order.
         tensors: the first that each one computes.
-        kinds: what repeats: their types, for example.
+        kinds: what repeats: their types, and after a space what else makes a node like another.
         reads: the nodes that each one reads, as positions.
     """
-    return named_scopes(names, tensors) or repeated_scopes(kinds, reads)
+    found = named_scopes(names, tensors)
+    if found is None or _tell_types_only(found, kinds):
+        return repeated_scopes(kinds, reads)
+    return found
+
+
+def _tell_types_only(scopes: Sequence[Scope], kinds: Sequence[str]) -> bool:
+    """Whether most scopes that nodes share hold nodes of one type: "Conv.0", "Conv.1" number the
+    nodes of a type, wherever they are in the network, and spell no blocks."""
+    types: dict[Scope, list[str]] = {}
+    for scope, kind in zip(scopes, kinds, strict=True):
+        if scope:
+            types.setdefault(scope, []).append(kind.partition(" ")[0])
+    shared = [found for found in types.values() if len(found) > 1]
+    alike = sum(len(found) for found in shared if len(set(found)) == 1)
+    return 2 * alike > sum(map(len, shared))
 
 
 def named_scopes(names: Sequence[str], tensors: Sequence[str]) -> list[Scope] | None:

@@ -34,6 +34,18 @@ def test_flat_names_spell_none() -> None:
     assert named_scopes(["Conv_1", "Relu_2", "a/b"], ["1", "2", "3"]) is None
 
 
+def test_numbered_types_are_no_blocks() -> None:
+    """Names of PaddlePaddle's exporter would put all convolutions into one block."""
+    ops = ["Conv", "HardSwish", "Mul"] * 4
+    names = [f"{op}.{k // 3}" for k, op in enumerate(ops)]
+    tensors = [f"p2o.pd_op.{op.lower()}.{k // 3}.0" for k, op in enumerate(ops)]
+    assert scopes_of(names, tensors, ops, chain(12))[:4] == [
+        *[("block 1 of 4",)] * 3, ("block 2 of 4",),
+    ]  # fmt: skip
+    blocks = [f"stage.{k // 3}.{op}" for k, op in enumerate(ops)]
+    assert scopes_of(blocks, tensors, ops, chain(12))[3] == ("stage", "1")
+
+
 def test_nodes_that_an_optimizer_made_are_where_they_belong() -> None:
     names = ["/m/a/Conv", "/m/a/Add", "Gemm_1", "Reshape_2", "/m/b/Relu", "/m/b/Mul"]
     tensors = ["", "", "/m/b/fc/MatMul_output_0", "made_up", "", ""]
