@@ -214,8 +214,12 @@ def from_json(kind: Any, data: Any) -> Any:
     if origin in (typing.Union, UnionType):
         if data is None and type(None) in arguments:
             return None
-        (kind,) = (a for a in arguments if a is not type(None))
-        return from_json(kind, data)
+        kinds = tuple(a for a in arguments if a is not type(None))
+        if len(kinds) == 1:
+            return from_json(kinds[0], data)
+        if not isinstance(data, kinds):  # of several, all are types that JSON has
+            raise TypeError(f"{kind} is expected, not {data!r:.80}")
+        return data
     if isinstance(origin, type) and issubclass(origin, Mapping):
         odd = data.get("non_finite", {})
         return {

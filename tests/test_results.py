@@ -16,7 +16,17 @@ import jsonschema
 import pytest
 
 from qdebug.errors import UsageError
-from qdebug.results import Hidden, Inline, Json, MaybeText, Result, in_json, json_schema, to_json
+from qdebug.results import (
+    Hidden,
+    Inline,
+    Json,
+    MaybeText,
+    Result,
+    from_json,
+    in_json,
+    json_schema,
+    to_json,
+)
 from qdebug.run.doctor import DoctorResult, Finding
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "make_schemas.py"
@@ -102,6 +112,13 @@ def test_a_result_is_read_back(error: float) -> None:
     assert math.isnan(Found.from_dict(found(math.nan).to_dict()).items[0].figures.error)
     del data["colour"]  # as an earlier version would have written it
     assert Found.from_dict(data).colour is None
+
+
+def test_an_axis_is_a_size_or_a_name() -> None:
+    assert from_json(tuple[int | str, ...], ["batch", 3]) == ("batch", 3)
+    for data in ([1.5], [None], [[3]]):
+        with pytest.raises(TypeError):
+            from_json(tuple[int | str, ...], data)
 
 
 @pytest.mark.parametrize(
