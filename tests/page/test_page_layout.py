@@ -3,6 +3,7 @@ and the answer is seen first."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def _run(folder: Path, model: str = "digits_cnn", **settings: Any) -> Path:
     return run
 
 
+def _written(result: Any, file: Path) -> Path:
+    """As --json writes it."""
+    file.write_text(json.dumps(result.to_dict()), encoding="utf-8")
+    return file
+
+
 def _bisect(target: str) -> Callable[[Path], Any]:
     return lambda _: qdebug.bisect(MODEL, weights="per-tensor", target=target, **GIVEN)
 
@@ -68,7 +75,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "bisect": _bisect("output.cosine>=0.99"),
     "long bisect": _bisect("output.sqnr_db>=45"),
     "sweep": lambda _: qdebug.sweep(MODEL, backend="onnxruntime", precision="int8,fp32", **GIVEN),
-    "inspect": lambda _: qdebug.inspect(MODEL),
+    "inspect": lambda folder: _written(qdebug.inspect(MODEL), folder / "inspect.json"),
 }
 
 ANSWERS = {

@@ -14,7 +14,7 @@ const SERIES = [
   { words: "the network's outputs, only this layer quantized (alone)", group: 2, of: aloneDb, samples: (r) => r.effect?.alone_samples },
 ];
 
-const HEIGHT = 250;
+const HEIGHT = 225;
 /** Above this nothing is wrong, and nothing has to be told apart: it is drawn with what is exact. */
 const HIGHEST_DB = 90;
 /** The band for that at the upper edge, in pixels. */

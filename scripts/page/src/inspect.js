@@ -21,7 +21,7 @@ export function mount(host, page) {
     return [
       h("h2", {}, isModel(result) ? "Model" : "Engine"),
       summary(result),
-      h("div", { class: "two" }, h("div", {}, ...products(result.products)), h("div", {}, ...parts)),
+      h("div", { class: "two" }, h("div", {}, ...endsOf(result), ...products(result.products)), h("div", {}, ...parts)),
       ...audit(result.audit),
       ...difference(result.diff),
     ];
@@ -76,6 +76,14 @@ function summary(result) {
   const facts = known.map(([words, v, word]) => [words, word(v)]);
   facts.unshift(["read from", result.source], ...(result.library ? [["library", result.library]] : []));
   return tiles(facts);
+}
+
+/** What goes in and comes out, as far as the file tells. */
+function endsOf({ io, model_inputs: inputs = [], model_outputs: outputs = [] }) {
+  const known = inputs.length + outputs.length ? [...inputs, ...outputs] : io.filter(({ dims }) => dims);
+  const shape = ({ shape: named, dims }) => (named ?? dims.map((size) => (size < 0 ? "?" : size))).join(" × ");
+  const rows = known.map((tensor) => [tensor.name, [tensor.dtype, shape(tensor)].filter(Boolean).join("  ")]);
+  return rows.length ? [h("h2", {}, "Inputs and outputs"), plainTable("Inputs and outputs", ["tensor", "type and shape"], rows)] : [];
 }
 
 /** Matrix products by precision: a bar of their number, of their work and of their time. */
