@@ -14,6 +14,7 @@
  */
 
 import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
+import { outcomeOf } from "./repair.js";
 
 /** Of ColorBrewer (Cynthia Brewer, Mark Harrower): both can be told apart by the colour-blind. */
 const MORE_IS_WORSE = ["#ffffd9", "#fee391", "#fec44f", "#fe9929", "#d95f0e", "#993404"];
@@ -241,7 +242,7 @@ function largestOf(values) {
 /** How many of the remedies that a repair kept changed a node's layer. */
 function remediesOf({ result, kind }, node) {
   if (kind !== "repair" || !result || !node.group) return null;
-  return result.steps.filter((step) => step.outcome === "kept" && step.layers.includes(node.group)).length;
+  return result.steps.filter((step) => outcomeOf(step) === "kept" && step.layers.includes(node.group)).length;
 }
 
 /** A figure of the node's layer. */

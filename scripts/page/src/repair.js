@@ -17,6 +17,11 @@ const REASONS = {
 
 const OUTCOMES = { kept: "kept", "dropped-at-the-end": "dropped", "not-kept": "not kept" };
 
+/** What became of a remedy; files of earlier versions say only whether it was accepted. */
+export function outcomeOf({ outcome, accepted }) {
+  return outcome || (accepted ? "kept" : "not-kept");
+}
+
 /** @param {HTMLElement} host */
 export function mount(host, { data, store }) {
   const body = h("div", {});
@@ -81,8 +86,8 @@ function steps(result) {
     const gain = numberIn(step, "gain_db");
     const why = REASONS[step.reason] ?? step.reason;
     return [
-      h("span", { class: step.outcome === "kept" ? "best" : "muted" }, nameOf(step.remedy)),
-      OUTCOMES[step.outcome] ?? "",
+      h("span", { class: outcomeOf(step) === "kept" ? "best" : "muted" }, nameOf(step.remedy)),
+      OUTCOMES[outcomeOf(step)] ?? "",
       ...(result.metric ? [number(numberIn(step.after, "metric"))] : []),
       decibel(numberIn(step.after, "sqnr_db")),
       gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(1)}`,
