@@ -33,7 +33,13 @@ def share(outputs, labels):
 def found(result: qdebug.BisectResult) -> Any:
     """All that a search says but times."""
     history = [replace(e.measurement, seconds=0.0) for e in result.search.history]
-    return result.search.pins, history, result.search.outcome, result.bound, result.execution
+    return (
+        result.search.pins,
+        history,
+        result.search.outcome,
+        result.condition.bound,
+        result.execution,
+    )
 
 
 @pytest.mark.parametrize(
