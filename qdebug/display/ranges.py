@@ -65,7 +65,7 @@ def _tensors(result: RangesResult, shown: Sequence[TensorDynamics]) -> Table:
                 lambda t: _known(t.crest_factor, f"{t.crest_factor:.1f}"),
             ),
             (Column("zeros", "number"), lambda t: _known(t.zero_share, share(t.zero_share))),
-            (Column("INT8 readers", "number"), _readers),
+            (Column("INT8", "number"), _readers),
         ],
         lambda t: "worst" if _broken(t) else "",
     )
