@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from qdebug.errors import UsageError
 from qdebug.run.base import Backend
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
+from qdebug.wording import option
 
 if TYPE_CHECKING:
     from qdebug.pipeline.cluster.dispatch import Cluster
@@ -28,6 +32,8 @@ class Context:
         cluster: takes work off this process; None where it does all of it.
         until: of a pass over samples, no batch but the first is begun later, on the clock of
             `time.monotonic`.
+        ends_at: on the same clock; no batch at all is begun later, and a pass that is not done
+            raises OutOfTimeError.
     """
 
     backend: Backend
@@ -38,6 +44,7 @@ class Context:
     fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT
     cluster: Cluster | None = None
     until: float = math.inf
+    ends_at: float = math.inf
 
 
 def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
@@ -60,6 +67,33 @@ def simulation_context(
     return Context(exact, simulation, parallel, progress, batch_size, fp16_kernels, cluster)
 
 
+_DURING = {
+    "calibrate": "while the ranges were calibrated",
+    "reference": "while the FP32 model was run",
+    "metric": "while the metric was computed",
+}
+
+
+@contextmanager
+def time_limit_told(limit_s: float | None) -> Iterator[None]:
+    """Work that a time limit may end before there is any result.
+
+    Raises:
+        UsageError: it did.
+    """
+    try:
+        yield
+    except OutOfTimeError as over:
+        during = _DURING.get(over.stage, "during the first evaluation")
+        raise UsageError(
+            f"{option('time_limit', f'{limit_s or 0:g}')}: the time was over {during}, before "
+            "anything could be tried",
+            f"Give more time or fewer samples ({option('samples')}). Ranges that were calibrated "
+            "are kept for the next run.",
+            code="QD-USAGE-TIME-LIMIT",
+        ) from over
+
+
 def one_at_a_time(context: Context) -> Context:
     """The same simulation with one execution in flight, on all cores: it takes less memory."""
     parallel = context.parallel
@@ -67,4 +101,4 @@ def one_at_a_time(context: Context) -> Context:
     simulation = simulation_context(
         alone, context.progress, context.batch_size, context.fp16_kernels, context.cluster
     )
-    return replace(simulation, until=context.until)
+    return replace(simulation, until=context.until, ends_at=context.ends_at)

@@ -36,6 +36,7 @@ from qdebug.run.base import Session
 from qdebug.run.ort_fast.prefix_cache import ResumedSession
 from qdebug.run.sizing import Parallelism
 from qdebug.run.stream import map_in_order
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.types import Array, Fp16Kernels, Progress, ignore_progress
 
 ALONE, LEFT_OUT = 0.5, 0.8
@@ -48,10 +49,9 @@ _BEGINNING = 2.0
 """What a sample takes before any candidate, in FP32 passes: FP32, and what they start from."""
 _WORTH_IT = 2
 """Workers: with a single one this process, which may use several cores, is as fast."""
-
-
-class OutOfTimeError(Exception):
-    """The time is over before all is measured."""
+_TELLING, _SURELY = 4, 1.25
+"""After so many candidates it is known how long one takes; and how many times longer than there is
+time for all of them are to take before they are given up."""
 
 
 class Energies(NamedTuple):
@@ -167,14 +167,19 @@ class Runs:
         if beside not in self.known:
             self.begin(beside)
         found: list[Array | None] = []
+        began = time.monotonic()
         for one in self.each(sets, beside):
             found.append(None if one is None else one.noise)
             self._context.progress(Progress("effects", before + len(found), total))
-            self._check_time()
+            check_time(self._ends_at)
+            self._give_up_early(began, len(found), len(sets))
         return found
 
-    def _check_time(self) -> None:
-        if time.monotonic() >= self._ends_at:
+    def _give_up_early(self, began: float, done: int, of: int) -> None:
+        """What is surely not done in time is of no use, and the time is."""
+        now = time.monotonic()
+        takes = (now - began) / done * (of - done)
+        if done == _TELLING and takes > _SURELY * (self._ends_at - now):
             raise OutOfTimeError
 
     def begin(self, beside: High) -> None:
@@ -212,7 +217,7 @@ class Runs:
             for part, energies in zip(parts, results, strict=True):
                 for high, one in zip(part.sets, energies, strict=True):
                     found.setdefault(high, []).append(one)
-                self._check_time()
+                check_time(self._ends_at)
         together = {high: _joined(each) for high, each in found.items()}
         if beside not in self.known:
             begun = together[beside]

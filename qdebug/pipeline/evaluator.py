@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from itertools import takewhile
 from operator import itemgetter
 
 import numpy as np
@@ -35,6 +34,7 @@ from qdebug.run.base import Backend, Session
 from qdebug.run.ort_fast.prefix_cache import ResumedSession
 from qdebug.run.sizing import probe
 from qdebug.run.stream import map_in_order
+from qdebug.run.timelimit import check_time
 from qdebug.types import Array, Feeds, Progress, Tensors
 
 Run = Callable[[ExecutedBatch], Tensors]
@@ -85,13 +85,19 @@ def executed_batches(
     runs: Mapping[str, Run],
     workers: int,
     feeds: Callable[[Batch], Feeds] | None = None,
+    ends_at: float = math.inf,
 ) -> Iterator[ExecutedBatch]:
     """Each batch after all `runs`, in order; at most `workers + 1` are held.
 
     Args:
         feeds: gives the inputs of a batch; None reads them from the samples.
+        ends_at: see Context.
+
+    Raises:
+        OutOfTimeError: as there.
     """
-    return map(itemgetter(0), _executed(subset, runs, {}, workers, feeds))
+    batches = _in_time(subset.batches, math.inf, ends_at)
+    return map(itemgetter(0), _executed(subset, runs, {}, workers, feeds, batches))
 
 
 def evaluate(
@@ -118,11 +124,13 @@ def evaluate(
 
     Raises:
         QdebugError: samples cannot be read, or a model does not run.
+        OutOfTimeError: see Context.
     """
     totals = {name: ErrorTotals() for name in comparisons}
     workers = context.parallel.workers if workers is None else workers
     done = 0
-    for executed, errors in _executed(subset, runs, comparisons, workers, feeds, context.until):
+    batches = _in_time(subset.batches, context.until, context.ends_at, stage)
+    for executed, errors in _executed(subset, runs, comparisons, workers, feeds, batches):
         for sink in sinks:
             sink(executed, errors)
         for name, total in totals.items():
@@ -140,7 +148,7 @@ def _executed(
     comparisons: Mapping[str, Comparison],
     workers: int,
     feeds: Callable[[Batch], Feeds] | None,
-    until: float = math.inf,
+    batches: Iterator[Batch],
 ) -> Iterator[tuple[ExecutedBatch, dict[str, ErrorTotals]]]:
     samples = subset.samples
 
@@ -152,15 +160,20 @@ def _executed(
             found[name] = run(executed)
         return executed, {name: compare_batch(c, executed) for name, c in comparisons.items()}
 
-    batches = _in_time(subset.batches, until)
     if workers > 1:
         return map_in_order(one, batches, workers)
     return map(one, batches)
 
 
-def _in_time(batches: Sequence[Batch], until: float) -> Iterator[Batch]:
-    yield from batches[:1]
-    yield from takewhile(lambda _: time.monotonic() < until, batches[1:])
+def _in_time(
+    batches: Sequence[Batch], until: float, ends_at: float, stage: str = ""
+) -> Iterator[Batch]:
+    """Those that there is time for. See Context."""
+    for number, batch in enumerate(batches):
+        if number and time.monotonic() >= until:
+            return
+        check_time(ends_at, stage)
+        yield batch
 
 
 class BatchErrors:

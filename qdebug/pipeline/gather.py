@@ -30,6 +30,7 @@ from qdebug.run.segmentation import segmentation
 from qdebug.run.segments import sizes_of
 from qdebug.run.sizing import Parallelism, probe
 from qdebug.run.stream import map_in_order
+from qdebug.run.timelimit import check_time
 from qdebug.store.cache import load_calibration, save_calibration
 from qdebug.store.schema import RangeRecord
 from qdebug.types import Progress, ignore_progress
@@ -75,6 +76,9 @@ def gather_ranges(
     Args:
         cached: take what an earlier call over the same model and samples kept, and keep this.
         tensors: which ones to gather; None gathers every float tensor.
+
+    Raises:
+        OutOfTimeError: see Context.
     """
     if cached:
         for wanted in [None, tensors] if tensors is not None else [None]:
@@ -239,6 +243,7 @@ def _run(
     idle: list[defaultdict[str, Accumulator]] = []  # one set for each execution in flight
 
     def one(batch: Batch) -> dict[str, Added]:
+        check_time(context.ends_at, "calibrate")
         feeds = samples.feeds(batch.start, batch.count)
         tensors = {**feeds, **session.run(feeds)}
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qdebug.pipeline.cluster.unit import cut_evenly
-from qdebug.pipeline.effect_runs import OutOfTimeError
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Array
 
 Group = tuple[str, ...]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.remedies.quantized import Quantized
 from qdebug.run.base import Backend
+from qdebug.run.timelimit import TimedBackend, check_time
 from qdebug.types import ProgressCallback, ignore_progress
 
 
@@ -42,6 +43,22 @@ class Study:
     workers: int = 1
     alone: Backend | None = None
     progress: ProgressCallback = ignore_progress
+
+    def until(self, ends_at: float) -> Study:
+        """The same, which raises OutOfTimeError where anything would be executed later than
+        `ends_at`, on the clock of `time.monotonic`."""
+
+        def gather(network: Quantized, tensors: Sequence[str]) -> Mapping[str, TensorHistogram]:
+            check_time(ends_at)
+            return self.gather(network, tensors)
+
+        return replace(
+            self,
+            backend=TimedBackend(self.backend, ends_at),
+            simulation=TimedBackend(self.simulation, ends_at),
+            gather=gather,
+            alone=TimedBackend(self.alone, ends_at) if self.alone else None,
+        )
 
     def most_harmful_first(self, layers: Sequence[str]) -> list[str]:
         """`layers` by what their quantization does to the outputs."""

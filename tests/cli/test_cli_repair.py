@@ -294,10 +294,27 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
     assert resumed == fresh
 
 
-def test_a_repair_that_ran_out_of_time_says_how_to_go_on(desk: Any) -> None:
-    flags = [*SMALL, *QUICK, "--json", "found.json"]
+AT_ONCE_LATE = """
+import time
+import numpy as np
+calls, real = [], time.monotonic
+def metric(outputs, reference):
+    calls.append(1)
+    if len(calls) == 16:  # the start has been judged
+        time.monotonic = lambda: real() + 1e6
+    return -float(np.abs(outputs["out"] - reference["out"]).mean())
+"""
+
+
+def test_a_repair_that_ran_out_of_time_says_how_to_go_on(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.monotonic
+    desk.write("late.py", AT_ONCE_LATE)
+    flags = [*SMALL, *QUICK, "--json", "found.json", "--metric", "late.py:metric"]
     for limit, more in ((True, []), (True, ["--no-cache", "--force"]), (False, ["--force"])):
-        done = desk.run("repair", *flags, *more, *(["--time-limit", "0.001"] if limit else []))
+        monkeypatch.setattr(time, "monotonic", real)
+        done = desk.run("repair", *flags, *more, *(["--time-limit", "1e5"] if limit else []))
         found = json.loads((desk.folder / "found.json").read_text())
         assert done.code == 0
         assert ("time limit" in found["explanation"]) == limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -113,8 +114,9 @@ def test_local_errors_take_a_part_of_the_time_only(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(setup, "layer_results", results)
     how = {**HOW, "batch_size": 1}
-    for limit in (None, 1e-9):
-        qdebug.bisect(DATA / "digits_cnn.onnx", **how, time_limit=limit, max_evaluations=1)
+    for share in (lambda ends_at: ends_at, lambda _: -math.inf):
+        monkeypatch.setattr(setup, "_share_of", share)
+        qdebug.bisect(DATA / "digits_cnn.onnx", **how, time_limit=300, max_evaluations=1)
     assert counted[0] > counted[1] == 1
 
 

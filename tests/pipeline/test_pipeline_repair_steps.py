@@ -48,6 +48,9 @@ class Judge:
         left_out = np.zeros(0) if metric is None else metric + np.linspace(-1e-5, 1e-5, 8)
         return Judgement(outputs, metric, noise, left_out)
 
+    def until(self, _: float) -> Judge:
+        return self
+
     def verdict(self, before: Judgement, after: Judgement, best: Judgement | None) -> Any:
         return verdict_on(before, after, best)
 
@@ -96,6 +99,9 @@ class Study:
 
     samples: Any = Samples
     progress: Any = lambda _: None
+
+    def until(self, _: float) -> Study:
+        return self
 
     def most_harmful_first(self, layers: Sequence[str]) -> list[str]:
         return sorted(layers)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdebug.pipeline.effect_runs import OutOfTimeError
 from qdebug.pipeline.screening import Group, groups_of, screened
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.types import Array
 
 NAMES = [f"layer{k}" for k in range(384)]

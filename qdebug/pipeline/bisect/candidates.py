@@ -84,6 +84,8 @@ class RunnerOptions:
         cache_bytes: limit of the activations that candidates start from.
         agree_on: about how many samples tell whether the fast kernels agree.
         sessions: of the base plan, shared with runners on other samples; None for its own.
+        ends_at: OutOfTimeError is raised where the runner is not ready by then, on the clock of
+            `time.monotonic`. Candidates may take longer.
     """
 
     capture: Sequence[str] = ()
@@ -92,6 +94,7 @@ class RunnerOptions:
     cache_bytes: int = DEFAULT_BYTES
     agree_on: int = AGREEMENT_SAMPLES
     sessions: CandidateSessions | None = None
+    ends_at: float = math.inf
 
 
 class _Mode(Enum):
@@ -112,7 +115,7 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         reference_task: the end-to-end metric of the reference, None without one.
         literal: whether candidates run on literal Q/DQ; `reason` says why, for the user.
         agreement: how the fast kernels compare with literal Q/DQ; None where that was not tested.
-        reference_s: seconds that the reference took, its opening included.
+        reference_s: seconds that the reference took, its opening and its metric included.
     """
 
     def __init__(
@@ -134,8 +137,10 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         Raises:
             QdebugError: a range is missing, samples cannot be read, the model does not run, or the
                 metric raised.
+            OutOfTimeError: see RunnerOptions.
         """
-        self._context, self._model, self._bound = context, model, bound
+        self._context = replace(context, ends_at=min(context.ends_at, options.ends_at))
+        self._model, self._bound = model, bound
         self._capture = tuple(dict.fromkeys(options.capture))
         self._agree_on = options.agree_on
         self._engines: Backend | None = None
@@ -147,15 +152,15 @@ class CandidateRunner(AbstractContextManager["CandidateRunner"]):
         with ExitStack() as stack:
             self._inner = context.backend.open(model.graph.proto, self._capture)
             stack.callback(self._inner.close)
-            self._reference = KeptReference(context, model.graph, self._inner, subset, metric)
-            self.subset = self._reference.subset
+            reference = KeptReference(self._context, model.graph, self._inner, subset, metric)
+            self._reference, self.subset = reference, reference.subset
+            self.reference_task = reference.task.of_reference() if reference.task else None
             self.reference_s = time.perf_counter() - started
             if (engines := options.engines) is not None:
                 self._engines, self._lowered = engines.backend(self.subset), engines.model
-            task = self._reference.task
-            self.reference_task = task.of_reference() if task else None
             self.literal, self.reason = self._choose(options.literal)
             self._stack = stack.pop_all()
+        self._context = context
 
     @property
     def task(self) -> MetricEvaluator | None:
@@ -372,9 +377,11 @@ class _Run:
         if not failure:
             outputs = totals.metrics()
             inner = self.totals[_INNER].metrics() if _INNER in self.totals else {}
+            began = time.perf_counter()
             try:
                 value = task(self.outputs.joined()) if task else None
-                return CandidateResult(outputs, value, totals.noise(), self.seconds, inner)
+                seconds = self.seconds + time.perf_counter() - began
+                return CandidateResult(outputs, value, totals.noise(), seconds, inner)
             except MetricError as error:
                 if all(m.is_finite for m in outputs.values()):
                     raise

@@ -25,6 +25,7 @@ from qdebug.pipeline.bisect.engines import (
 from qdebug.pipeline.bisect.rounds import Answered, SearchOptions, answered, with_selected_point
 from qdebug.pipeline.bisect.setup import Setup, prepare, untimed_notes
 from qdebug.pipeline.bisect.target import direction_notes
+from qdebug.pipeline.context import time_limit_told
 from qdebug.pipeline.engine.build import Engine, capture_note, save_engine
 from qdebug.results import ModelRef
 from qdebug.search.find import SearchResult
@@ -47,7 +48,7 @@ def bisect(settings: BisectSettings, progress: ProgressCallback = ignore_progres
     """
     check_select_point(settings.select_point)
     started = time.monotonic()
-    with ExitStack() as stack:
+    with ExitStack() as stack, time_limit_told(settings.time_limit):
         return search_from(settings, prepare(settings, progress, stack), started)
 
 
@@ -61,7 +62,11 @@ def search_from(
 ) -> BisectResult:
     """As `bisect`, from a setup that is there; the time limit counts from `started`, on the clock
     of `time.monotonic`, or from now. The sets in `first` are tried before the search begins: where
-    one of them passes, the answer is no dearer. `tells_coarse`: see SearchOptions."""
+    one of them passes, the answer is no dearer. `tells_coarse`: see SearchOptions.
+
+    Raises:
+        OutOfTimeError: the time is over before the search can begin.
+    """
     engines = engines_of(setup)
     if engines is not None and setup.engine is not None and settings.profile is None:
         setup = replace(setup, space=in_milliseconds(setup, setup.engine))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -91,11 +92,13 @@ def open_evaluator(
     literal: bool | None,
     engines: Engines | None = None,
     cache_bytes: int = 0,
+    ends_at: float = math.inf,
 ) -> Evaluator:
     """Run the reference on `subset`, and be ready to measure sets on it. See CandidateRunner.
 
     Raises:
         QdebugError: the samples cannot be read, the runtime or the metric failed.
+        OutOfTimeError: it takes until `ends_at`, on the clock of `time.monotonic`.
     """
     target, layers = setup.target, setup.pair.layers
     captured = target.captured(layers, setup.model.graph)
@@ -109,7 +112,7 @@ def open_evaluator(
         )
         at_once = runner.at_once
     else:
-        options = replace(options, sessions=setup.sessions)
+        options = replace(options, sessions=setup.sessions, ends_at=ends_at)
         runner = CandidateRunner(*given, metric=target.metric, options=options)
         at_once = 1 if engines else setup.context.parallel.workers
     condition = target.condition_for(runner.reference_task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -171,6 +172,7 @@ def answered(setup: Setup, engines: Engines | None, options: SearchOptions) -> A
 
     Raises:
         QdebugError: a runtime or a metric failed, or a journal cannot be used.
+        OutOfTimeError: the time is over before the search can begin.
     """
     tried: set[Pins] = set()
     with ExitStack() as stack:
@@ -283,7 +285,10 @@ def _checks_of(
 
 def _simulation(setup: Setup, options: SearchOptions) -> Evaluator:
     literal, cache_bytes = None if options.int8_kernels else True, options.cache_bytes
-    return open_evaluator(setup, setup.searched, literal=literal, cache_bytes=cache_bytes)
+    ends_at = math.inf if options.ends_at is None else options.ends_at
+    return open_evaluator(
+        setup, setup.searched, literal=literal, cache_bytes=cache_bytes, ends_at=ends_at
+    )
 
 
 def _checked(
@@ -341,6 +346,7 @@ def _search(setup: Setup, one: _Round, options: SearchOptions) -> Searched:
             time_limit_s=options.time_limit_s,
             started=options.started,
             reserve_s=reserve,
+            clock=time.monotonic,
             on_evaluation=_Watch(setup, options),
         )
         _try_first(setup, one, oracle, options.first)

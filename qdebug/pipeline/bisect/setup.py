@@ -129,6 +129,7 @@ def prepare(
     Raises:
         UsageError: the precision is FP32, in which there is nothing to pin.
         QdebugError: bad input, or a runtime that failed.
+        OutOfTimeError: the time is over before the ranges are calibrated.
     """
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
     check_engine_flags(settings)
@@ -168,7 +169,8 @@ def prepare(
     context = simulation_context(
         parallelism(), progress, settings.batch_size, fp16_kernels, cluster
     )
-    planned = plan_ranges(settings, context, plan, model, searched)
+    limited = replace(context, ends_at=ends_at)
+    planned = plan_ranges(settings, limited, plan, model, searched)
     own = engine_settings_of(settings) if engine else None
     start = Start(context, target, model, planned, searched, held_out, engine, kernels, own, found)
     return rated(settings, start, ends_at)

@@ -20,6 +20,7 @@ from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.compare.gate import refuse_missing_metric
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference
+from qdebug.run.timelimit import check_time
 from qdebug.wording import option
 
 _NAMES = {**GATED, "layer": GATED["tensor"]}
@@ -211,6 +212,7 @@ def _of_outputs_and_shuffled(
         task = KeptReference(context, graph, session, subset, metric).task
     assert task is not None  # there is a metric
     value = task.of_reference()
+    check_time(context.ends_at, "metric")
     order = np.random.default_rng(0).permutation(subset.count)
     if any(len(array) != len(order) for array in task.reference.values()):
         return value, None

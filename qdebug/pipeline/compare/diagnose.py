@@ -122,7 +122,8 @@ def _isolated(
             runs[name] = fed_by_reference(local, session)
         seen = values = 0
         fed: dict[str, float] = {}
-        for executed in executed_batches(SampleSubset(samples, tuple(batches)), runs, 1):
+        few = SampleSubset(samples, tuple(batches))
+        for executed in executed_batches(few, runs, 1, ends_at=context.ends_at):
             truth = {**executed.feeds, **executed.reference}
             results = {name: executed.of(name) for name in names}
             for name, array in executed.feeds.items():

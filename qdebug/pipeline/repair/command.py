@@ -12,8 +12,9 @@ from qdebug.errors import UsageError
 from qdebug.measure.conditions import Condition
 from qdebug.measure.task import is_share
 from qdebug.pipeline.bisect.grain import Coarse, coarse, told
+from qdebug.pipeline.context import time_limit_told
 from qdebug.pipeline.repair.checkpoint import Checkpoints, checkpoints
-from qdebug.pipeline.repair.judge import Judge, Judgement, holds
+from qdebug.pipeline.repair.judge import Judge, holds
 from qdebug.pipeline.repair.pins import dropped_pins, fewest_pins, why_dropped
 from qdebug.pipeline.repair.setup import Setup, prepare
 from qdebug.pipeline.repair.spread import attempts_elsewhere
@@ -27,6 +28,8 @@ from qdebug.search.outcome import BisectResult
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
+_NOT_PINNED = "The time limit left no time to search for layers to pin."
+
 
 def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progress) -> RepairResult:
     """Give a quantized network its accuracy back, without training.
@@ -34,28 +37,30 @@ def repair(settings: RepairSettings, progress: ProgressCallback = ignore_progres
     Raises:
         QdebugError: bad input, or a runtime or a metric that failed; what was done is kept.
     """
-    with ExitStack() as stack:
-        return _repair(stack, settings, progress)
-
-
-def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallback) -> RepairResult:
-    sequence = _sequence(settings)
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
-    setup = prepare(settings, progress, stack)
-    judge = _judge(setup, proving=False)
-    baseline = _baseline(setup, judge)
+    with ExitStack() as stack, time_limit_told(settings.time_limit):
+        return _repair(stack, settings, progress, ends_at)
+
+
+def _repair(
+    stack: ExitStack, settings: RepairSettings, progress: ProgressCallback, ends_at: float
+) -> RepairResult:
+    sequence = _sequence(settings)
+    setup = prepare(settings, progress, stack, ends_at)
+    judge, baseline = setup.judge, setup.baseline
     condition = _condition(setup, judge)
     too_coarse = setup.coarse or _coarse(setup, judge)
     kept = checkpoints(setup, sequence, settings.cache)
     state = kept.load()
     resumed = len(state.steps) if state else 0
     trying = replace(
-        _trying(setup, judge, condition, ends_at, kept),
+        _trying(setup, condition, kept),
         elsewhere=attempts_elsewhere(stack, setup, condition),
     )
     state, found, explanation = trying.run(state or _begin(setup, sequence))
     chosen = holds(condition, setup.start.layers, found)
-    proof, reverted = _proof(setup, state.network)
+    proving = _Proving(setup)
+    proof, reverted = proving.of(state.network)
     network, dropped = state.network, ""
     if reverted:
         dropped = _why_dropped(setup, judge.verdict(found, baseline, None).better)
@@ -64,13 +69,17 @@ def _repair(stack: ExitStack, settings: RepairSettings, progress: ProgressCallba
         chosen = holds(condition, setup.start.layers, baseline)
     pinning, given_up, notes = None, None, setup.notes
     notes = (*notes, too_coarse.note) if too_coarse else notes
+    fewest = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
-        network, pinning, given_up = fewest_pins(setup, network, ends_at)
-        if given_up is not None:  # then the figures are those of the start, too
+        fewest = fewest_pins(setup, network, ends_at)
+        explanation = explanation or ("" if fewest else _NOT_PINNED)
+    if fewest is not None:
+        before, (network, pinning, given_up) = network, fewest
+        if network is not before:  # then the figures are those of the start, too
             reverted, found = True, baseline
             notes = (*notes, why_dropped(given_up, pinning))
             chosen = holds(condition, setup.start.layers, baseline)
-            proof, _ = _proof(setup, setup.start)
+            proof, _ = proving.of(setup.start)
         network = _with_pins(network, pinning)
         took_part = chosen or any(check.used_in_search for check in pinning.checks)
         proof = replace(proof, used_in_search=took_part)
@@ -146,53 +155,51 @@ def _sequence(settings: RepairSettings) -> tuple[str, ...]:
     return left
 
 
-def _judge(setup: Setup, *, proving: bool) -> Judge:
-    subset = setup.proving if proving else setup.choosing
-    return Judge(setup.context, setup.reference.graph, subset, setup.metric, setup.more_is_better)
-
-
-def _baseline(setup: Setup, judge: Judge) -> Judgement:
-    """The quantized network as it was."""
-    return judge(setup.given.graph.proto if setup.given else setup.start)
-
-
 def _condition(setup: Setup, judge: Judge) -> Condition | None:
     return setup.target.condition_for(judge.reference_metric) if setup.target else None
 
 
-def _proof(setup: Setup, network: Quantized) -> tuple[Proof, bool]:
-    """The networks on held-out samples, and whether the start is surely better there."""
-    judge = _judge(setup, proving=True)
-    start, repaired = _baseline(setup, judge), judge(network)
-    condition = _condition(setup, judge)
-    reverted = judge.verdict(repaired, start, None).better
-    repaired = start if reverted else repaired
-    proof = Proof(
-        samples=judge.count,
-        reference_metric=judge.reference_metric,
-        start=start.figures,
-        repaired=repaired.figures,
-        target=condition.expression if condition else "",
-        passed=None if condition is None else holds(condition, setup.start.layers, repaired),
-        target_text=condition.words if condition else "",
-        change_error=judge.change_error(start, repaired),
-        recovered_error=judge.recovered_error(start, repaired),
-        more_is_better=setup.more_is_better,
-        metric_is_share=is_share(setup.metric),
-    )
-    return proof, reverted
+class _Proving:
+    """Networks on held-out samples. FP32 and the start are run there once."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        graph, more = setup.reference.graph, setup.more_is_better
+        self._judge = Judge(setup.context, graph, setup.proving, setup.metric, more)
+        self._start = self._judge(setup.given.graph.proto if setup.given else setup.start)
+
+    def of(self, network: Quantized) -> tuple[Proof, bool]:
+        """The start and `network`, and whether the start is surely better."""
+        setup, judge, start = self._setup, self._judge, self._start
+        same = network is setup.start and setup.given is None
+        repaired = start if same else judge(network)
+        condition = _condition(setup, judge)
+        reverted = judge.verdict(repaired, start, None).better
+        repaired = start if reverted else repaired
+        proof = Proof(
+            samples=judge.count,
+            reference_metric=judge.reference_metric,
+            start=start.figures,
+            repaired=repaired.figures,
+            target=condition.expression if condition else "",
+            passed=None if condition is None else holds(condition, setup.start.layers, repaired),
+            target_text=condition.words if condition else "",
+            change_error=judge.change_error(start, repaired),
+            recovered_error=judge.recovered_error(start, repaired),
+            more_is_better=setup.more_is_better,
+            metric_is_share=is_share(setup.metric),
+        )
+        return proof, reverted
 
 
-def _trying(
-    setup: Setup, judge: Judge, condition: Condition | None, ends_at: float, kept: Checkpoints
-) -> Trying:
+def _trying(setup: Setup, condition: Condition | None, kept: Checkpoints) -> Trying:
     return Trying(
         study=setup.study,
-        judge=judge,
+        judge=setup.judge,
         remedies=REMEDIES,
         enough=lambda found: holds(condition, setup.start.layers, found, surely=True),
         holds=lambda found: holds(condition, setup.start.layers, found),
-        ends_at=ends_at,
+        ends_at=setup.remedies_end_at,
         on_step=kept.save,
         keep_undecided=setup.keep_undecided,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference, MetricEvaluator, OutputKeeper, evaluate, run_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.result import Figures, Reason
+from qdebug.run.timelimit import check_time
 
 Float64 = npt.NDArray[np.float64]
 
@@ -106,6 +109,8 @@ class Judge:
     Attributes:
         reference_metric: the end-to-end metric of FP32, None without one.
         count: of the samples.
+        reference_s: seconds that the FP32 network took, with its metric.
+        judged_s: seconds that the network took which was judged last, with its metric.
     """
 
     def __init__(
@@ -120,7 +125,10 @@ class Judge:
 
         Raises:
             QdebugError: the samples cannot be read, the runtime or the metric failed.
+            OutOfTimeError: see Context.
         """
+        started = time.monotonic()
+        self.judged_s = 0.0
         self._context, self._graph = context, graph
         self._sign = 1.0 if more_is_better else -1.0
         self._last: tuple[Quantized | onnx.ModelProto | None, Judgement] = None, _NOTHING
@@ -138,6 +146,14 @@ class Judge:
             else []
         )
         self._tasks = [self._reference.task_on(kept) for kept in self._without]
+        self.reference_s = time.monotonic() - started
+
+    def until(self, ends_at: float) -> Judge:
+        """The same, which raises OutOfTimeError where it would begin anything later than `ends_at`,
+        on the clock of `time.monotonic`."""
+        other = copy.copy(self)
+        other._context = replace(self._context, ends_at=ends_at)
+        return other
 
     def __call__(self, network: Quantized | onnx.ModelProto) -> Judgement:
         """What a quantized network, or a model with Q/DQ, makes of the samples; the last one is
@@ -145,9 +161,12 @@ class Judge:
 
         Raises:
             MetricError: the metric raised on all samples.
+            OutOfTimeError: see `until`.
         """
         if network is not self._last[0]:
+            started = time.monotonic()
             self._last = network, self._judged(network)
+            self.judged_s = time.monotonic() - started
         return self._last[1]
 
     def _judged(self, network: Quantized | onnx.ModelProto) -> Judgement:
@@ -170,9 +189,13 @@ class Judge:
         metric = None
         left_out = np.zeros(0)
         if reference.task is not None:
+            self._check_time()
             metric = reference.task(kept.joined())
             left_out = self._left_out(kept)
         return Judgement(totals.metrics(), metric, errors.noise(totals), left_out)
+
+    def _check_time(self) -> None:
+        check_time(self._context.ends_at, "metric")
 
     def verdict(self, before: Judgement, after: Judgement, best: Judgement | None) -> Verdict:
         """See verdict_on."""
@@ -217,6 +240,7 @@ class Judge:
         found = []
         for task, batches in zip(self._tasks, self._without, strict=True):
             assert isinstance(task, MetricEvaluator)  # there is a metric
+            self._check_time()
             try:
                 found.append(task(kept.joined(batches)))
             except MetricError:

@@ -15,19 +15,18 @@ from qdebug.pipeline.model_pair import CalibratedPlan
 from qdebug.pipeline.repair.setup import Setup
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.result import DroppedPins
+from qdebug.run.timelimit import OutOfTimeError
 from qdebug.search.outcome import BisectResult
 from qdebug.search.problem import Pins
 from qdebug.wording import counted
-
-_LEAST = 1.0
-"""Seconds that a search gets, however late it is."""
 
 
 class Fewest(NamedTuple):
     """The network that reaches the target with the cheaper pins, and the search that found them.
 
     Attributes:
-        dropped: the search on the repaired network, where the one without remedies was taken.
+        dropped: the search on the repaired network, where the one without remedies was taken and
+            there was time for both.
     """
 
     network: Quantized
@@ -35,9 +34,9 @@ class Fewest(NamedTuple):
     dropped: BisectResult | None = None
 
 
-def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> Fewest:
+def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> Fewest | None:
     """The repaired network or the one before the repair, whichever reaches the target with the
-    cheaper pins.
+    cheaper pins; None where there is no time to search.
 
     Remedies lower the noise of the outputs, but not that of every set of pinned layers, and the
     metric may depend on some of the noise only. Both are searched on the same samples; what
@@ -51,11 +50,15 @@ def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> Fewest:
         QdebugError: a runtime or a metric that failed.
     """
     if network is setup.start:
-        return Fewest(network, _searched(setup, network, ends_at))
+        only = _searched(setup, network, ends_at)
+        return Fewest(network, only) if only else None
     now = time.monotonic()
     alone = _searched(setup, setup.start, now + (ends_at - now) / 2)
-    found = _searched(setup, network, ends_at, [alone.search.pins] if alone.found else [])
-    if _rank(alone) < _rank(found):
+    first = [alone.search.pins] if alone and alone.found else []
+    found = _searched(setup, network, ends_at, first)
+    if found is None:  # then only what pins alone reach is better than the repaired network
+        return Fewest(setup.start, alone) if alone and alone.passed else None
+    if alone is not None and _rank(alone) < _rank(found):
         return Fewest(setup.start, alone, dropped=found)
     return Fewest(network, found)
 
@@ -73,8 +76,13 @@ def dropped_pins(dropped: BisectResult) -> DroppedPins:
     )
 
 
-def why_dropped(dropped: BisectResult, taken: BisectResult) -> str:
+def why_dropped(dropped: BisectResult | None, taken: BisectResult) -> str:
     """A note: what had to be pinned with the remedies, and what without."""
+    if dropped is None:
+        return (
+            "The remedies were dropped: the time limit left no time to search for layers to pin "
+            f"with them. Without: {_told(taken)}."
+        )
     cheaper = dropped.passed or not taken.passed
     why = "pins alone are cheaper" if cheaper else "only without them pins reach the target"
     parts = f"The remedies were dropped: {why}", f"With them: {_told(dropped)}"
@@ -95,11 +103,14 @@ def _rank(found: BisectResult) -> tuple[bool, bool, float]:
 
 def _searched(
     setup: Setup, network: Quantized, ends_at: float, first: Sequence[Pins] = ()
-) -> BisectResult:
-    """What bisect's search finds; `first` are sets that it tries before."""
+) -> BisectResult | None:
+    """What bisect's search finds; `first` are sets that it tries before. None where the time is
+    over before it begins."""
     assert setup.target is not None
     started = time.monotonic()
-    left = max(_LEAST, ends_at - started)
+    left = ends_at - started
+    if left <= 0:
+        return None
     if setup.context.cluster is not None:
         setup.context.cluster.made(network.model)
     start = Start(
@@ -111,5 +122,8 @@ def _searched(
         held_out=setup.proving,
     )
     settings = replace(setup.search, time_limit=left if math.isfinite(left) else None)
-    setup_of_pins = rated(settings, start, started + left)
-    return search_from(settings, setup_of_pins, started, first, tells_coarse=False)
+    try:
+        setup_of_pins = rated(settings, start, started + left)
+        return search_from(settings, setup_of_pins, started, first, tells_coarse=False)
+    except OutOfTimeError:
+        return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack
-from dataclasses import dataclass
+import math
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from qdebug.pipeline.context import Context, simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.model_pair import load_model, plan_from, plan_ranges
+from qdebug.pipeline.repair.judge import Judge, Judgement
 from qdebug.pipeline.repair.origin import origin_of
 from qdebug.pipeline.repair.study import study_of
 from qdebug.plan.lower import required_opset
@@ -32,6 +35,7 @@ from qdebug.plan.plan import PrecisionPlan
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
 from qdebug.run.sizing import parallelism
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.search.space import local_noise
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
@@ -41,6 +45,10 @@ _EXECUTIONS = 24
 what a difference is worth."""
 _EXAMINED = 8
 """Leading layers whose causes are found."""
+_FOR_STUDY = 1 / 3
+"""Of the time that is left, for what says which layers matter, and why: remedies need the rest."""
+_FOR_REMEDIES = 0.6
+"""Of the time that is left after the study, where pins may be searched for after the remedies."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Setup:
 
     Attributes:
         search: the same as settings of a search for what to pin.
+        pins: layers may be pinned.
         target: None where only an improvement is asked for.
         metric: that judges; None without one.
         reference: the FP32 network.
@@ -56,6 +65,10 @@ class Setup:
         given: the quantized model that was given, for the baseline; None where the user gave the
             FP32 model.
         more_is_better: of the metric.
+        judge: of the selection samples; it raises OutOfTimeError after `ends_at`.
+        baseline: what the quantized network is worth as it was.
+        ends_at: when the time is over, on the clock of `time.monotonic`.
+        proof_s: seconds that the check on held-out samples takes, about.
         keep_undecided: see steps.Trying.
         coarse: where it is known before anything is run that the metric is too coarse for the
             target.
@@ -65,6 +78,7 @@ class Setup:
 
     context: Context
     search: BisectSettings
+    pins: bool
     target: AccuracyTarget | None
     metric: TaskMetric | None
     reference: Model
@@ -75,18 +89,39 @@ class Setup:
     proving: SampleSubset
     study: Study
     more_is_better: bool
+    judge: Judge
+    baseline: Judgement
+    ends_at: float
+    proof_s: float
     notes: tuple[str, ...]
     keep_undecided: bool = False
     coarse: Coarse | None = None
 
+    @property
+    def remedies_end_at(self) -> float:
+        """When no remedy may be tried any more: what follows takes time, too."""
+        now = time.monotonic()
+        left = self.ends_at - self.proof_s - now
+        pinned = self.target is not None and self.pins
+        return now + left * (_FOR_REMEDIES if pinned and left > 0 else 1)
 
-def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitStack) -> Setup:
-    """Read everything, calibrate, and find out which layers are wrong, and why; `stack` releases
-    the workers of a cluster.
+
+def prepare(
+    settings: RepairSettings,
+    progress: ProgressCallback,
+    stack: ExitStack,
+    ends_at: float = math.inf,
+) -> Setup:
+    """Read everything, calibrate, judge the start, and find out which layers are wrong, and why;
+    `stack` releases the workers of a cluster.
+
+    Args:
+        ends_at: on the clock of `time.monotonic`.
 
     Raises:
         UsageError: nothing runs in a lower precision.
         QdebugError: bad input, or a runtime that failed.
+        OutOfTimeError: the time is over before the start was judged.
     """
     search = _as_search(settings)
     target = _target(settings, search)
@@ -111,13 +146,20 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
         cluster.made(reference)
     kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
-    more = _direction(context, reference, choosing, metric, target)
-    planned = plan_ranges(search, context, origin.plan, reference, choosing, calibrate_on=fitting)
+    limited = replace(context, ends_at=ends_at)
+    more = _direction(limited, reference, choosing, metric, target)
+    planned = plan_ranges(search, limited, origin.plan, reference, choosing, calibrate_on=fitting)
     start = quantized(reference, planned.bound).with_corrections(origin.corrections)
     _refuse_nothing_lower(settings, reference, start)
+    judge = Judge(limited, reference.graph, choosing, metric, more)
+    baseline = judge(given.graph.proto if given.quantized else start)
+    if given.quantized:
+        judge(start)
+    proof_s = _seconds_of_proof(judge, proving.count)
     return Setup(
         context=context,
         search=search,
+        pins=settings.pin,
         target=target,
         metric=metric,
         reference=reference,
@@ -126,10 +168,14 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
         fitting=fitting,
         choosing=choosing,
         proving=proving,
-        study=_study(settings, context, start, fitting),
+        study=_study(settings, context, start, fitting, ends_at - proof_s),
         more_is_better=more,
         keep_undecided=settings.keep_undecided,
         coarse=found,
+        judge=judge,
+        baseline=baseline,
+        ends_at=ends_at,
+        proof_s=proof_s,
         notes=(
             *reference.notes,
             *origin.notes,
@@ -137,6 +183,13 @@ def prepare(settings: RepairSettings, progress: ProgressCallback, stack: ExitSta
             *_overlap(fitting, choosing, proving),
         ),
     )
+
+
+def _seconds_of_proof(judge: Judge, held_out: int) -> float:
+    """About what the check on so many samples takes: FP32, the start and the repaired network."""
+    share = held_out / judge.count
+    # Of few samples much of the time is opening, however many they are: half is assumed.
+    return max(share, (1 + share) / 2) * (judge.reference_s + 2 * judge.judged_s)
 
 
 def _refuse_fp32(plan: PrecisionPlan) -> None:
@@ -310,18 +363,30 @@ def _target(settings: RepairSettings, search: BisectSettings) -> AccuracyTarget 
 
 
 def _study(
-    settings: RepairSettings, context: Context, start: Quantized, fitting: SampleSubset
+    settings: RepairSettings,
+    context: Context,
+    start: Quantized,
+    fitting: SampleSubset,
+    ends_at: float,
 ) -> Study:
-    """What remedies may look at, with what each layer's quantization does to the outputs."""
-    pair = known_pair(context.cluster, start.model, start.bound)
-    rating = noise_alone(context, pair, fitting, settings.memory_budget)
-    found = rate_layers(context, pair, fitting, settings.memory_budget)
-    effect = {} if rating is None else rating.noise(local_noise(found))
-    leading = sorted(found, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
-    results = diagnosed(
-        context, pair, fitting.samples, fitting.batches, [found[n] for n in leading], (), _EXAMINED
-    )
-    causes = {r.name: tuple(str(cause.label) for cause in r.causes) for r in results}
+    """What remedies may look at, with what each layer's quantization does to the outputs, and the
+    causes: as far as there is time for them, of which remedies need the most."""
+    now = time.monotonic()
+    until = now + _FOR_STUDY * (ends_at - now)
+    effect: dict[str, float] = {}
+    causes: dict[str, tuple[str, ...]] = {}
+    with suppress(OutOfTimeError):
+        check_time(until)
+        pair = known_pair(context.cluster, start.model, start.bound)
+        rating = noise_alone(context, pair, fitting, settings.memory_budget, until)
+        check_time(until)
+        found = rate_layers(context, pair, fitting, settings.memory_budget, until)
+        effect = {} if rating is None else rating.noise(local_noise(found))
+        leading = sorted(found, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
+        limited = replace(context, ends_at=until)
+        worst = [found[name] for name in leading]
+        results = diagnosed(limited, pair, fitting.samples, fitting.batches, worst, (), _EXAMINED)
+        causes = {r.name: tuple(str(cause.label) for cause in r.causes) for r in results}
     return study_of(
         context,
         fitting,

@@ -13,6 +13,7 @@ from qdebug.pipeline.repair.judge import Judge, Judgement, Verdict
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
 from qdebug.remedies.result import Reason, SkippedRemedy, Step
+from qdebug.run.timelimit import OutOfTimeError, check_time
 from qdebug.types import Progress
 from qdebug.wording import counted
 
@@ -102,7 +103,8 @@ class Trying:
     Attributes:
         enough: whether a network is good enough to stop.
         holds: whether the target holds with a network.
-        ends_at: an attempt that has not ended at this time, of `time.monotonic`, is dropped.
+        ends_at: an attempt that has not ended at this time, of `time.monotonic`, is cut off and
+            dropped.
         on_step: is told the state after every step.
         elsewhere: takes attempts off this process; None where it tries them itself.
         keep_undecided: what looks better is kept, too, where too few samples judge it to tell.
@@ -199,13 +201,22 @@ class Trying:
     def attempt(self, asked: Asked) -> Tried | None:
         """What a remedy gives on some layers; None where time ran out before all of it was judged:
         a part of the proposals would decide otherwise than all of them."""
+        try:
+            return self._attempted(asked)
+        except OutOfTimeError:
+            return None
+
+    def _attempted(self, asked: Asked) -> Tried:
         remedy, layers = self.remedies[asked.remedy], asked.layers
         current, best = asked.current, asked.best
+        study, judge = self.study, self.judge
+        if math.isfinite(asked.ends_at):
+            study, judge = study.until(asked.ends_at), judge.until(asked.ends_at)
         begun, count = time.monotonic(), 0
         found: tuple[Proposal, Judgement, Verdict] | None = None
-        for proposal in _proposals(remedy, self.study, asked.network, layers):
+        for proposal in _proposals(remedy, study, asked.network, layers):
             count += 1
-            after = self.judge(proposal.result)
+            after = judge(proposal.result)
             verdict = self.judge.verdict(current, after, best)
             if self.keep_undecided and verdict.reason is Reason.UNDECIDED:
                 verdict = replace(verdict, better=True)
@@ -216,8 +227,7 @@ class Trying:
             _LOG.info("%s: %.2f dB%s: %s", what, after.sqnr_db, metric, verdict.reason)
             if found is None or (verdict.better, verdict.rank) > (found[2].better, found[2].rank):
                 found = proposal, after, verdict
-            if time.monotonic() > asked.ends_at:
-                return None
+            check_time(asked.ends_at)
         seconds = time.monotonic() - begun
         before = current.figures
         if found is None:
