@@ -85,16 +85,22 @@ class CompareSettings(CandidateSettings, ClusterSettings):
         ),
     ] = None
     keep: Annotated[
-        str,
+        str | None,
         Option(
             "Samples whose activations the run file holds: all, worst:N (the N worst), or none.",
             WRITE,
             metavar="WHICH",
+            unset="worst:2, or what stays below 200 MB",
         ),
-    ] = "worst:2"
+    ] = None
     keep_dtype: Annotated[
-        StorageName, Option("Type of the activations in the run file.", WRITE)
-    ] = "float32"
+        StorageName | None,
+        Option(
+            "Type of the activations in the run file.",
+            WRITE,
+            unset="float32, or what stays below 200 MB",
+        ),
+    ] = None
     save_plan: Annotated[
         str | None,
         Option(

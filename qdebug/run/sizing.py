@@ -38,6 +38,11 @@ class Sizing:
     samples: Samples
     bytes_per_batch: Mapping[str, int]
 
+    @property
+    def bytes_per_sample(self) -> dict[str, float]:
+        """The same of one sample."""
+        return {name: n / self.samples.batch_size for name, n in self.bytes_per_batch.items()}
+
 
 def parallelism() -> Parallelism:
     """One thread per execution and as many executions as cores; more threads on large machines."""

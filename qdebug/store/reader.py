@@ -77,6 +77,11 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         """The samples whose activations are kept, ascending."""
         return tuple(sorted(self._row_of))
 
+    @property
+    def dtype(self) -> str:
+        """How floats are stored: "float32" as they were captured, "float16" narrowed."""
+        return str(self._file.attrs.get(schema.ATTR_DTYPE, ""))
+
     @cached_property
     def manifest(self) -> Mapping[str, object]:
         """Hashes, versions, device, flags and seed of the run."""

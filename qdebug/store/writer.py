@@ -80,6 +80,15 @@ class RunWriter(contextlib.AbstractContextManager["RunWriter"]):
     def __exit__(self, *_: object) -> None:
         self._abort()
 
+    def choose(self, keep: Keep, dtype: FloatStorage) -> None:
+        """Keep less than was said at first, or otherwise; before the first row."""
+        self._keep, self._dtype = keep, dtype
+        if keep.kind == "worst":
+            self._expected = min(keep.count, self._expected or keep.count)
+        with self._guard():
+            self._file.attrs[schema.ATTR_KEEP] = str(keep)
+            self._file.attrs[schema.ATTR_DTYPE] = dtype
+
     def set_manifest(self, manifest: Mapping[str, object]) -> None:
         """Store the manifest, whose values JSON can hold; replaces an earlier one."""
         text = json.dumps(dict(manifest))

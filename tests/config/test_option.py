@@ -63,7 +63,7 @@ def test_annotations_for_python_callers() -> None:
     assert _of("plan").python_type.endswith("| None")
     assert _of("fail_on").python_type == "Sequence[str]"
     assert _of("samples").python_type == "int | None"
-    assert _of("keep_dtype").python_type == "Literal['float32', 'float16']"
+    assert _of("effect").python_type == "Literal['exact', 'fast', 'none']"
 
 
 def test_settings_import_no_command_line_library() -> None:

@@ -32,6 +32,7 @@ from qdebug.pipeline.compare.gate import (
     read_gate,
     task_result,
 )
+from qdebug.pipeline.compare.keeping import DEFAULT, Keeping
 from qdebug.pipeline.compare.lockstep import Measured, StoredReference, due_of, run_within
 from qdebug.pipeline.compare.remedies import with_remedies
 from qdebug.pipeline.compare.results import (
@@ -58,7 +59,7 @@ from qdebug.pipeline.effect import NoiseSink, measure_effects
 from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
 from qdebug.pipeline.engine.request import check_model
-from qdebug.pipeline.evaluator import OutputKeeper, Sink
+from qdebug.pipeline.evaluator import OutputKeeper
 from qdebug.pipeline.gather import to_records
 from qdebug.pipeline.model_pair import (
     Built,
@@ -118,14 +119,15 @@ def compare(
         key = reference_key(pair, samples) if writer or stored else ""
         rows = stored_rows(stored, key)
         evidence = _evidence(writer, keep, pair)
+        keeping = _keeping(settings, writer, evidence, pair, samples.count)
         kept = _keepers(settings, gate, pair)
         flips, noise = FlipSink(context, pair), NoiseSink(pair)
-        sinks = Sinks(flips, noise, evidence, kept)
+        sinks = Sinks(flips, noise, evidence, kept, keeping or (lambda _: None))
         if recipe := _recipe(settings, context, model, pair):
             how = settings.memory_budget, settings.local_samples
             errors, not_float = SpreadPass(context, recipe, pair, *how).run(samples, sinks)
         else:
-            errors, not_float = _run(settings, context, pair, samples, rows, sinks.each)
+            errors, not_float = _run(settings, context, pair, samples, rows, sinks)
         # The tensors are measured: whatever fails from here on, they are shown and written.
         result = _result(settings, pair, samples, errors, not_float)
         result = _analysed(settings, gate, context, pair, samples, sinks, result)
@@ -137,6 +139,7 @@ def compare(
             notes=(
                 *result.notes,
                 *reuse_notes(stored, rows, key, samples.count, settings.reference),
+                *((keeping.note,) if keeping and keeping.note else ()),
             ),
             timings_s={"total": time.perf_counter() - started},
         )
@@ -272,7 +275,9 @@ def _checked(
     """What can be read, and refused, before any work."""
     check_engine_flags(settings)
     _check_reference(settings)
-    gate, keep = read_gate(settings.fail_on, settings.metric), Keep.parse(settings.keep)
+    gate, keep = read_gate(settings.fail_on, settings.metric), DEFAULT
+    if settings.keep is not None:
+        keep = Keep.parse(settings.keep)
     return gate, keep, open_runtime(settings, cached=settings.cache, progress=progress)
 
 
@@ -301,7 +306,7 @@ def _open_writer(
         settings.output,
         overwrite=settings.force,
         keep=keep,
-        dtype=settings.keep_dtype,
+        dtype=settings.keep_dtype or "float32",
         expected_rows=samples,
     )
     return stack.enter_context(writer)
@@ -313,28 +318,44 @@ def _evidence(writer: RunWriter | None, keep: Keep, pair: ModelPair) -> Evidence
     return EvidenceSink(writer, keep, pair.tensors)
 
 
+def _keeping(
+    settings: CompareSettings,
+    writer: RunWriter | None,
+    evidence: EvidenceSink | None,
+    pair: ModelPair,
+    samples: int,
+) -> Keeping | None:
+    if writer is None or evidence is None:
+        return None
+    asked = None if settings.keep is None else Keep.parse(settings.keep)
+    half = Precision.FP16 in pair.precisions.values()
+    runs = 2 if settings.backend == CompareSettings.backend else 3
+    return Keeping(writer, evidence, asked, settings.keep_dtype, samples, runs, not half)
+
+
 def _run(
     settings: CompareSettings,
     context: Context,
     pair: ModelPair,
     samples: Samples,
     stored: StoredReference | None,
-    sinks: Sequence[Sink],
+    sinks: Sinks,
 ) -> tuple[ErrorTotals, list[str]]:
     """See `run_within`."""
-    evidence = [sink for sink in sinks if isinstance(sink, EvidenceSink)]
+    evidence = sinks.evidence
 
     def next_group() -> None:
-        for sink in evidence:
-            sink.start_group()
+        if evidence is not None:
+            evidence.start_group()
 
     measured = Measured(
         due=lambda subset: due_of(pair, subset, settings.local_samples),
-        rated=any(sink.rates for sink in evidence),
+        rated=evidence is not None and evidence.rates,
         decomposed=True,
         stored=stored,
-        sinks=sinks,
+        sinks=sinks.each,
         next_group=next_group,
+        sized=sinks.sized,
     )
     budget = settings.memory_budget
     return run_within(budget, context, pair, whole(samples), measured, resize=True)

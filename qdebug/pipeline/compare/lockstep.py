@@ -230,6 +230,7 @@ class Measured:
         rated, decomposed: see `open_lockstep`.
         stored, sinks, stage: see `Lockstep.run`.
         next_group: called before each of several passes.
+        sized: is told the bytes of each tensor in one sample, before the first pass.
     """
 
     due: Callable[[SampleSubset], Due]
@@ -239,6 +240,7 @@ class Measured:
     sinks: Sequence[Sink] = ()
     stage: str = "compare"
     next_group: Callable[[], None] = lambda: None
+    sized: Callable[[Mapping[str, float]], None] = lambda _: None
 
     def opened(
         self, stack: ExitStack, context: Context, pair: ModelPair, tensors: Sequence[str]
@@ -283,6 +285,7 @@ def run_within(
         sizing = probe(one.reference, subset.samples, chosen)
         subset = whole(sizing.samples) if resize else subset
         sizes = sizing.bytes_per_batch
+        measured.sized(sizing.bytes_per_sample)
         groups = capture_groups(tensors, sizes, _held(context), memory_budget)
         if len(groups) == 1:
             return measured.run(one, subset, context), list(one.not_float)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -78,9 +78,14 @@ class EvidenceSink:
         self._writer = writer
         self._keep = keep
         self._tensors = tensors
+        self._left_out: Collection[str] = ()
         self._worst: list[tuple[float, int, int]] = []  # (badness, -sample, row): least bad on top
         self.unsplit: set[str] = set()
         """Reference tensors whose leading axis cannot be split among the samples of a batch."""
+
+    def choose(self, keep: Keep, left_out: Collection[str]) -> None:
+        """Keep this instead, without some tensors; before the first batch."""
+        self._keep, self._left_out = keep, left_out
 
     @property
     def rates(self) -> bool:
@@ -104,7 +109,7 @@ class EvidenceSink:
         row = self._row(kept.sample, badness)
         if row is not None:
             for role, tensors in kept.tensors.items():
-                self._writer.put_rows(role, row, kept.sample, tensors)
+                self._put(role, row, kept.sample, tensors)
 
     def worst_of(self, badness: Mapping[int, float]) -> list[int]:
         """The samples that it would keep of all of these, by how bad each is; in order."""
@@ -121,7 +126,7 @@ class EvidenceSink:
             row = sample if self._keep.kind == "all" else rows.get(sample)
             if row is not None:
                 found = {**executed.of(ENGINE), **executed.of(CLEAN)}
-                self._writer.put_rows("engine", row, sample, _part_of(found, index, batch.count))
+                self._put("engine", row, sample, _part_of(found, index, batch.count))
 
     def _row(self, sample: int, badness: float) -> int | None:
         if self._keep.kind == "all":
@@ -143,8 +148,12 @@ class EvidenceSink:
         reference, candidate = executed.reference, executed.of(CANDIDATE)
         self.unsplit.update(n for n, a in reference.items() if not _splits(a, count))
         kept = {t: array for t, array in candidate.items() if t in self._tensors}
-        self._writer.put_rows("reference", row, sample, _part_of(reference, index, count))
-        self._writer.put_rows("candidate", row, sample, _part_of(kept, index, count))
+        self._put("reference", row, sample, _part_of(reference, index, count))
+        self._put("candidate", row, sample, _part_of(kept, index, count))
+
+    def _put(self, role: Role, row: int, sample: int, tensors: Tensors) -> None:
+        kept = {name: array for name, array in tensors.items() if name not in self._left_out}
+        self._writer.put_rows(role, row, sample, kept)
 
 
 def _part_of(tensors: Tensors, index: int, count: int) -> dict[str, Array]:
@@ -246,8 +255,7 @@ def _obstacle(reader: RunReader, key: str) -> str:
     """Why the activations in a run file are not those that the reference would give."""
     if reader.manifest.get("reference_key") != key:
         return "it is of another model, other samples or another batch size"
-    settings: Any = reader.manifest.get("settings")
-    if not isinstance(settings, dict) or settings.get("keep_dtype") != "float32":
+    if reader.dtype != "float32":
         return "it holds activations rounded to float16"
     return ""
 

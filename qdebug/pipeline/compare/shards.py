@@ -29,12 +29,13 @@ _HELD = 3
 
 @dataclass(frozen=True)
 class Sinks:
-    """What takes the batches of a pass, besides the errors' totals."""
+    """What takes the batches of a pass, besides the errors' totals; `sized` is as of Measured."""
 
     flips: FlipSink
     noise: NoiseSink
     evidence: EvidenceSink | None
     keepers: tuple[OutputKeeper, ...]
+    sized: Callable[[Mapping[str, float]], None] = lambda _: None
 
     @property
     def each(self) -> list[Sink]:
@@ -171,6 +172,7 @@ class SpreadPass:
         backend = self.context.backend
         with closing(backend.open(self.pair.reference.proto, tensors)) as session:
             sizing = probe(session, samples, self.context.batch_size)
+        sinks.sized(sizing.bytes_per_sample)
         groups = capture_groups(tensors, sizing.bytes_per_batch, _HELD, self.memory_budget)
         subset = whole(sizing.samples)
         jobs = [
