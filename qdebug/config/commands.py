@@ -82,7 +82,12 @@ class ShownWithProgress(ShownWithConfig, ShownAsJson):
     """Of a command that takes long."""
 
     progress: Annotated[
-        bool, Option("Show progress bars.", OUTPUT, off="Show no progress bars.")
+        bool,
+        Option(
+            "Show progress: bars, or off a terminal a line every 30 s.",
+            OUTPUT,
+            off="Show no progress: neither bars nor, off a terminal, a line every 30 s.",
+        ),
     ] = True
 
 

@@ -1,9 +1,10 @@
-"""Progress on the error stream: bars on a terminal, log lines elsewhere. The pipeline only calls
-back."""
+"""Progress on the error stream: bars on a terminal, elsewhere a line from time to time. The
+pipeline only calls back."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from qdebug.types import Progress
-from qdebug.wording import duration
+from qdebug.wording import duration, printable
 
 _LOG = logging.getLogger(__name__)
 LABELS = {
@@ -53,7 +54,9 @@ LABELS = {
 _SAMPLES = ("branches", "calibrate", "compare", "engine", "evaluate", "reference", "restored")
 """Stages that count samples."""
 _LOG_EVERY_S = 10.0
-"""Off a terminal, the time between two lines of one stage."""
+"""With -v off a terminal, the time between two lines of one stage."""
+LINE_EVERY_S = 30.0
+"""Off a terminal no more time than this passes without a line that says what is done."""
 _SHORTEST_RATED = 0.2
 """No speed is shown of a stage shorter than this, in seconds: its first step, which is not timed,
 is too large a part of it."""
@@ -83,9 +86,70 @@ class _TimeLeft(ProgressColumn):
         return Text("" if ends is None else duration(max(0.0, ends - self._clock())))
 
 
+class Lines:
+    """What a command does, as lines of its own: none of a command that is done before the first is
+    due."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        """`clock` tells the time in seconds."""
+        self._console, self._clock = console, clock
+        self._began = self._said = clock()
+        self._step: Progress | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="qdebug progress", daemon=True)
+
+    def start(self) -> None:
+        """From now on lines are printed when they are due, also while nothing is reported."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """No line is printed any more."""
+        self._ended.set()
+
+    def step(self, step: Progress) -> None:
+        """What is done now."""
+        self._step = step
+
+    def heard(self) -> None:
+        """Something else was printed just now that says it."""
+        self._said = self._clock()
+
+    def say_if_due(self) -> None:
+        """Print a line, if none was printed for so long."""
+        now = self._clock()
+        if now - self._said >= LINE_EVERY_S:
+            self._said = now
+            seconds = int(now - self._began)
+            minutes = f"{seconds // 60:02}:{seconds % 60:02}"
+            text = printable(f"qdebug: {minutes} {_doing(self._step)}")
+            self._console.file.write(f"{text}\n")
+            self._console.file.flush()
+
+    def _watch(self) -> None:
+        # Looks more often than lines are due, so that none is late by as much again.
+        while not self._ended.wait(min(1.0, LINE_EVERY_S / 10)):
+            try:
+                self.say_if_due()
+            except (OSError, ValueError):  # the error stream is full, or closed
+                return
+
+
+def _doing(step: Progress | None) -> str:
+    """What is done, such as "calibrating 3/16"."""
+    if step is None:
+        return "reading the model"
+    label = LABELS.get(step.stage, step.stage)
+    total = f"/{step.total}" if step.total else ""
+    text = f"{label[:1].lower()}{label[1:]} {step.done}{total}"
+    if step.note:
+        text += f", {step.note}"
+    return f"working, after {text}" if step.done == step.total else text
+
+
 class ProgressBars:
     """A context manager whose instances are progress callbacks. Off a terminal there are no bars,
-    but log lines: one when a stage begins, one when it ends, and one from time to time."""
+    but a line from time to time; and log lines: one when a stage begins, one when it ends, and some
+    in between."""
 
     def __init__(
         self, console: Console, enabled: bool, clock: Callable[[], float] = time.monotonic
@@ -94,6 +158,7 @@ class ProgressBars:
         self._logs = enabled and not console.is_terminal
         self._clock = clock
         self._logged: dict[str, float] = {}
+        self._lines = Lines(console, clock) if self._logs else None
         self._begun: dict[str, tuple[float, int]] = {}
         self._bars = Bars(
             TextColumn("{task.description}"),
@@ -110,10 +175,14 @@ class ProgressBars:
 
     def __enter__(self) -> ProgressBars:
         self._bars.start()
+        if self._lines:
+            self._lines.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
+        if self._lines:
+            self._lines.end()
 
     def __call__(self, step: Progress) -> None:
         """Show one step."""
@@ -122,7 +191,8 @@ class ProgressBars:
         if begins:
             self._begun[step.stage] = now, step.done
         left = _seconds_left(step, now, *self._begun[step.stage])
-        if self._logs:
+        if self._lines:
+            self._lines.step(step)
             self._log(step, now, left, begins=begins)
         if step.stage not in self._tasks:
             unit = "samples" if step.stage in _SAMPLES else ""
@@ -145,6 +215,8 @@ class ProgressBars:
         if recent and step.done != step.total:
             return
         self._logged[step.stage] = now
+        if self._lines and _LOG.isEnabledFor(logging.INFO):
+            self._lines.heard()
         label = LABELS.get(step.stage, step.stage)
         of = f" of {step.total}" if step.total else ""
         rest = "" if left is None else f", {duration(left)} left"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -112,3 +114,51 @@ def test_off_a_terminal_progress_is_logged_from_time_to_time(
     with caplog.at_level("INFO"), ProgressBars(console, enabled=False) as progress:
         progress(Progress("reference", 1, 9))
     assert not caplog.messages
+
+
+def lines_of(*steps: tuple[float, Progress | None], **how: Any) -> list[str]:
+    """What is printed off a terminal when it is looked at at these times, after these steps."""
+    now, file = [100.0], io.StringIO()
+    bars = ProgressBars(Console(file=file, **how), enabled=True, clock=lambda: now[0])
+    for at, step in steps:
+        now[0] = 100.0 + at
+        if step is not None:
+            bars(step)
+        if bars._lines:
+            bars._lines.say_if_due()
+    return file.getvalue().splitlines()
+
+
+def test_off_a_terminal_a_line_is_printed_every_30_seconds() -> None:
+    seconds = [(float(k), Progress("effects", k, 90, "2 workers")) for k in range(1, 91)]
+    assert lines_of(*seconds) == [
+        "qdebug: 00:30 leaving layers out 30/90, 2 workers",
+        "qdebug: 01:00 leaving layers out 60/90, 2 workers",
+        "qdebug: 01:30 working, after leaving layers out 90/90, 2 workers",
+    ]
+    assert not lines_of(*seconds[:29])
+
+
+def test_a_line_is_printed_while_nothing_is_reported() -> None:
+    search = Progress("search", 7, 0, "a\x1b[2Jb\n")
+    assert lines_of((30.0, None), (59.0, search), (4000.0, None), (4001.0, None)) == [
+        "qdebug: 00:30 reading the model",
+        "qdebug: 66:40 searching 7, a\\x1b[2Jb\\n",
+    ]
+    assert not any(
+        line.startswith("qdebug") for line in lines_of((99.0, search), force_terminal=True)
+    )
+
+
+def test_lines_are_printed_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qdebug.display.progress.LINE_EVERY_S", 0.05)
+    for enabled in (True, False):
+        file = io.StringIO()
+        with ProgressBars(Console(file=file), enabled=enabled):
+            ends = time.monotonic() + 30
+            while enabled and time.monotonic() < ends and not file.getvalue():
+                time.sleep(0.01)
+            time.sleep(0.2)
+        printed = file.getvalue()
+        time.sleep(0.2)
+        assert file.getvalue() == printed and printed.startswith("qdebug: 00:0") == enabled

@@ -183,6 +183,7 @@ class Judge:
                     self._context,
                     feeds=reference.feeds,
                     sinks=[errors, kept],
+                    stage="evaluate",
                 )[CANDIDATE]
         except (BackendError, ModelError, PlanError) as error:
             return replace(_NOTHING, failure=error.message)
