@@ -41,6 +41,7 @@ from qdebug.pipeline.effect_runs import (
     Reference,
     Runs,
     Spread,
+    are_apart,
 )
 from qdebug.pipeline.leave_out import High, candidates_of
 from qdebug.pipeline.screening import Group, Screened, groups_of, screened
@@ -164,7 +165,7 @@ def noise_alone(
             Reference(pair.reference, session, outputs),
             cache_bytes,
             spread=Spread.of(context, pair, few),
-            ends_at=ends_at,
+            apart=are_apart(pair, few),
         )
         found = _alone_of(runs, groups)
     if found is None:
@@ -215,7 +216,9 @@ def measure_effects(
             reference = Reference(pair.reference, session, outputs, metric)
             cache_bytes = int(memory_budget * _CACHE_SHARE)
             spread = Spread.of(context, pair, few)
-            return Runs(context, candidates, few, reference, cache_bytes, chosen.chances, spread)
+            how = cache_bytes, chosen.chances, spread
+            apart = are_apart(pair, few)
+            return Runs(context, candidates, few, reference, *how, apart=apart)
 
         all_of_them = amounts.left_out >= subset.count
         few = many = on(_drawn(subset, amounts.alone, known_noise))

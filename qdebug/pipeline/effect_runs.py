@@ -128,11 +128,13 @@ class Runs:
         cache_bytes: int,
         chances: Mapping[int, float] | float = 1.0,
         spread: Spread | None = None,
-        ends_at: float = math.inf,
+        apart: bool = False,
     ) -> None:
         """`chances`: that a batch was drawn, by its index, or one for all. `spread`: None where
-        workers take no part. `ends_at`: when `noise` gives up, on the clock of `time.monotonic`."""
-        self._ends_at = ends_at
+        workers take no part. `apart`: see `are_apart`. When the context's time is over, `noise`
+        gives up."""
+        self._ends_at = context.ends_at
+        self._apart = apart
         self._context, self._candidates = context, candidates
         self._cache_bytes, self._spread = cache_bytes, spread
         self._subset, self._of, self._outputs = subset, reference, reference.outputs
@@ -188,7 +190,8 @@ class Runs:
 
     def each(self, sets: Sequence[High], beside: High) -> Iterator[Energies | None]:
         """Of each of `sets`, one after the other; None as in `noise`; `beside` has been run."""
-        self._switched = self._candidates.switched(beside, sets, self._prefixes)
+        if not self._apart:
+            self._switched = self._candidates.switched(beside, sets, self._prefixes)
         yield from map_in_order(self._energies_or_none, sets, self._context.parallel.workers)
         self._switched = {}
 
@@ -206,6 +209,7 @@ class Runs:
             self._cache_bytes,
             self._chances,
             beside,
+            self._apart,
         )
         groups = [tuple(group) for group in self._candidates.groups(beside, sets)]
         grouped = {high for group in groups for high in group}
@@ -323,6 +327,18 @@ class Runs:
             session.close()
 
 
+def are_apart(pair: ModelPair, subset: SampleSubset) -> bool:
+    """Whether each candidate has a session of its own on these samples. What it gives depends on
+    that in the last bits.
+
+    Within the switch that several share, ONNX Runtime's convolutions were measured 1.7 times as
+    slow: where layers take more than it takes to open a session, none is shared.
+    """
+    convolves = any(layer.op_type in ("Conv", "ConvTranspose") for layer in pair.layers)
+    preparing = PREPARING_MACS * sum(layer.quantizable for layer in pair.layers)
+    return convolves and macs_per_sample(pair.layers, subset) * subset.count > preparing
+
+
 def recipe_for(context: Context, pair: ModelPair) -> PairRecipe | None:
     """How several workers make a pair; None where this process does not share the work."""
     cluster = context.cluster
@@ -373,7 +389,7 @@ class EffectJob:
     """Candidates on some samples, for a cluster. See unit.Job.
 
     Attributes:
-        outputs, cache_bytes, chances: see Runs.
+        outputs, cache_bytes, chances, apart: see Runs.
         beside: what the sets start from.
     """
 
@@ -384,6 +400,7 @@ class EffectJob:
     cache_bytes: int
     chances: Mapping[int, float] | float
     beside: High
+    apart: bool
 
     def open(self, place: Place, stack: ExitStack) -> Callable[[EffectPart], list[Energies | None]]:
         """See unit.Job."""
@@ -400,7 +417,8 @@ class EffectJob:
         def begun(shard: Shard) -> Runs:
             few = part_of(subset, shard)
             reference = Reference(graph, session, self.outputs)
-            runs = Runs(context, candidates, few, reference, self.cache_bytes, self.chances)
+            how = self.cache_bytes, self.chances
+            runs = Runs(context, candidates, few, reference, *how, apart=self.apart)
             runs.begin(self.beside)
             return runs
 

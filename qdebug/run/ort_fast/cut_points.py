@@ -61,7 +61,8 @@ class Emitted:
 
 def places_of(layers: Layers, nodes: Sequence[Node]) -> tuple[int, ...]:
     """Positions in `nodes`, in order: the places are before these. They divide the
-    multiply-accumulates about evenly, and what crosses them is the smallest around."""
+    multiply-accumulates about evenly, and what crosses them is the smallest around. The last is
+    where next to no work is left: often half of all layers are behind it."""
     graph = layers.graph
     work = work_of(layers, {})
     total = sum(w.macs for w in work.values())
@@ -77,6 +78,11 @@ def places_of(layers: Layers, nodes: Sequence[Node]) -> tuple[int, ...]:
         sizes = {i: (sum(_size(graph, t) for t in crossing[i]), i) for i in near}
         if near:
             found.add(min(near, key=lambda i, sizes=sizes: sizes[i]))  # type: ignore[misc]
+    tail = [i for i in crossing if 1 - step / 2 < shares[i] < math.inf]
+    first = min((shares[i] for i in tail), default=0.0)
+    before_more = [i for i in tail if shares[i] == first]
+    if before_more:
+        found.add(min(before_more, key=lambda i: (sum(_size(graph, t) for t in crossing[i]), i)))
     return tuple(sorted(found))
 
 

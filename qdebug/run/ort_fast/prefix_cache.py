@@ -30,6 +30,8 @@ _LARGEST = 1 / 4
 """A place that more than this part of the limit crosses is no longer used."""
 _DEAREST = 1 / 2
 """Where keeping at all places takes more than this part of a run, nothing is kept."""
+_CHEAPEST = 1 / 16
+"""A place where keeping takes less than this part of a run is kept in any case."""
 
 
 @dataclass
@@ -75,6 +77,7 @@ class PrefixCache:
         self.size = self.resumed = 0
         self.stride: int | None = 1
         self._measured = False
+        self._cheap: frozenset[int] = frozenset()
         self._too_large: set[int] = set()
         self._lock = threading.Lock()
 
@@ -97,11 +100,15 @@ class PrefixCache:
         found = [_Prefix(c, {name: {} for name in candidate.crossing(c)}) for c in new]
         return ResumedSession(self, session, known.tensors if known else {}, found, measure)
 
-    def measured(self, running: float, keeping: float) -> None:
-        """What an execution of the first candidate took, in seconds; see `stride_of`."""
+    def measured(self, running: float, keeping: Mapping[int, float]) -> None:
+        """What an execution of the first candidate took, in seconds, and to keep what crosses each
+        place; see `stride_of`."""
+        cheap = {place for place, took in keeping.items() if took <= _CHEAPEST * running}
         with self._lock:
             if not self._measured:
-                self.stride, self._measured = stride_of(running, keeping), True
+                dear = sum(took for place, took in keeping.items() if place not in cheap)
+                self.stride, self._measured = stride_of(running, dear), True
+                self._cheap = frozenset(cheap)
 
     def reserve(self, crossing: _Prefix, more: int) -> bool:
         """Room for `more` bytes that cross a cut, at the cost of the oldest. False where there is
@@ -136,6 +143,8 @@ class PrefixCache:
                 self._known[key] = crossing
 
     def _keeps(self, cut: CutPoint) -> bool:
+        if cut.place in self._cheap:
+            return True
         return self.stride is not None and cut.place % self.stride == self.stride // 2
 
     def _last_known(self, candidate: Assembled) -> _Prefix | None:
@@ -167,7 +176,8 @@ class ResumedSession:
         self._known = known
         self._new = list(new)
         self._measure = measure
-        self._running = self._keeping = math.inf
+        self._running = math.inf
+        self._keeping: dict[int, float] = {}
         self._lock = threading.Lock()
 
     def run(self, number: int, feeds: Feeds) -> Tensors:
@@ -179,16 +189,14 @@ class ResumedSession:
         if self._new:
             tensors = {**found, **known}
             with self._lock:
-                locked = time.perf_counter()
                 self._new = [x for x in self._new if self._gather(x, number, tensors)]
                 # The least of all executions: what else the machine did is not in it.
                 self._running = min(self._running, ran - started)
-                self._keeping = min(self._keeping, time.perf_counter() - locked)
         return found
 
     def _gather(self, crossing: _Prefix, number: int, tensors: Tensors) -> bool:
         """Whether there is room for what crosses a cut in that batch."""
-        more = 0
+        more, began = 0, time.perf_counter()
         for name, arrays in crossing.tensors.items():
             # The runtime's own array would keep all memory of its session from being freed.
             array = arrays[number] = tensors[name].copy()
@@ -196,6 +204,8 @@ class ResumedSession:
         reserved = self._store.reserve(crossing, more)
         if not reserved:
             self._store.release(crossing.size)
+        took, place = time.perf_counter() - began, crossing.cut.place
+        self._keeping[place] = min(self._keeping.get(place, math.inf), took)
         return reserved
 
     def keep(self) -> None:

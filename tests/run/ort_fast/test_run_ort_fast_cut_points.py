@@ -66,7 +66,7 @@ def test_candidates_share_what_lies_before_the_first_difference(raised: int, sha
     base = {f"n{i}": INT8 for i in range(30)}
     one = assembler.assemble(base, kernels=True)
     other = assembler.assemble({**base, f"n{raised}": FP32}, kernels=True)
-    assert len(one.cuts) == 8
+    assert len(one.cuts) == 9
     same = [a for a, b in zip(one.cuts, other.cuts, strict=False) if a.key == b.key]
     assert same == list(one.cuts[: len(same)])
     last = assembler.places[same[-1].place] if same else 0
@@ -78,4 +78,22 @@ def test_literal_candidates_are_cut_wherever_little_crosses() -> None:
     assembler = chain(30)
     bound_to = {f"n{i}": INT8 for i in range(30)}
     candidate = assembler.assemble(bound_to, kernels=False)
-    assert len(candidate.cuts) == len(assembler.places) == 8
+    assert len(candidate.cuts) == len(assembler.places) == 9
+
+
+def test_the_last_place_is_before_layers_that_take_next_to_no_work() -> None:
+    """A network that does nearly all of its work at full size, as many do."""
+    rng = np.random.default_rng(0)
+    nodes, weights, last = [], {}, "x"
+    for i in range(8):
+        weights[f"w{i}"] = exact_weight(rng, (8, 8, 3, 3))
+        given = {"kernel_shape": [3, 3], "pads": [1] * 4}
+        nodes.append(helper.make_node("Conv", [last, f"w{i}"], [f"t{i}"], f"n{i}", **given))
+        last = f"t{i}"
+        if i == 2:
+            pooled = {"kernel_shape": [16, 16], "strides": [16, 16]}
+            nodes.append(helper.make_node("MaxPool", [last], ["p"], "pool", **pooled))
+            last = "p"
+    assembler = Assembler(bind(model_of(nodes, weights, [last], [1, 8, 64, 64])))
+    places = assembler.segments
+    assert places["n2"] < places["n3"] == places["n7"] == len(assembler.places)

@@ -9,6 +9,7 @@ import pytest
 from exact_int8 import FP32, INT8, bind, exact_values, exact_weight, model_of
 from onnx import helper
 
+from qdebug.run.ort_fast import prefix_cache
 from qdebug.run.ort_fast.assemble import Assembler
 from qdebug.run.ort_fast.prefix_cache import PrefixCache, ResumedSession, stride_of
 from qdebug.run.ort_fast.session import CandidateSessions
@@ -53,7 +54,7 @@ def outputs(session: SimulationSession | ResumedSession, samples: list[Feeds]) -
 def test_what_keeping_costs_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions, samples = chain(256, 8)
     store = PrefixCache(sessions)
-    took: list[tuple[float, float]] = []
+    took: list[tuple[float, Mapping[int, float]]] = []
     monkeypatch.setattr(store, "measured", lambda *each: took.append(each))
     for layers in ((), LAYERS[-1:], LAYERS[5:6], (LAYERS[5], LAYERS[-1])):
         whole = outputs(sessions.open(raised(*layers), kernels=True), samples)
@@ -61,19 +62,20 @@ def test_what_keeping_costs_is_measured_once(monkeypatch: pytest.MonkeyPatch) ->
             outputs(store.open(sessions.assemble(raised(*layers), kernels=True)), samples), whole
         )
     assert store.resumed == 3
-    assert took and all(running > 0 and keeping > 0 for running, keeping in took)
+    assert took and all(running > 0 and min(each.values()) > 0 for running, each in took)
 
 
 @pytest.mark.parametrize(
     ("share", "stride"), [(0.01, 1), (1 / 16, 1), (0.1, 2), (0.25, 2), (0.4, 3), (0.6, None)]
 )
 def test_results_are_the_same_wherever_activations_are_kept(
-    share: float, stride: int | None
+    share: float, stride: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions, samples = chain(4, 6)
     store = PrefixCache(sessions)
-    store.measured(running=1.0, keeping=share)
-    store.measured(running=1.0, keeping=9.0)  # the first candidate decides, and no other
+    monkeypatch.setattr(prefix_cache, "_CHEAPEST", 0.0)
+    store.measured(running=1.0, keeping={0: share})
+    store.measured(running=1.0, keeping={0: 9.0})  # the first candidate decides, and no other
     assert store.stride == stride == stride_of(1.0, share)
     for i in (11, 8, 5, 2, 10):
         whole = outputs(sessions.open(raised(LAYERS[i]), kernels=True), samples)
@@ -84,6 +86,15 @@ def test_results_are_the_same_wherever_activations_are_kept(
     assert len(kept) == {1: 8, 2: 4, 3: 3, None: 0}[stride]
     assert (store.resumed > 0) == (stride is not None)
     assert store.size == sum(crossing.size for crossing in store._known.values())
+
+
+def test_what_costs_next_to_nothing_is_kept_in_any_case() -> None:
+    sessions, samples = chain(4, 6)
+    store = PrefixCache(sessions)
+    store.measured(running=1.0, keeping={0: 9.0, 1: 0.01, 7: 1 / 16, 8: 0.07})
+    assert store.stride is None
+    outputs(store.open(sessions.assemble(raised(), kernels=True)), samples)
+    assert {crossing.cut.place for crossing in store._known.values()} == {1, 7}
 
 
 def assert_same(found: list[Tensors], expected: list[Tensors]) -> None:
