@@ -50,6 +50,12 @@ def test_it_never_takes_more_than_that(
     assert kept.size == pytest.approx(taken, rel=1e-6, abs=1)
 
 
+def test_histograms_leave_less_room() -> None:
+    sizes = {"0": 20 * MB, "1": 20 * MB}
+    assert bearable(sizes, 19, 2, may_round=True, histograms=30 * MB).keep == TWO
+    assert bearable(sizes, 19, 2, may_round=True, histograms=40 * MB).keep == ONE
+
+
 def compared(path: Path, **how: Any) -> Any:
     samples = DATA / "digits_holdout.npz"
     return qdebug.compare(

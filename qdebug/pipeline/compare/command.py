@@ -119,7 +119,7 @@ def compare(
         key = reference_key(pair, samples) if writer or stored else ""
         rows = stored_rows(stored, key)
         evidence = _evidence(writer, keep, pair)
-        keeping = _keeping(settings, writer, evidence, pair, samples.count)
+        keeping = _keeping(settings, writer, evidence, built, samples.count)
         kept = _keepers(settings, gate, pair)
         flips, noise = FlipSink(context, pair), NoiseSink(pair)
         sinks = Sinks(flips, noise, evidence, kept, keeping or (lambda _: None))
@@ -322,15 +322,19 @@ def _keeping(
     settings: CompareSettings,
     writer: RunWriter | None,
     evidence: EvidenceSink | None,
-    pair: ModelPair,
+    built: Built,
     samples: int,
 ) -> Keeping | None:
     if writer is None or evidence is None:
         return None
     asked = None if settings.keep is None else Keep.parse(settings.keep)
-    half = Precision.FP16 in pair.precisions.values()
+    half = Precision.FP16 in built.pair.precisions.values()
+    seen = built.gathered.histograms.values() if built.gathered else ()
+    histograms = float(sum(histogram.table.nbytes for histogram in seen))
     runs = 2 if settings.backend == CompareSettings.backend else 3
-    return Keeping(writer, evidence, asked, settings.keep_dtype, samples, runs, not half)
+    return Keeping(
+        writer, evidence, asked, settings.keep_dtype, samples, runs, not half, histograms
+    )
 
 
 def _run(

@@ -18,6 +18,8 @@ from qdebug.wording import counted, option
 MOST_BYTES = 190_000_000
 """Of activations, where the user does not say what to keep: with the rest of it, a run file stays
 below 200 MB."""
+FILE_BYTES = 195_000_000
+"""Of the whole file: where its histograms take much, less is left for activations."""
 DEFAULT = Keep("worst", 2)
 
 
@@ -31,7 +33,9 @@ class Kept:
     size: float
 
 
-def bearable(sizes: Mapping[str, float], samples: int, runs: int, *, may_round: bool) -> Kept:
+def bearable(
+    sizes: Mapping[str, float], samples: int, runs: int, *, may_round: bool, histograms: float = 0.0
+) -> Kept:
     """What a run file keeps where the user does not say.
 
     Args:
@@ -39,19 +43,21 @@ def bearable(sizes: Mapping[str, float], samples: int, runs: int, *, may_round: 
         samples: that are compared.
         runs: of each sample: the reference, the candidate, an engine.
         may_round: float16 shows the errors well enough.
+        histograms: bytes that the file holds besides.
     """
     whole = runs * sum(sizes.values())
+    most = max(0.0, min(MOST_BYTES, FILE_BYTES - histograms))
     ways: list[tuple[Keep, FloatStorage, float]] = [
         (DEFAULT, "float32", min(samples, DEFAULT.count) * whole),
         (Keep("worst", 1), "float32", whole),
     ]
     if may_round:
         ways.append((Keep("worst", 1), "float16", whole / 2))
-    keep, dtype, size = next((way for way in ways if way[2] <= MOST_BYTES), ways[-1])
+    keep, dtype, size = next((way for way in ways if way[2] <= most), ways[-1])
     share = size / whole if whole else 0.0
     left_out = set[str]()
     for tensor in sorted(sizes, key=lambda name: -sizes[name]):
-        if size <= MOST_BYTES:
+        if size <= most:
             break
         left_out.add(tensor)
         size -= share * runs * sizes[tensor]
@@ -65,7 +71,7 @@ class Keeping:
     Attributes:
         asked: what the user asks for; None where that is left open.
         dtype: the same.
-        samples, runs, may_round: see `bearable`.
+        samples, runs, may_round, histograms: see `bearable`.
         note: what the user must know of the size, when it has been decided; "" for nothing.
     """
 
@@ -76,6 +82,7 @@ class Keeping:
     samples: int
     runs: int
     may_round: bool
+    histograms: float = 0.0
     note: str = ""
 
     def __call__(self, sizes: Mapping[str, float]) -> None:
@@ -90,7 +97,13 @@ class Keeping:
                     f"{option('keep')} and {option('keep_dtype')} it stays below 200 MB."
                 )
             return
-        kept = bearable(sizes, self.samples, self.runs, may_round=self.may_round)
+        kept = bearable(
+            sizes,
+            self.samples,
+            self.runs,
+            may_round=self.may_round,
+            histograms=self.histograms,
+        )
         if kept.keep == DEFAULT:
             return
         self.writer.choose(kept.keep, kept.dtype)
