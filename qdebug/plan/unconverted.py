@@ -43,9 +43,9 @@ def _in_half(graph: Graph) -> Iterable[str]:
     )
     if count:
         yield (
-            f"The model itself has {counted(count, 'node')} in FP16, which no "
-            "plan raises to FP32. The reference rounds there too, but accumulates exactly: give "
-            "the FP32 export to see the full cost of FP16."
+            f"{counted(count, 'node')} of the model {'is' if count == 1 else 'are'} in FP16 "
+            "already, so the reference rounds there too, and only its sums are exact. Give the "
+            "FP32 model to see the full cost of FP16."
         )
 
 
