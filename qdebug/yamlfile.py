@@ -203,6 +203,7 @@ def _reason(problem: Any) -> str:
     if problem["type"] == "dict_type":
         return f"must be a mapping of names to values (got {problem['input']!r})"
     message = str(problem["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should be", "must be")
     return f"{message[0].lower()}{message[1:]} (got {problem['input']!r})"
 
 

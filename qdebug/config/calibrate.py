@@ -136,6 +136,7 @@ class CalibrateSettings(ClusterSettings):
             "(EntropyCalibration2; for a calibrator of another class change its first line).",
             WRITE,
             metavar="FILE",
+            suffixes=(".cache",),
             writes="new",
         ),
     ] = None

@@ -219,6 +219,7 @@ class RepairSettings(ClusterSettings):
             "Write its ranges as a calibration cache for TensorRT 10.",
             WRITE,
             metavar="FILE",
+            suffixes=(".cache",),
             writes="new",
         ),
     ] = None

@@ -64,14 +64,14 @@ def test_conflicting_precisions_in_one_layer(kit: SimpleNamespace, residual_net:
 def test_unknown_layer_suggests_the_nearest(kit: SimpleNamespace, residual_net: Any) -> None:
     with refused("QD-PLAN-LAYER", "'cnov2'") as caught:
         kit.bound(residual_net(), kit.int8(layers={"cnov2": "fp16"}))
-    assert caught.value.hint == "The nearest is 'conv2'."
+    assert caught.value.hint == "The closest name is 'conv2'."
     assert nearest("x", []) == "There are none."
 
 
 def test_unknown_tensor_suggests_the_nearest(kit: SimpleNamespace, residual_net: Any) -> None:
     with refused("QD-PLAN-TENSOR", "'r11'") as caught:
         kit.bound(residual_net(), kit.int8({"r11": 1}))
-    assert caught.value.hint == "The nearest is 'r1'."
+    assert caught.value.hint == "The closest name is 'r1'."
 
 
 def test_weights_inputs_and_activations_are_known_tensors(

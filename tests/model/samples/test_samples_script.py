@@ -100,10 +100,10 @@ def test_imports_beside_the_script(script, tmp_path, x) -> None:
         ("def load_data(path): pass\n", ["load_data failed: TypeError", "path"]),
         ("def load_data(): return None\n", ["load_data failed: TypeError"]),
         ("def load_data(): return []\n", ["holds no samples"]),
-        ("def load_data(): yield None\n", ["feed 0 is of type NoneType, not a dict"]),
-        ("def load_data(): return [np.ones(3)]\n", ["feed 0 is of type ndarray, not a dict"]),
+        ("def load_data(): yield None\n", ["item 0 is of type NoneType, not a dict"]),
+        ("def load_data(): return [np.ones(3)]\n", ["item 0 is of type ndarray, not a dict"]),
         ("def load_data(): return [{'x': object()}]\n", ["'x' is of type object, not a numeric"]),
-        ("def load_data(): return [{'x': [[1], [2, 3]]}]\n", ["feed 0: 'x' failed: ValueError"]),
+        ("def load_data(): return [{'x': [[1], [2, 3]]}]\n", ["item 0: 'x' failed: ValueError"]),
     ],
 )
 def test_errors_in_the_script(script, x, body, parts) -> None:
