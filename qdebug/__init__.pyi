@@ -398,7 +398,6 @@ def sweep(
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,
     *,
     inputs: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds],
-    reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
     calib_data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Iterable[Feeds] | None = None,
     precision: Sequence[Literal["int8", "fp16", "fp32", "int8+fp16"]] = (),
     plan: Sequence[str | os.PathLike[str] | PrecisionPlan | BisectResult | Run] = (),
@@ -411,6 +410,7 @@ def sweep(
     sparsity: Sequence[Literal["off", "on"]] = ("off",),
     refit: Sequence[Literal["off", "on"]] = ("off",),
     version_compatible: Sequence[Literal["off", "on"]] = ("off",),
+    reference: str | os.PathLike[str] | onnx.ModelProto | None = None,
     samples: int | None = None,
     calib_samples: int | None = None,
     calibration: str

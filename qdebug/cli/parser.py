@@ -173,7 +173,8 @@ def _help(setting: Setting) -> str:
     if setting.choices and not setting.option.words:
         parts.append(f"[{', '.join(setting.choices)}]")
     if setting.name == "backend":
-        installed = [spec.name for spec in specs() if spec.installed]
+        listed = [spec for spec in specs() if f"{spec.name} (" in setting.option.help]
+        installed = [spec.name for spec in listed if spec.installed]
         parts.append(f"[installed: {', '.join(installed)}]")
     if setting.shown_default and not setting.option.count:
         parts.append(f"[default: {setting.shown_default}]")

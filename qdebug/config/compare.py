@@ -13,7 +13,7 @@ from qdebug.config.candidate import (
     CandidateSettings,
 )
 from qdebug.config.cluster import ClusterSettings
-from qdebug.config.option import GATE, LOOK, WHAT, WRITE, ModelLike, Option, Positive
+from qdebug.config.option import GATE, LOOK, QUANTIZED, WRITE, ModelLike, Option, Positive
 from qdebug.measure.metrics import gate_usage
 from qdebug.run.segmentation import DEFAULT_BUDGET
 
@@ -30,7 +30,7 @@ class CompareSettings(CandidateSettings, ClusterSettings):
         Option(
             "Of a quantized MODEL: the FP32 model that it was made from. Or a run file, whose FP32 "
             "activations are then reused.",
-            WHAT,
+            QUANTIZED,
             metavar="FILE",
             reads=True,
             replaced_by="output",

@@ -19,6 +19,7 @@ FIRST = "The flags that matter first"
 WHAT, AXES = "For the usual work", "What to try (several values with commas)"
 PRECISIONS = "For choosing precisions and ranges yourself"
 SAMPLED = "For choosing the samples"
+QUANTIZED = "For models that are already quantized"
 LOOK = "For a closer look at the result"
 SEARCH, GATE = "For steering the search", "For acceptance limits, as in CI"
 LARGE = "For large or unusual models"
@@ -26,7 +27,7 @@ ENGINE, TENSORRT = "For running on another backend", "For TensorRT engines"
 CLUSTER = "For several processes or machines"
 WRITE, OUTPUT = "For writing more files", "For scripts and the terminal"
 GROUPS = (
-    *("", FIRST, WHAT, AXES, SAMPLED, PRECISIONS, LOOK, GATE, SEARCH, LARGE),
+    *("", FIRST, WHAT, AXES, QUANTIZED, SAMPLED, PRECISIONS, LOOK, GATE, SEARCH, LARGE),
     *(ENGINE, TENSORRT, CLUSTER, WRITE, OUTPUT),
 )
 """Headings of help texts and reference pages, in their order, which say for whom the flags are; ""

@@ -40,6 +40,7 @@ from qdebug.config.candidate import (
 from qdebug.config.cluster import ClusterSettings
 from qdebug.config.option import (
     PRECISIONS,
+    QUANTIZED,
     SAMPLED,
     SEARCH,
     WHAT,
@@ -110,7 +111,7 @@ class RepairSettings(ClusterSettings):
         ModelLike | None,
         Option(
             "Of a quantized MODEL: the FP32 model that it was made from.",
-            WHAT,
+            QUANTIZED,
             metavar="FP32.onnx",
             reads=True,
         ),

@@ -39,7 +39,7 @@ from qdebug.config.option import (
     ENGINE,
     GATE,
     LARGE,
-    WHAT,
+    QUANTIZED,
     WRITE,
     CalibrationLike,
     DataLike,
@@ -151,9 +151,9 @@ class SweepSettings(ClusterSettings):
         ModelLike | None,
         Option(
             "Of a quantized MODEL: the FP32 model that it was made from.",
-            WHAT,
+            QUANTIZED,
             metavar="FILE.onnx",
-            unset="itself without them",
+            unset="the model without its Q/DQ nodes",
             reads=True,
         ),
     ] = None
