@@ -41,7 +41,8 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     """A context manager over a complete run file.
 
     A run file never changes once it has its name, so it is opened without a lock; one that is
-    replaced meanwhile stays readable here as it was.
+    replaced meanwhile stays readable here as it was. One that is changed in its place is refused:
+    HDF5 gives zeros for what was cut off.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,6 +54,8 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         """
         self.path = Path(path)
         self._file = _open_run(self.path)
+        self._descriptor: int = self._file.id.get_vfd_handle()
+        self._stamp = self._stamp_now()
         try:
             with _damage(self.path, "the list of samples"):
                 kept = [int(s) for s in own_values(self._file, schema.SAMPLES).tolist()]
@@ -142,7 +145,9 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         """
         _check_role(role)
         row = self._row(sample)
-        return {name: self._read(role, name, sample, row) for name in tensors}
+        found = {name: self._read(role, name, sample, row) for name in tensors}
+        self._check_unchanged()
+        return found
 
     def ranges(self) -> Mapping[str, RangeRecord]:
         """The calibration record of each tensor, by name; empty when there was no calibration.
@@ -166,7 +171,9 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         """
         group = self._range_groups[tensor]
         with _damage(self.path, "the ranges"):
-            return read_range_record(group)
+            record = read_range_record(group)
+        self._check_unchanged()
+        return record
 
     @cached_property
     def _range_groups(self) -> dict[str, Any]:
@@ -232,7 +239,21 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
     def _text(self, name: str) -> str:
         with _damage(self.path, f"'{name}'"):
             text: str = own_values(self._file, name).decode()
-            return text
+        self._check_unchanged()
+        return text
+
+    def _stamp_now(self) -> tuple[int, int]:
+        """Size and time of the last change of the file that is open here, whatever its name."""
+        found = os.fstat(self._descriptor)
+        return found.st_size, found.st_mtime_ns
+
+    def _check_unchanged(self) -> None:
+        if self._stamp_now() != self._stamp:
+            raise StoreError(
+                f"{self.path}: was changed while it was read.",
+                "Wait until the program that writes it has ended, and repeat the command.",
+                code="QD-STORE-CHANGED",
+            )
 
 
 def _mapping(found: object) -> dict[str, Any]:

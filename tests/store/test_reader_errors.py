@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,3 +151,24 @@ def test_a_run_compressed_with_what_hdf5_has_needs_no_plugin(path: Path) -> None
     _compress(path, compression="gzip")
     with RunReader(path) as run:
         assert run.read("reference", "conv1/out", 9).sum() == 2000
+
+
+def test_a_run_that_was_cut_off_while_it_is_open_gives_no_zeros(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=Keep("all")) as writer:
+        for row in range(8):
+            tensors = {name: rng.normal(size=(1, 20000)).astype(np.float32) for name in "ab"}
+            writer.put_rows("reference", row, row, tensors)
+        path = writer.finish("{}")
+    with RunReader(path) as reader:
+        reader.read("reference", "a", 0)
+        os.truncate(path, int(path.stat().st_size * 0.3))  # HDF5 holds the index of row 3 by now
+        with pytest.raises(StoreError, match="QD-STORE-CHANGED"):
+            reader.read("reference", "a", 3)
+
+
+def test_a_run_that_is_replaced_stays_readable_as_it_was(path: Path) -> None:
+    with RunReader(path) as reader:
+        (path.parent / "other").write_bytes(b"other")
+        (path.parent / "other").replace(path)
+        assert reader.read("reference", "fc", 9).tolist() == [1, 1, 1]

@@ -112,7 +112,14 @@ class StoredArray:
         at = self._offset + first * self.dtype.itemsize
         if count == 0:
             return np.empty(0, self.dtype)
-        return np.fromfile(self._path, self.dtype, count, offset=at)
+        found = np.fromfile(self._path, self.dtype, count, offset=at)
+        if found.size < count:
+            raise SampleError(
+                f"{self._path}: truncated: {found.size} of {count} values are there.",
+                "Copy or save the file again.",
+                code="QD-SAMPLES-DAMAGED",
+            )
+        return found
 
 
 def open_array(path: Path) -> StoredArray:

@@ -7,7 +7,7 @@ import binascii
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ import numpy as np
 from qdebug.errors import SampleError
 from qdebug.inputfiles import open_file, read_bytes
 from qdebug.model.samples.arrays import open_npz, read_all, read_header
+from qdebug.model.samples.unchanged import Unchanged
 from qdebug.types import Array, Feeds
 
 CHUNK_BYTES = 1 << 20
 _STRUCTURE = re.compile(rb'["\\{}\[\]]')
 _LEGACY_MARKER = "__polygraphy_encoded_ndarray"
+_TEST_DATA = "input_*.pb"
 
 
 @dataclass(frozen=True)
@@ -39,23 +41,29 @@ def open_json(files: list[Path]) -> JsonFeeds:
     Raises:
         SampleError: not JSON, cut off, or not an object or a list of objects.
     """
-    return JsonFeeds([span for file in files for span in _find_feeds(file)])
+    unchanged = {file: Unchanged([file]) for file in files}
+    return JsonFeeds([span for file in files for span in _find_feeds(file)], unchanged)
 
 
 class JsonFeeds:
     """Feeds in order, each decoded when it is read."""
 
-    def __init__(self, spans: list[_Span]) -> None:
+    def __init__(self, spans: list[_Span], unchanged: Mapping[Path, Unchanged]) -> None:
         self._spans = spans
+        self._unchanged = unchanged
 
     def read(self, index: int) -> Feeds | None:
         """Feed `index`, decoded.
 
         Raises:
-            SampleError: it does not hold encoded numpy arrays.
+            SampleError: it does not hold encoded numpy arrays, or its file was changed.
         """
         if index >= len(self._spans):
             return None
+        with self._unchanged[self._spans[index].path].reading():
+            return self._decoded(index)
+
+    def _decoded(self, index: int) -> Feeds:
         span = self._spans[index]
         with open_file(span.path) as file:
             file.seek(span.start)
@@ -150,10 +158,22 @@ class FeedFiles:
     def __init__(self, paths: list[Path], load: Callable[[Path], Feeds]) -> None:
         self._paths = paths
         self._load = load
+        self._unchanged: dict[int, Unchanged] = {}
 
     def read(self, index: int) -> Feeds | None:
-        """Feed `index`. Raises SampleError for a file that is not of its kind."""
-        return self._load(self._paths[index]) if index < len(self._paths) else None
+        """Feed `index`.
+
+        Raises:
+            SampleError: a file that is not of its kind, or is not as it was on the first pass.
+        """
+        if index >= len(self._paths):
+            return None
+        path = self._paths[index]
+        if index not in self._unchanged:
+            files = sorted(path.glob(_TEST_DATA)) if path.is_dir() else [path]
+            self._unchanged[index] = Unchanged(files)
+        with self._unchanged[index].reading():
+            return self._load(path)
 
     def where(self, index: int) -> str:
         """The file or folder."""
@@ -167,9 +187,9 @@ def npz_feed(path: Path) -> Feeds:
 
 def find_data_sets(path: Path) -> list[Path]:
     """The data sets in `path` in order; `path` itself when it is one; or none."""
-    if any(path.glob("input_*.pb")):
+    if any(path.glob(_TEST_DATA)):
         return [path]
-    found = [each for each in path.glob("test_data_set_*") if any(each.glob("input_*.pb"))]
+    found = [each for each in path.glob("test_data_set_*") if any(each.glob(_TEST_DATA))]
     return sorted(found, key=natural_key)
 
 
@@ -180,7 +200,7 @@ def test_data_feed(path: Path, names: Sequence[str]) -> Feeds:
     Raises:
         SampleError: a file that is not a TensorProto, or more files than inputs.
     """
-    return dict(_named_tensor(file, names) for file in path.glob("input_*.pb"))
+    return dict(_named_tensor(file, names) for file in path.glob(_TEST_DATA))
 
 
 def _named_tensor(file: Path, names: Sequence[str]) -> tuple[str, Array]:

@@ -26,6 +26,7 @@ from qdebug.model.samples.matching import find_names
 from qdebug.model.samples.pictures import SUFFIXES, picture_suffix, refuse_pictures
 from qdebug.model.samples.samples import SampleArray, Samples, Source
 from qdebug.model.samples.stacked import open_stacked
+from qdebug.model.samples.unchanged import open_unchanged
 from qdebug.types import TensorSpec
 from qdebug.wording import option
 
@@ -146,7 +147,7 @@ def _open_file(path: Path, inputs: Sequence[TensorSpec]) -> Source:
         raise SampleError(
             f"{path}: unknown kind of data.", f"Give {KINDS}.", code="QD-SAMPLES-FORMAT"
         )
-    return STACKED[suffix](path)
+    return open_unchanged(path, STACKED[suffix])
 
 
 def _check_full_batches(samples: Samples, where: str, limited_by: str) -> None:
@@ -209,7 +210,7 @@ def _open_npy_files(files: list[Path], inputs: Sequence[TensorSpec]) -> Source:
     found = find_names([file.stem for file in files], inputs)
     if found or len(inputs) > 1:
         # With several inputs the names must fit; `match_names` says which one is missing.
-        return {file.stem: open_array(file) for file in files}
+        return {n: a for file in files for n, a in open_unchanged(file, open_npy).items()}
     if len(files) == 1:
-        return open_npy(files[0])
+        return open_unchanged(files[0], open_npy)
     return FeedFiles(files, lambda file: {inputs[0].name: read_all(open_array(file))})
