@@ -9,10 +9,11 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class UserCodeProblem:
 
 
 def load_file(path: Path, problem: UserCodeProblem) -> ModuleType:
-    """The module in a .py file, whose folder is put on `sys.path`.
+    """The module in a .py file. It imports others from its folder, as `python file.py` does.
 
     Raises:
         QdebugError: `problem`: there is no such file, or it raises while it is loaded.
@@ -51,9 +52,7 @@ def load_file(path: Path, problem: UserCodeProblem) -> ModuleType:
     if not path.is_file() or spec is None or spec.loader is None:
         raise problem(f"{path}: no such file")
     module = importlib.util.module_from_spec(spec)
-    directory = str(path.resolve().parent)
-    if directory not in sys.path:
-        sys.path.insert(0, directory)  # as `python file.py` does
+    _beside.add(name, str(path.resolve().parent))
     sys.modules[name] = module  # dataclasses in the file look themselves up there
     try:
         spec.loader.exec_module(module)
@@ -61,6 +60,68 @@ def load_file(path: Path, problem: UserCodeProblem) -> ModuleType:
         message = f"{path} cannot be loaded: {last_line(error)}"
         raise problem(message, raising_line(error, path)) from error
     return module
+
+
+class _BesideUserFiles:
+    """Finds modules in the folders of the user's files: before all others for the user's own code,
+    after all others for libraries, and never for qdebug. With the folders in front of `sys.path` an
+    `openvino.py` or `dask.py` there would be taken for the library of that name."""
+
+    def __init__(self) -> None:
+        self._folders: list[str] = []
+        self._own: set[str] = set()
+
+    def add(self, name: str, folder: str) -> None:
+        """Serve the module `name`, which is the user's, from `folder` too."""
+        self._own.add(name.partition(".")[0])
+        if folder not in sys.path:
+            self._folders.insert(0, folder)
+            sys.path.append(folder)
+        if self not in sys.meta_path:
+            at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+            sys.meta_path.insert(at, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Called by Python for every module that is not yet loaded; None passes it on."""
+        if path is not None:  # of a package, which has been found
+            return None
+        importer = _importer()
+        if importer not in {*self._own, _PACKAGE}:
+            return None
+        found = PathFinder.find_spec(name, self._folders, target)
+        if found is None or found.loader is None:  # not there, or a folder that is no package
+            return None
+        if importer != _PACKAGE:
+            self._own.add(name)
+            return found
+        return self._elsewhere(name, target)
+
+    def _elsewhere(self, name: str, target: ModuleType | None) -> ModuleSpec:
+        others = [folder for folder in sys.path if folder not in self._folders]
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            path = others if finder is PathFinder else None
+            if (found := finder.find_spec(name, path, target)) is not None:
+                return found
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def _importer() -> str:
+    """The first part of the name of the module whose code imports."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if frame.f_code.co_filename != __file__ and name not in {"importlib", "_frozen_importlib"}:
+            return name
+        frame = frame.f_back
+    return ""
+
+
+_PACKAGE = __name__.partition(".")[0]
+_beside = _BesideUserFiles()
 
 
 def function_of(

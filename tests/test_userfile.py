@@ -1,14 +1,20 @@
-"""Functions in memory: what their digest covers."""
+"""Functions in memory: what their digest covers. Files: where they import from."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from qdebug.userfile import digest_of, name_of
+from qdebug.errors import UsageError, required
+from qdebug.userfile import UserCodeProblem, digest_of, load_file, name_of
 
 LIMIT = 3
 TABLE = np.arange(4.0)
@@ -81,3 +87,50 @@ def test_names() -> None:
     assert name_of(_helper) == "_helper"
     assert name_of(lambda: 0) == "lambda"
     assert name_of(functools.partial(_helper, 1)) == "partial"
+
+
+PROBLEM = UserCodeProblem(UsageError, "QD-USAGE-METRIC")
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(tmp_path: Path) -> Iterator[None]:
+    """Modules that a test had loaded from its folder are not those of other tests."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def _beside(folder: Path, **modules: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def test_a_users_file_imports_from_its_folder_before_all_else(tmp_path: Path) -> None:
+    _beside(
+        tmp_path,
+        my_metric="import my_early\ndef f():\n    import wave, my_late\n    return wave.MINE",
+        my_early="import my_inner\nV = 1",
+        my_inner="from modulefinder import MINE",
+        my_late="",
+        wave="MINE = 'user'",
+        modulefinder="MINE = 'user'",  # of the standard library, too
+    )
+    module = load_file(tmp_path / "my_metric.py", PROBLEM)
+    assert module.f() == "user"
+    assert importlib.import_module("my_late").__file__ == str(tmp_path / "my_late.py")
+
+
+def test_no_library_and_no_module_of_qdebug_imports_from_there(tmp_path: Path) -> None:
+    raises = "raise ImportError('mine')"
+    _beside(tmp_path, other_metric="", sched=raises, not_installed=raises)
+    load_file(tmp_path / "other_metric.py", PROBLEM)
+    library = types.ModuleType("library")
+    exec("def late():\n    import sched\n    return sched", library.__dict__)
+    assert library.late().__file__ != str(tmp_path / "sched.py")
+    with pytest.raises(UsageError) as caught:
+        required("not_installed", "it", "extra", code="QD-USAGE-PANDAS")
+    assert "mine" not in caught.value.message
+    with pytest.raises(ImportError, match="mine"):  # found by others, when there is nothing else
+        exec("import not_installed", {"__name__": "library"})

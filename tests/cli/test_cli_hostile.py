@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+
+import qdebug
 
 BASE = ("compare", "net.onnx", "--inputs", "data.npz")
 
@@ -341,3 +345,50 @@ def test_too_little_memory(desk: Any, monkeypatch: pytest.MonkeyPatch, error: Ex
     monkeypatch.setattr("qdebug.pipeline.compare.command.load_model", exhausted)
     done = desk.compare()
     assert done.code == 3 and "QD-BACKEND-HOST-MEMORY" in done.err and "defect" not in done.err
+
+
+IMPORTED_LATE = ("json", "struct", "multiprocessing", "tensorrt_rtx", "openvino", "dask", "tornado")
+
+
+@pytest.fixture
+def traps(desk: Any) -> Path:
+    """A module of every such name in the folder of the desk; the file that is there once one of
+    them was executed."""
+    for name in IMPORTED_LATE:
+        desk.write(f"{name}.py", "from pathlib import Path\nPath('executed').touch()\n")
+    return desk.folder / "executed"
+
+
+def _program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The installed program; with -m, Python itself has the current folder on its path."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("qdebug"), *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(Path(qdebug.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [("doctor",), (*BASE, "--cluster", "local:1", "--no-progress")]
+)
+def test_processes_take_no_file_of_the_folder_for_a_module(
+    desk: Any, traps: Path, arguments: tuple[str, ...]
+) -> None:
+    if "--cluster" in arguments:
+        pytest.importorskip("distributed")
+    done = _program(desk.folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert not traps.exists()
+
+
+def test_a_module_beside_a_metric_is_not_taken_for_a_library(desk: Any, traps: Path) -> None:
+    pytest.importorskip("openvino")
+    desk.write("metric.py", "import helper\ndef metric(labels, outputs):\n    return helper.V\n")
+    desk.write("helper.py", "V = 0.5\n")
+    flags = ("--metric", "metric.py:metric", "--backend", "openvino", "--json", "-")
+    done = _program(desk.folder, *BASE, *flags)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metric"]["reference"] == 0.5
+    assert not traps.exists()

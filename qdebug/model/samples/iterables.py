@@ -7,7 +7,7 @@ from an object in memory:
   cut by a number of samples;
 - a generator or another iterator can be read only once: its feeds are kept, the first ones in
   memory, what exceeds `KEPT_BYTES` in a temporary file that lives as long as they do.
-The script's directory is put on `sys.path`, as `python script.py` does.
+The script imports modules of its own folder, as `python script.py` does.
 """
 
 from __future__ import annotations

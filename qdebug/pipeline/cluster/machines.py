@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -235,8 +235,13 @@ def _no_defect_of_dask(record: logging.LogRecord) -> bool:
     return "sync.<locals>.cancel" not in record.getMessage()
 
 
+def _before_start(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """dask's settings for variables that its processes have from the start."""
+    return {f"distributed.nanny.pre-spawn-environ.{n}": value for n, value in variables.items()}
+
+
 _FAST = {
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+    **_before_start({"MALLOC_TRIM_THRESHOLD_": None}),
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "10s",
@@ -258,7 +263,8 @@ def _processes(stack: ExitStack, count: int, folder: Path, gpus: Sequence[str]) 
     # After it was closed: of semaphores that Python has not collected it warns at the end.
     stack.callback(gc.collect)
     with (
-        dask.config.set({**_FAST, "temporary-directory": str(folder)}),
+        worker.safe_path() as safe,
+        dask.config.set({**_FAST, **_before_start(safe), "temporary-directory": str(folder)}),
         _deaf_children(),
         uninterrupted(),
     ):

@@ -328,7 +328,7 @@ def _submitted(stack: ExitStack, config: str, file: ClusterFile) -> JobQueue:
         options["scheduler_options"] = {**_NO_PAGE, **(options.get("scheduler_options") or {})}
         logs = options.setdefault("log_directory", _log_folder(stack, file.kind))
         if _known_to_dask(file.kind, "python") is None:  # a path may hold a space
-            options.setdefault("python", shlex.quote(sys.executable))
+            options.setdefault("python", _python())
         options["job_cls"] = _reporting(make.job_cls, refusals)
         cluster = make(**options)
     except Exception as error:  # whatever dask's class objects to
@@ -342,6 +342,12 @@ _REMOTE = "qdebug.pipeline.cluster.remote"
 _ENDS_ALONE = {"death_timeout": 60.0}
 """As of the jobs of dask-jobqueue: seconds without a scheduler."""
 _NO_PAGE = {"dashboard": False, "dashboard_address": ":0"}
+
+
+def _python() -> str:
+    """This Python in a line of a shell. With -P the files of the folder that a worker starts in are
+    no modules: dask starts workers with -m, which would execute them."""
+    return f"{shlex.quote(sys.executable)} -P"
 
 
 def _known_to_dask(kind: str, name: str) -> Any:
@@ -404,6 +410,7 @@ def _by_ssh(stack: ExitStack, config: str, file: ClusterFile) -> Any:
         scheduler = dict(options.get("scheduler_options") or {})
         scheduler["preload"] = [*scheduler.get("preload", ()), _REMOTE]
         options["scheduler_options"] = {**_NO_PAGE, **scheduler}
+        options.setdefault("remote_python", _python())
         options["worker_options"] = {**_ENDS_ALONE, **(options.get("worker_options") or {})}
         keep_places(stack)
         # By these lines dask learns that a process has started, and where it listens.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -61,6 +62,29 @@ class _Jobs:
 _jobs = _Jobs()
 
 
+_SAFE_PATH, _OURS = "PYTHONSAFEPATH", "qdebug"
+"""Python starts a process with its code on the command line, which takes the files of the current
+folder for modules, unless this variable has a value, whichever."""
+
+
+@contextmanager
+def safe_path() -> Iterator[dict[str, str]]:
+    """Processes that Python starts within take no file of the current folder for a module. Gives
+    the variable that sees to it."""
+    value = os.environ.get(_SAFE_PATH) or _OURS
+    os.environ[_SAFE_PATH] = value
+    try:
+        yield {_SAFE_PATH: value}
+    finally:
+        forget_safe_path()
+
+
+def forget_safe_path() -> None:
+    """Programs that the user's code starts import as they would without qdebug."""
+    if os.environ.get(_SAFE_PATH) == _OURS:  # not where the user has set it
+        del os.environ[_SAFE_PATH]
+
+
 def execute(unit: Unit[Any]) -> Sent:
     """The result of a unit; one at a time, which uses all threads of the worker.
 
@@ -70,6 +94,7 @@ def execute(unit: Unit[Any]) -> Sent:
     """
     from distributed import get_worker
 
+    forget_safe_path()
     worker = get_worker()
     if unit.version != __version__:
         raise ClusterError(

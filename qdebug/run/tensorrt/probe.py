@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import qdebug
 from qdebug.run.tensorrt.execute.device import Device, find_device
 from qdebug.run.tensorrt.library import LibraryKind, parse_version
 
 _CODE = """
 import json
+import sys
+sys.path.append({root!r})
 from qdebug.errors import QdebugError
 from qdebug.run.tensorrt.library import load_library
 try:
@@ -41,8 +45,10 @@ def _probe(kind: LibraryKind, version: str) -> tuple[bool, str, str]:
 def load_problem(kind: LibraryKind) -> tuple[str, str]:
     """Why a library does not load, and the next step; ("", "") when it does. Tried in a process
     of its own, since one process takes only one library, and a broken one may end it."""
-    code = _CODE.format(kind=kind.value)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = _CODE.format(kind=kind.value, root=str(Path(qdebug.__file__).parent.parent))
+    # With -P the files of the current folder are no modules: without, it would execute them.
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         message, hint = json.loads(done.stdout)
     except ValueError:
