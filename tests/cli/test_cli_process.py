@@ -18,6 +18,8 @@ import numpy as np
 import onnx
 import pytest
 
+from qdebug.store import cache
+
 QDEBUG = [sys.executable, "-m", "qdebug"]
 COMPARE = [*QDEBUG, "compare", "net.onnx", "--inputs", "data.npz"]
 
@@ -449,3 +451,28 @@ def test_an_import_that_fails_after_a_signal_is_no_defect(
     monkeypatch.setattr("qdebug.pipeline.compare.command.load_model", fail)
     done = desk.compare()
     assert done.code == 143 and done.err.startswith("qdebug: interrupted")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "net.onnx", "--inputs", "data.npz"),
+        ("calibrate", "net.onnx", "--calib-data", "calib.npz"),
+        ("bisect", "net.onnx", "--inputs", "calib.npz", "--target", "output.sqnr_db>=20"),
+    ],
+)
+def test_a_user_without_a_home(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """As in a container that runs under a number alone: one note, and nothing is kept."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "QDEBUG_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    cache._nowhere.cache_clear()
+    done = desk.run(*arguments, "--no-progress")
+    assert done.code == 0, done.err
+    assert done.err.count("QDEBUG_CACHE_DIR") == 1, done.err
