@@ -190,8 +190,12 @@ class RunReader(contextlib.AbstractContextManager["RunReader"]):
         """The stored tensor, opened once; None when it was not captured in this role."""
         if (role, tensor) not in self._stored:
             group = self._groups.get(tensor)
-            dataset = own_item(group, role) if group is not None and role in group else None
-            self._stored[role, tensor] = None if dataset is None else _describe(dataset)
+            if group is None or role not in group:
+                self._stored[role, tensor] = None
+            else:
+                dataset = own_item(group, role)
+                _check_form(dataset, tensor, group.attrs.get(schema.row_attribute(role)))
+                self._stored[role, tensor] = _describe(dataset)
         return self._stored[role, tensor]
 
     def _row(self, sample: int) -> int:
@@ -274,6 +278,17 @@ def _named(groups: Iterable[Any]) -> dict[str, Any]:
 def _check_role(role: Role) -> None:
     if role not in schema.ROLES:
         raise ValueError(f"no role {role!r}")
+
+
+def _check_form(dataset: Any, tensor: str, written: object) -> None:
+    """Compare a dataset with what was written, `row_form` of its rows; None: that is not known.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    found = schema.row_form(dataset.dtype, dataset.shape[1:])
+    if written is not None and found != written:
+        raise ValueError(f"rows of '{tensor}' are {found}; {written} was written")
 
 
 def _describe(dataset: Any) -> _Stored:

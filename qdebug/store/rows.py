@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from qdebug.errors import StoreError
-from qdebug.store.schema import ATTR_MISSING, ATTR_RAGGED, FloatStorage, Role, ragged_group
+from qdebug.store.schema import (
+    ATTR_MISSING,
+    ATTR_RAGGED,
+    FloatStorage,
+    Role,
+    ragged_group,
+    row_attribute,
+    row_form,
+)
 from qdebug.types import Array
 
 MAX_CHUNK_BYTES = 1 << 30
@@ -41,6 +49,7 @@ class TensorRows:
         self._direct = chunk[1:] == first.shape
         self._origin = (0,) * first.ndim
         self._rows = max(1, rows)
+        group.attrs[row_attribute(role)] = row_form(first.dtype, first.shape)
         self._dataset = group.create_dataset(
             role,
             (self._rows, *first.shape),

@@ -17,6 +17,9 @@ It can be read with plain h5py (1.10 file format or newer)::
                           to; -1 for a row that was never used
     /tensors/00000        one group per tensor, numbered in the order of capture
                             attribute name: the user's exact name
+                            attribute row_reference, row_candidate, row_engine: dtype and shape of
+                            one row of the dataset, such as "float32 1x10"; absent in files of
+                            earlier versions. A dataset of another form is damaged
         reference         [rows, *shape of one row], one chunk per row (below 1 GiB)
         candidate         the same; as the simulation computes it
         engine            the same; as an engine computes it. Each may be absent
@@ -35,7 +38,7 @@ characters long.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,6 +69,17 @@ TENSORS = "tensors"
 RANGES = "ranges"
 
 NO_SAMPLE = -1
+
+
+def row_attribute(role: str) -> str:
+    """The attribute of a tensor's group that holds the `row_form` of its dataset of a role."""
+    return f"row_{role}"
+
+
+def row_form(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
+    """Dtype and shape of a row, as text."""
+    return f"{dtype.name} {'x'.join(map(str, shape))}"
+
 
 Role = Literal["reference", "candidate", "engine"]
 ROLES: tuple[Role, ...] = ("reference", "candidate", "engine")

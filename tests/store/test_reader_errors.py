@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from qdebug.errors import StoreError
+from qdebug.model.samples import Batch
+from qdebug.pipeline.compare.run_file import StoredRows
 from qdebug.store.reader import RunReader
 from qdebug.store.schema import Keep
 from qdebug.store.writer import RunWriter
@@ -123,6 +125,8 @@ import sys
 if sys.argv[2] == "without":
     sys.modules["hdf5plugin"] = None
 from qdebug.errors import StoreError
+from qdebug.model.samples import Batch
+from qdebug.pipeline.compare.run_file import StoredRows
 from qdebug.store.reader import RunReader
 try:
     with RunReader(sys.argv[1]) as run:
@@ -172,3 +176,38 @@ def test_a_run_that_is_replaced_stays_readable_as_it_was(path: Path) -> None:
         (path.parent / "other").write_bytes(b"other")
         (path.parent / "other").replace(path)
         assert reader.read("reference", "fc", 9).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.reshape(-1),
+        lambda rows: rows.reshape(len(rows), -1),
+        lambda rows: rows[:, :, :5],
+        lambda rows: rows.astype(np.float64),
+        lambda rows: rows[0, 0, 0],
+    ],
+)
+def test_a_tensor_in_another_form_is_damaged(path: Path, change: Any) -> None:
+    with h5py.File(path, "r+") as file:
+        name = "tensors/00000/reference"
+        rows = file[name][()]
+        del file[name]
+        file[name] = change(rows)
+    with RunReader(path) as reader:
+        with pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
+            reader.read("reference", "conv1/out", 9)
+
+
+def test_rows_that_do_not_fit_together_are_damage_of_the_file(tmp_path: Path) -> None:
+    """In a file of a version that did not write the form of rows."""
+    with RunWriter(tmp_path / "run.h5", overwrite=False, keep=Keep("all")) as writer:
+        for sample in range(2):
+            writer.put_rows("reference", sample, sample, {"fc": np.ones((1, 3), np.float32)})
+        path = writer.finish("{}")
+    with h5py.File(path, "r+") as file:
+        group = file["tensors/00000"]
+        del group.attrs["row_reference"], group["reference"]
+        group["reference"] = np.ones(2, np.float32)
+    with RunReader(path) as reader, pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
+        StoredRows(reader)(Batch(0, 0, 2), ["fc"])

@@ -195,9 +195,20 @@ class StoredRows:
         return {
             name: rows[0][name]
             if name in self._unsplit
-            else np.concatenate([row[name] for row in rows])
+            else self._joined(name, [row[name] for row in rows])
             for name in names
         }
+
+    def _joined(self, name: str, rows: Sequence[Array]) -> Array:
+        try:
+            return np.concatenate(rows)
+        except ValueError as error:
+            raise StoreError(
+                f"{self._reader.path}: tensor '{name}' is damaged: its rows do not fit together"
+                f" ({error}).",
+                "Copy the file again, or repeat the comparison.",
+                code="QD-STORE-DAMAGED",
+            ) from error
 
 
 def open_stored(stack: ExitStack, reference: str | None, replaced: str | None) -> RunReader | None:
