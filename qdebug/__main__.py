@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from qdebug.cli.process import catch_signals, interrupted_code, open_missing_streams
+from qdebug.cli.process import (
+    catch_signals,
+    foreign_errors_escaped,
+    interrupted_code,
+    open_missing_streams,
+)
 
 _OPENBLAS_WAIT = "OPENBLAS_THREAD_TIMEOUT", "16"
 """Threads of numpy's OpenBLAS sleep after 2^16 cycles without work. By default they spin for 2^26,
@@ -17,10 +22,11 @@ def entry() -> None:
     os.environ.setdefault(*_OPENBLAS_WAIT)
     open_missing_streams()
     try:
-        catch_signals()
-        from qdebug.cli.app import entry as run
+        with foreign_errors_escaped():
+            catch_signals()
+            from qdebug.cli.app import entry as run
 
-        run()
+            run()
     except KeyboardInterrupt:  # while modules are imported, or when all is done
         sys.stderr.write("qdebug: interrupted\n")
         sys.stderr.flush()

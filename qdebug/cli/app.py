@@ -20,6 +20,7 @@ from qdebug.cli.process import (
     discard,
     interrupted_code,
     output_error,
+    results_apart,
     signalled,
     standard_output,
     terminated,
@@ -101,7 +102,7 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
     from qdebug.config.resolve import from_flags, validated
     from qdebug.pipeline.preflight import check_files, planned_model
 
-    with spelled_by(spelling(command)):
+    with spelled_by(spelling(command)), results_apart():
         _check_directory()
         show = command.shown(**validated(command.shown, shown))
         set_verbosity(show.verbose)

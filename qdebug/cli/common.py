@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from qdebug.cli.process import heed_signals, standard_output
+from qdebug.cli.process import heed_signals, output, standard_output
 from qdebug.config.commands import ShownWithProgress
 from qdebug.display.blocks import Block
 from qdebug.display.progress import ProgressBars
@@ -31,8 +31,8 @@ class _OutputConsole(Console):
 
 def output_console() -> Console:
     """Where results go. Off a terminal nothing is wrapped or coloured."""
-    terminal = sys.stdout.isatty()
-    return _OutputConsole(file=sys.stdout, highlight=False, width=None if terminal else 4096)
+    terminal = output().isatty()
+    return _OutputConsole(file=output(), highlight=False, width=None if terminal else 4096)
 
 
 def progress_bars(shown: ShownWithProgress) -> ProgressBars:
@@ -77,7 +77,7 @@ def write_json(data: dict[str, Any], target: str, *, force: bool) -> None:
     """
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
     if target == "-":
-        print(text)
+        print(text, file=output())
     else:
         write_text(target, text + "\n", option("json_to"), force=force)
 

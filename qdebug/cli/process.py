@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
+import fcntl
 import os
+import re
 import signal
 import sys
+import termios
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ExtensionFileLoader
 from types import FrameType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from qdebug.errors import StoreError
+from qdebug.wording import printable
 
 _received: list[int] = []
 _deferred: list[int] = []
@@ -25,7 +31,7 @@ def catch_signals() -> None:
     """From here on SIGTERM, and SIGHUP of a terminal that closes, are a KeyboardInterrupt, so that
     what is half-written is removed; and no KeyboardInterrupt gets lost, nor meets an extension that
     is being loaded."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # not where a parent had it ignored
             signal.signal(number, _interrupt)
     sys.unraisablehook = _unraisable
@@ -119,18 +125,114 @@ _STDERR = 2
 
 
 @contextmanager
+def foreign_errors_escaped() -> Iterator[None]:
+    """Within, what libraries write on the error stream past Python reaches it with control
+    characters escaped: logs of ONNX Runtime, say, name nodes as the model does. A process of its
+    own passes it on, so that the last words of this one arrive too where it crashes."""
+    direct = os.dup(_STDERR)
+    source, sink = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # the other process stays deaf
+    try:
+        child = os.fork()
+        if not child:
+            _pass_on(source, sink, direct)
+    except OSError:  # there may be no more processes: the log stays as it is
+        os.close(sink)
+        child = 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    os.close(source)
+    if not child:
+        os.close(direct)
+        yield
+        return
+    os.dup2(sink, _STDERR)
+    os.close(sink)
+    python = sys.stderr
+    if python.fileno() == _STDERR:  # what Python prints is escaped where it is foreign
+        sys.stderr = os.fdopen(os.dup(direct), "w", 1, python.encoding, "backslashreplace")
+    try:
+        yield
+    finally:
+        _wait_until_read()
+        sys.stderr = python
+        os.dup2(direct, _STDERR)
+        os.close(direct)
+        with suppress(OSError):
+            os.waitpid(child, os.WNOHANG)
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+_COLOURED_LINE = re.compile(r"^\x1b\[[\d;]*m\n?|\x1b\[[\d;]*m$", re.MULTILINE)
+"""How ONNX Runtime begins and ends a line."""
+
+
+def _pass_on(source: int, sink: int, target: int) -> NoReturn:
+    """What the process does that passes on what comes from `source`, until nobody can write to it
+    any more. Who waits for the end of another stream of this program must not wait for it."""
+    try:
+        for other in (0, 1, _STDERR, sink):
+            os.close(other)
+        decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+        while data := os.read(source, 1 << 16):
+            with suppress(OSError):  # a full disk, a terminal that is gone: nobody waits for us
+                text = _COLOURED_LINE.sub("", decode(data))
+                os.write(target, printable(text, kept="\n\t").encode())
+    finally:
+        os._exit(0)
+
+
+def _wait_until_read() -> None:
+    """Until all that was written on the error stream is passed on; but not for ever."""
+    until = time.monotonic() + _READ_S
+    unread = array("i", [0])
+    while time.monotonic() < until:
+        fcntl.ioctl(_STDERR, termios.FIONREAD, unread)
+        if not unread[0]:
+            return
+        time.sleep(_LOOK_S)
+
+
+_READ_S, _LOOK_S = 1.0, 0.001
+_results: list[TextIO] = []
+
+
+@contextmanager
+def results_apart() -> Iterator[None]:
+    """Within, what is printed goes to the error stream: the standard output, which `output` gives,
+    is for the result alone. The user's code and libraries print what they like, and may close what
+    they print to."""
+    own = sys.stdout
+    _results.append(own)
+    sys.stdout = os.fdopen(os.dup(_STDERR), "w", 1, "utf-8", "backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            sys.stdout.close()
+        sys.stdout = _results.pop()
+
+
+def output() -> TextIO:
+    """The standard output."""
+    return _results[-1] if _results else sys.stdout
+
+
+@contextmanager
 def standard_output() -> Iterator[None]:
-    """What is printed in the block is flushed when it ends; a reader that went away (`| head`) is
-    not an error.
+    """What is printed to `output` in the block is flushed when it ends; a reader that went away
+    (`| head`) is not an error.
 
     Raises:
         StoreError: the standard output is a file on a full disk, for example.
     """
     try:
         yield
-        sys.stdout.flush()
+        output().flush()
     except BrokenPipeError:
-        discard(sys.stdout)
+        discard(output())
     except OSError as error:
         failed = output_error(error)
         raise failed from error
@@ -138,7 +240,7 @@ def standard_output() -> Iterator[None]:
 
 def output_error(error: OSError) -> StoreError:
     """What is said where the standard output took no more, which is discarded from now on."""
-    discard(sys.stdout)
+    discard(output())
     return StoreError(
         f"the standard output cannot be written: {error.strerror or error}",
         code="QD-STORE-OUTPUT",

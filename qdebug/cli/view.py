@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from qdebug import api
+from qdebug.cli.process import output
 from qdebug.config.commands import Shown
 from qdebug.config.view import ViewSettings
 from qdebug.pipeline.report.view import View
@@ -21,8 +22,10 @@ def run(settings: ViewSettings, shown: Shown) -> int:
 
 def announce(served: View, browser: bool) -> None:
     """Say where the page is, and how to end it."""
-    print(f"Serving at {served.url}")
+    print(f"Serving at {served.url}", file=output())
     missing = browser and not served.opened
     print(
-        f"{'No browser was found: open that address. ' if missing else ''}Ctrl-C ends.", flush=True
+        f"{'No browser was found: open that address. ' if missing else ''}Ctrl-C ends.",
+        file=output(),
+        flush=True,
     )

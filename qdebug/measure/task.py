@@ -89,6 +89,12 @@ class TaskMetric:
             raise MetricError(message, hint, code="QD-METRIC-RAISED") from error
         try:
             value = float(returned)
+        except OverflowError as error:
+            raise MetricError(
+                f"{self._named} returned a number that is too large for a float",
+                "It must return one finite number.",
+                code="QD-METRIC-VALUE",
+            ) from error
         except (TypeError, ValueError) as error:
             kind = type(returned).__name__
             raise MetricError(

@@ -51,6 +51,8 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
 
     logging.getLogger("onnxslim").setLevel(logging.ERROR)
+    if not logging.getLogger("onnxslim").handlers:  # or it adds one that writes names as they are
+        logging.getLogger("onnxslim").addHandler(logging.NullHandler())
     inputs, outputs = list(proto.graph.input), list(proto.graph.output)
     read = _foldable(proto.graph)
     given = without_external(with_data(proto, read))

@@ -476,3 +476,63 @@ def test_a_user_without_a_home(
     done = desk.run(*arguments, "--no-progress")
     assert done.code == 0, done.err
     assert done.err.count("QDEBUG_CACHE_DIR") == 1, done.err
+
+
+NOISY = """
+import os, subprocess, sys
+print("loaded")
+def noisy(labels, outputs):
+    print("printed")
+    sys.stdout.buffer.write(b"bytes\\n")
+    sys.stdout.flush()
+    os.write(2, b"past Python \\x1b]0;title\\x07\\xff\\n")
+    return 0.5
+def closing(labels, outputs):
+    sys.stdout.close()
+    return 0.5
+def huge(labels, outputs):
+    return 10**400
+def aborting(labels, outputs):
+    os.write(2, b"last words\\n")
+    os.abort()
+"""
+
+
+def test_what_a_metric_prints_is_apart_from_the_result(desk: Any) -> None:
+    desk.write("metric.py", NOISY)
+    command = ("compare", "net.onnx", "--inputs", "data.npz", "--json", "-", "--metric")
+    done = desk.spawn(*command, "metric.py:noisy")
+    assert (done.code, done.json["metric"]["reference"]) == (0, 0.5)
+    for text in ("loaded", "printed", "bytes", r"past Python \x1b]0;title\x07\xff"):
+        assert text in done.err.splitlines()
+    done = desk.spawn(*command, "metric.py:closing")
+    assert (done.code, done.json["metric"]["reference"]) == (0, 0.5)
+    desk.refused(*command, "metric.py:huge", says=["QD-METRIC-VALUE", "metric.py:huge"])
+    done = desk.spawn(*command, "metric.py:aborting")
+    assert done.code == -signal.SIGABRT and "last words" in done.err
+
+
+@pytest.mark.parametrize("spawn", [False, True])
+def test_results_printed_in_process_stay_apart_too(desk: Any, spawn: bool) -> None:
+    desk.write("metric.py", NOISY)
+    command = ("compare", "net.onnx", "--inputs", "data.npz", "--metric", "metric.py:closing")
+    done = desk.spawn(*command) if spawn else desk.run(*command)
+    assert done.code == 0 and "loaded" not in done.out and "fc" in done.out
+
+
+def test_logs_of_libraries_move_no_cursor(desk: Any, make: Callable[..., Any]) -> None:
+    """ONNX Runtime's own, where constants that onnxslim folds do not fit together."""
+    node = onnx.helper.make_node
+    nodes = [
+        node("Reshape", ["six", "twenty"], ["reshaped"], "evil\x1b]0;title\x07"),
+        node("ReduceSum", ["reshaped"], ["sum"], "sum", keepdims=0),
+        node("MatMul", ["x", "w"], ["product"], "matmul"),
+        node("Add", ["product", "sum"], ["out"], "add"),
+    ]
+    weights = {"six": np.ones((2, 3), "f4"), "twenty": np.array([4, 5]), "w": np.eye(4, dtype="f4")}
+    desk.save(make(nodes, {"x": ("N", 4)}, {"out": ("N", 4)}, weights), "evil.onnx")
+    desk.data("four.npz", x=np.ones((2, 4), "f4"))
+    for command in (("inspect", "evil.onnx"), ("compare", "evil.onnx", "--inputs", "four.npz")):
+        done = desk.spawn(*command)
+        assert r"evil\x1b]0;title\x07" in done.err
+        assert not set(done.out + done.err) & set("\x1b\x07\r")
