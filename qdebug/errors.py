@@ -174,7 +174,8 @@ def given_by(setting: str) -> Iterator[None]:
     try:
         yield
     except QdebugError as error:
-        if error.setting or error.message.startswith("--"):  # it names one already
+        names_one = error.message.startswith(("--", option(setting)))
+        if error.setting or names_one:
             raise
         named = error.reworded(f"{option(setting)}: {error.message}")
         named.setting = setting

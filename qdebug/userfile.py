@@ -155,6 +155,8 @@ def last_line(error: BaseException) -> str:
 def raising_line(error: BaseException, file: Path | None) -> str:
     """The line of code that raised: of the user's file if it had a part in it."""
     if isinstance(error, SyntaxError):
+        if error.lineno is None:  # no line is at fault, as where the file holds a zero byte
+            return "Save it as Python source, in UTF-8."
         code = (error.text or "").strip()
         return f"In {Path(error.filename or '').name}, line {error.lineno}: {code}"
     frames = traceback.extract_tb(error.__traceback__)

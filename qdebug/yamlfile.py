@@ -38,6 +38,25 @@ def read_yaml(path: Path, schema: type[SchemaT], error: type[QdebugError]) -> Sc
     return parse_yaml(text, str(path), schema, error)
 
 
+def keys_in(path: Path) -> dict[str, tuple[int, str]]:
+    """The keys in a YAML file: the line (from 1) of each, and its value as it is written, "" where
+    that is a list or a mapping. None where `read_yaml` refuses the file."""
+    try:
+        root = _Loader(read_text(path)).get_single_node()
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    return {
+        key.value: (key.start_mark.line + 1, _text_of(value))
+        for key, value in pairs
+        if isinstance(key, yaml.ScalarNode)
+    }
+
+
+def _text_of(node: yaml.Node) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
+
+
 def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugError]) -> SchemaT:
     """As `read_yaml`, of text that is called `name` in messages.
 
@@ -46,6 +65,8 @@ def parse_yaml(text: str, name: str, schema: type[SchemaT], error: type[QdebugEr
     """
     wrong = _with_code(error)
     root, data = _parse(name, text, wrong)
+    if root is None:
+        raise wrong(f"{name}: the file is empty")
     if not isinstance(data, dict):
         raise wrong(f"{name}:{_line_of(root, ())}: the file is not a mapping of keys to values")
     if str(data.get("schema")) in _OTHER_FILES and str(data["schema"]) not in _expected(schema):

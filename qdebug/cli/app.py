@@ -9,11 +9,11 @@ import resource
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qdebug.cli.parser import parse_and_run
 from qdebug.cli.process import (
@@ -36,6 +36,9 @@ from qdebug.errors import (
 )
 from qdebug.outputfiles import put_away
 from qdebug.wording import Spelling, printable, spelled_by
+
+if TYPE_CHECKING:
+    from qdebug.config.resolve import Place
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,11 +87,14 @@ def entry() -> None:
     sys.exit(code)
 
 
-def spelling(command: Command) -> Spelling:
-    """Settings of a command as its command line has them; see wording.option."""
+def spelling(command: Command, places: Mapping[str, Place] | None = None) -> Spelling:
+    """Settings of a command as its command line has them, or its configuration file at `places`;
+    see wording.option."""
     flags = flags_of(command.settings) | flags_of(command.shown)
 
     def as_flag(name: str, value: str | None) -> str:
+        if place := (places or {}).get(name):
+            return place.spelled(value)
         flag = flags.get(name, "--" + name.replace("_", "-"))
         return flag if value is None or flag.startswith("--no-") else f"{flag} {shlex.quote(value)}"
 
@@ -99,7 +105,7 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
     _check_memory(command.name)
     # Imported here: --help must not wait for the numeric packages.
     from qdebug.cli.common import set_verbosity
-    from qdebug.config.resolve import from_flags, validated
+    from qdebug.config.resolve import from_flags, places_in_file, validated
     from qdebug.pipeline.preflight import check_files, planned_model
 
     with spelled_by(spelling(command)), results_apart():
@@ -107,11 +113,13 @@ def _run(command: Command, given: Mapping[str, Any], shown: Mapping[str, Any]) -
         show = command.shown(**validated(command.shown, shown))
         set_verbosity(show.verbose)
         file = getattr(show, "config", None)
-        settings = from_flags(command.settings, given, file, planned_model)
-        check_files(settings, show)
-        run: Callable[[Any, Any], int] = import_module(f"qdebug.cli.{command.name}").run
+        places = places_in_file(command.settings, given, file)
         try:
-            return run(settings, show)
+            with spelled_by(spelling(command, places)):
+                settings = from_flags(command.settings, given, file, planned_model)
+                check_files(settings, show)
+                run = import_module(f"qdebug.cli.{command.name}").run
+                return int(run(settings, show))
         except SystemExit as stopped:  # would end us with its code, which may well be 0
             raise UsageError(
                 f"your script called sys.exit({stopped.code!r})",

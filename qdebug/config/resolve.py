@@ -7,6 +7,7 @@ import functools
 import operator
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -17,7 +18,7 @@ from qdebug.config.commands import command_of
 from qdebug.config.option import AsObject, Setting, settings_of
 from qdebug.errors import UsageError, given_by
 from qdebug.wording import as_known, option
-from qdebug.yamlfile import read_yaml
+from qdebug.yamlfile import keys_in, read_yaml
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -59,6 +60,38 @@ def from_flags(
     values |= validated(kind, flags)
     more = f"'qdebug {command.name} --help' lists all flags."
     return _settled(kind, values, derive, f"Write for example: {command.command_line}\n  {more}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a configuration file sets something: `where` is file and line; see `places_in_file`."""
+
+    where: str
+    key: str
+    text: str
+
+    def spelled(self, value: str | None) -> str:
+        """What a message calls the setting; `value` is that of the file, or another one, as advice
+        has it. See wording.option."""
+        if value is None:
+            return f"{self.where}: {self.key}"
+        return (
+            f"{self.key}: {value}" if value != self.text else f"{self.where}: {self.key}: {value}"
+        )
+
+
+def places_in_file(kind: type[Any], flags: Mapping[str, Any], file: str | None) -> dict[str, Place]:
+    """Where the configuration file sets what no flag sets, by name. Nothing of a file that cannot
+    be read."""
+    keys = keys_in(Path(file)) if file is not None else {}
+    found = {}
+    for setting in settings_of(kind):
+        name = setting.name
+        key = next((k for k in (name.replace("_", "-"), name) if k in keys), None)
+        if key is not None and flags.get(name) is None:
+            line, text = keys[key]
+            found[name] = Place(f"{file}:{line}", key, text)
+    return found
 
 
 def from_keywords(

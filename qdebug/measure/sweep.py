@@ -113,7 +113,7 @@ class EngineFacts:
     build_s: float
     size_bytes: int
     layers: int
-    values: Mapping[str, float | None]
+    values: Mapping[str, int | float | None]
     mismatches: tuple[Misbuilt, ...]
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -66,8 +66,11 @@ class TaskMetric:
         if self.function is not None:
             digest = digest_of(self.function)
             return digest and f"{self.name} {digest}"
-        code = self.file.read_bytes() if self.file else b""
-        return f"{self.name} {hashlib.sha256(code).hexdigest()}"
+        if self.file is None:
+            return self.name
+        function = self.name.rpartition(":")[2]
+        code = hashlib.sha256(self.file.read_bytes()).hexdigest()
+        return f"{self.file.resolve()}:{function} {code}"  # however the path is spelled
 
     @property
     def _named(self) -> str:

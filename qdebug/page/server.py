@@ -121,7 +121,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_for_us():
             self._send(HTTPStatus.FORBIDDEN, "text/plain", "This address serves another host.")
             return
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:  # of a whole address, whose host cannot be one
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", "The request is not understood.")
+            return
         token, _, name = url.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             self._send(

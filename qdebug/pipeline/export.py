@@ -68,7 +68,8 @@ def export_plan(
     rendered = EXPORT_TARGETS[target].render(ExportSource(prepared, bound, Path(source).name), path)
     parts = {f"{option('output')}, of which {p.name} is a part": str(p) for p in rendered.files}
     check_distinct(parts, inputs)
-    changed = {p: data for p, data in rendered.files.items() if not _holds(p, data)}
+    # What is there at `path` by now is another command's, even where it is the same.
+    changed = {p: data for p, data in rendered.files.items() if p == path or not _holds(p, data)}
     _check_free(list(changed), force)
     if changed:
         write_all(changed, option("output"), force=force)

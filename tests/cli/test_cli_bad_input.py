@@ -569,3 +569,42 @@ def test_a_model_in_fp16(desk: Any, cnn: Callable[..., onnx.ModelProto]) -> None
     says = ["QD-USAGE-REFERENCE", "half.onnx", "--precision fp16"]
     desk.refused("compare", "half.onnx", *flags, "--reference", "net.onnx", says=says)
     assert desk.run("compare", "half.onnx", *flags).code == 0
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "code"),
+    [
+        ("fail-on: [foo]", "fail-on: 'foo'", "QD-METRIC-CONDITION-SYNTAX"),
+        ("metric: top9", "metric: unknown", "QD-METRIC-UNKNOWN"),
+        ("keep: worst:0", "keep: worst:0", "QD-USAGE-KEEP"),
+        ("output: no/where.h5", "output: no/where.h5", "QD-STORE-OUTPUT-PATH"),
+        ("calibration: gone.yaml", "calibration: gone.yaml", "QD-PLAN-FILE"),
+    ],
+)
+def test_a_wrong_value_in_a_file_names_the_file(desk: Any, line: str, says: str, code: str) -> None:
+    desk.write("c.yaml", f"command: compare\nmodel: net.onnx\ninputs: data.npz\n{line}\n")
+    flag = "--" + line.partition(":")[0]
+    done = desk.run("compare", "--config", "c.yaml")
+    assert done.code == 2 and f"c.yaml:4: {says}" in done.err and code in done.err
+    assert flag not in done.err
+    done = desk.run("compare", "--config", "c.yaml", flag, line.partition(": ")[2].strip("[]"))
+    assert done.code == 2 and flag in done.err and "c.yaml" not in done.err
+
+
+def test_an_empty_file_of_ranges_is_said_to_be_empty(desk: Any) -> None:
+    desk.write("empty.cache", "")
+    for text in ("", "\n", "# only a comment\n"):
+        desk.write("empty.cache", text)
+        done = desk.run(*BASE, "--calibration", "empty.cache")
+        assert done.code == 2 and "QD-PLAN-FILE" in done.err
+        assert "empty.cache" in done.err and "mapping" not in done.err
+
+
+def test_a_metric_whose_file_holds_a_zero_byte(desk: Any) -> None:
+    desk.write("zero.py", "def f(labels, outputs):\n    return '\0'\n")
+    done = desk.run(*BASE, "--metric", "zero.py:f")
+    assert done.code == 2 and "QD-METRIC-FUNCTION" in done.err
+    assert "zero.py" in done.err and "None" not in done.err

@@ -285,6 +285,18 @@ def test_a_journal_of_another_search_is_refused(desk: Any) -> None:
     desk.refused("bisect", *flags, says=["QD-STORE-JOURNAL", "j.jsonl", "--force"])
 
 
+def test_paths_that_are_spelled_otherwise_are_the_same_search(desk: Any) -> None:
+    desk.write("mine.py", "def metric(outputs):\n    return float(outputs['out'].mean() > -9)\n")
+    flags = ("--target", "metric>=1", "--journal", "j.jsonl", "--json", "-", "--metric")
+    assert desk.run("bisect", *SMALL, *flags, "mine.py:metric").code == 0
+    here = Path.cwd()
+    other = [here / word if "." in word else word for word in SMALL]
+    for metric in ("./mine.py:metric", f"{here}/mine.py:metric"):
+        done = desk.run("bisect", *other, *flags, metric)
+        assert done.code == 0, done.err
+        assert all(entry["replayed"] for entry in done.json["history"])
+
+
 def test_a_second_run_evaluates_nothing_new(desk: Any) -> None:
     first = desk.run("bisect", *SMALL, *TARGET, "--json", "-").json
     second = desk.run("bisect", *SMALL, *TARGET, "--json", "-").json

@@ -10,6 +10,7 @@ import onnx
 import pytest
 import yaml
 
+from qdebug.model.load import read_model
 from qdebug.plan.export import EXPORT_TARGETS
 
 
@@ -114,6 +115,24 @@ def test_files_that_targets_share_are_no_conflict(calibrated: Any) -> None:
     calibrated.refused(*again, says=["QD-STORE-OUTPUT-EXISTS", "plan.explicit.onnx", "--force"])
     assert calibrated.run(*again, "--force").code == 0
     onnx.checker.check_model(onnx.load("plan.explicit.onnx"))
+
+
+def test_of_two_exports_at_once_one_is_refused(
+    calibrated: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where both write the same: each says that the file is its own."""
+    command = ("export", "plan.yaml", "--to", "onnx", "-o", "out.onnx")
+    assert calibrated.run(*command).code == 0
+    written = Path("out.onnx").read_bytes()
+    Path("out.onnx").unlink()
+
+    def read(path: str) -> Any:
+        Path("out.onnx").write_bytes(written)  # as the other one does meanwhile
+        return read_model(path)
+
+    monkeypatch.setattr("qdebug.pipeline.export.read_model", read)
+    done = calibrated.run(*command)
+    assert done.code == 2 and "QD-STORE-OUTPUT-EXISTS" in done.err
 
 
 def test_a_companion_never_replaces_the_model_or_the_plan(calibrated: Any) -> None:

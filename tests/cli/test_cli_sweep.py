@@ -264,3 +264,12 @@ def test_a_configuration_file(desk: Any) -> None:
 def test_labels_are_asked_for_before_anything_is_built(desk: Any) -> None:
     desk.data(x=np.zeros((4, 3, 8, 8), np.float32))
     desk.refused(*SMALL, "--metric", "top1", says=["QD-METRIC-LABELS"])
+
+
+@needs_rtx
+@simulated
+def test_what_was_kept_of_an_engine_is_as_it_was_measured(desk: Any) -> None:
+    first, second = (desk.run(*SMALL, "--precision", "int8", "--json", "-").json for _ in range(2))
+    values = [repr(d["combinations"][0]["engine"]["values"]) for d in (first, second)]
+    assert second["combinations"][0]["engine"]["cached"]
+    assert values[0] == values[1]

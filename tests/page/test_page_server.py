@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -103,6 +104,18 @@ def test_another_host_is_refused(served: tuple[PageServer, Fake]) -> None:
 def test_there_are_no_files(served: tuple[PageServer, Fake], path: str) -> None:
     server, _ = served
     assert _get(server, _token(server) + path)[0] == 404
+
+
+def test_an_address_that_is_none_is_refused(
+    served: tuple[PageServer, Fake], capfd: pytest.CaptureFixture[str]
+) -> None:
+    server, _ = served
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname, url.port), timeout=10) as connection:
+        connection.sendall(f"GET http://[::1/x HTTP/1.0\r\nHost: {url.netloc}\r\n\r\n".encode())
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.0 400 ")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])

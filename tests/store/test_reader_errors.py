@@ -194,9 +194,8 @@ def test_a_tensor_in_another_form_is_damaged(path: Path, change: Any) -> None:
         rows = file[name][()]
         del file[name]
         file[name] = change(rows)
-    with RunReader(path) as reader:
-        with pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
-            reader.read("reference", "conv1/out", 9)
+    with RunReader(path) as reader, pytest.raises(StoreError, match="QD-STORE-DAMAGED"):
+        reader.read("reference", "conv1/out", 9)
 
 
 def test_rows_that_do_not_fit_together_are_damage_of_the_file(tmp_path: Path) -> None:

@@ -124,11 +124,12 @@ def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
     """All that decides what an evaluation gives, by name; two searches with the same key may share
     their evaluations. `metric` is the metric's key."""
     bound = setup.planned.bound
+    plan = replace(bound.plan, calibration="")  # names the data as they were spelled
     versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
     return {
         "qdebug": __version__,
         "model": model_digest(bound.layers.graph.proto),
-        "plan": hashlib.sha256(plan_to_yaml(bound.plan).encode()).hexdigest(),
+        "plan": hashlib.sha256(plan_to_yaml(plan).encode()).hexdigest(),
         **({"corrections": corrections_digest(bound)} if bound.corrections else {}),
         "samples": one.runner.subset.key,
         "target": one.condition.expression,
