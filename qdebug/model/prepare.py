@@ -14,6 +14,7 @@ from qdebug.model.convert import convert_opset, inline_functions, reason_in
 from qdebug.model.endless import check_loops
 from qdebug.model.fold import fold
 from qdebug.model.graph import Graph
+from qdebug.model.growth import check_computed, check_inlined
 from qdebug.model.inline import Taken, is_taken, replace_taken
 from qdebug.model.load import ModelFile
 from qdebug.model.weights import LARGE_BYTES, lightened, renamed
@@ -67,7 +68,9 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     proto.graph.name = proto.graph.name or "graph"  # the checker wants one
     _check_inputs(file, proto)
     check_loops(file.path, proto.graph)
+    check_inlined(file.path, proto)
     proto = inline_functions(file.path, proto)
+    check_computed(file.path, proto)
     user_names = _name_nodes(proto)
     user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}
     _drop_initializer_inputs(proto)
