@@ -1,13 +1,16 @@
 """Kills, interrupts and starves every command, and looks at what is left.
 
-    scripts/chaos [--kills 200] [--limits 60] [--pairs 30] [--seed 0]
+    scripts/chaos [--kills 200] [--limits 60] [--pairs 30] [--cuts 10] [--seed 0]
 
 Kills: SIGKILL, SIGTERM, SIGINT or SIGHUP at a random moment. Limits: the largest file, the memory
-or the disk (a small tmpfs, where one can be mounted) is too small. Pairs: a command runs twice at
-once, to the same files. A finding is an output that is neither what was there before nor whole,
-half of the files of an export, a temporary file that is left behind (after SIGKILL: that the next
-run leaves too), a process that is left behind, a crash, an internal error, or an exit code that
-says something else than what happened. Exit code 1 where there is a finding.
+or the disk (a small tmpfs, where one can be mounted) is too small, or there is no home folder.
+Pairs: a command runs twice at once, to the same files. Cuts: samples are cut off at a random
+moment; ranges other than those of all samples are a finding too.
+
+A finding is an output that is neither what was there before nor whole, half of the files of an
+export, a temporary file that is left behind (after SIGKILL: that the next run leaves too), a
+process that is left behind, a crash, an internal error, or an exit code that says something else
+than what happened. Exit code 1 where there is a finding.
 """
 
 from __future__ import annotations
@@ -315,7 +318,8 @@ def kill(place: Place, name: str, rng: random.Random, seconds: float, tally: Tal
 def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tally) -> None:
     """Run with too little of something."""
     job = JOBS[name]
-    kind = rng.choice(("file", "file", "memory", "disk") if mounts else ("file", "memory"))
+    kinds = ("file", "file", "memory", "disk", "home") if mounts else ("file", "memory")
+    kind = rng.choice(kinds)
     place.clear(job, rng, precious=rng.random() < 0.5)
     size = int(2 ** rng.uniform(9, 21))
     wrap: Sequence[str] = ()
@@ -326,6 +330,9 @@ def limit(place: Place, name: str, rng: random.Random, mounts: bool, tally: Tall
         needed = sum(p.stat().st_size for p in place.folder.rglob("*") if p.is_file())
         blocks = 4096 * (-(-needed // 4096) + 60) + size
         wrap = ("env", f"S={blocks}", "unshare", "-m", "sh", "-c", script, "sh", str(place.folder))
+    if kind == "home":
+        unset = [w for n in ("HOME", "XDG_CACHE_HOME", "QDEBUG_CACHE_DIR") for w in ("-u", n)]
+        wrap = ("env", *unset, "unshare", "-U", "--map-user=54321", "--map-group=54321")
     restrict: Callable[[], None] | None = None
     if kind == "file":
         restrict = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
@@ -366,6 +373,51 @@ def pair(place: Place, name: str, rng: random.Random, tally: Tally) -> None:
     tally.add(f"two at once, {name}", f"exit {codes[0]} and {codes[1]}", found)
 
 
+_CUT = Job(
+    (
+        *("calibrate", "net.onnx", "--calib-data", "calib.h5", "--method", "minmax"),
+        *("--no-progress", "--no-cache", "--json", "new.json"),
+    ),
+    ("new.json",),
+)
+
+
+def cut(place: Place, rng: random.Random, whole: tuple[float, str], tally: Tally) -> None:
+    """Cut the samples off while they are read; `whole` is how long it takes otherwise, and what
+    ranges come out."""
+    data = place.folder / "calib.h5"
+    content = data.read_bytes()
+    place.clear(_CUT, rng, precious=False)
+    running = place.start(_CUT)
+    with suppress(subprocess.TimeoutExpired):
+        running.wait(rng.uniform(0, whole[0]))
+    os.truncate(data, len(content) // rng.choice((2, 3, 10)))
+    code, said = _ended(running, _CUT)
+    data.write_bytes(content)
+    found = list(_said_wrong(code, said))
+    if code not in (0, 2):
+        found.append(f"exit code {code}: {said[-300:]}")
+    if code == 0 and _ranges(place) != whole[1]:
+        found.append("ranges of a file that was cut off")
+    tally.add("samples cut off", f"exit {code}", found)
+
+
+def _ranges(place: Place) -> str:
+    return json.dumps(json.loads((place.folder / "new.json").read_bytes())["methods"])
+
+
+def _cuts(place: Place, rng: random.Random, count: int, tally: Tally) -> None:
+    if not count:
+        return
+    started = time.monotonic()
+    code, said = _ended(place.start(_CUT, "--force"), _CUT)
+    seconds = time.monotonic() - started
+    tally.add("undisturbed samples", f"exit {code}", [] if code == 0 else [said])
+    ranges = _ranges(place)
+    for _ in range(count):
+        cut(place, rng, (seconds, ranges), tally)
+
+
 def _can_mount() -> bool:
     command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]
     with suppress(OSError):
@@ -386,7 +438,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, count in (("kills", 200), ("limits", 60), ("pairs", 30), ("seed", 0)):
+    for name, count in (("kills", 200), ("limits", 60), ("pairs", 30), ("cuts", 10), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=count, help=f"default: {count}")
     parser.add_argument("--only", nargs="*", choices=list(JOBS), help="commands; default: all")
     options = parser.parse_args()
@@ -413,6 +465,7 @@ def main() -> int:
             limit(place, rng.choice(names), rng, mounts, tally)
         for _ in range(options.pairs):
             pair(place, rng.choice(names), rng, tally)
+        _cuts(place, rng, options.cuts, tally)
     print(summary(tally))
     return 1 if tally.findings else 0
 

@@ -118,6 +118,15 @@ COMMANDS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("compare", "external.onnx", "--inputs", "data.npz", "--no-progress"),
         ("inspect", "external.onnx"),
     ),
+    "metric.py": ((*_COMPARE, "--metric", "metric.py:metric", "--json", "-"),),
+    "folds.onnx": (
+        ("inspect", "folds.onnx"),
+        ("compare", "folds.onnx", "--inputs", "loop.npz", "--no-progress"),
+    ),
+    "calls.onnx": (
+        ("inspect", "calls.onnx"),
+        ("compare", "calls.onnx", "--inputs", "loop.npz", "--no-progress"),
+    ),
     "qdq.onnx": (
         ("compare", "qdq.onnx", "--inputs", "data.npz", "--no-progress"),
         ("inspect", "qdq.onnx", "--expect", "plan.yaml"),
@@ -218,6 +227,10 @@ def _models() -> None:
     options = {"save_as_external_data": True, "location": "external.data", "size_threshold": 0}
     onnx.save_model(onnx.ModelProto.FromString(net.SerializeToString()), "external.onnx", **options)
     Path("loop.onnx").write_bytes(_loop(weights).SerializeToString())
+    Path("folds.onnx").write_bytes(_folding(weights, None).SerializeToString())
+    functions = [_function(k, k < _LEVELS - 1) for k in range(_LEVELS)]
+    Path("calls.onnx").write_bytes(_folding(weights, functions).SerializeToString())
+    Path("metric.py").write_text(METRIC, encoding="utf-8")
 
 
 def _model(
@@ -235,6 +248,54 @@ def _model(
         [numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+_LEVELS = 6
+METRIC = """\
+import sys
+calls = 0
+def metric(labels, outputs):
+    global calls
+    calls += 1
+    print("call", calls)
+    if calls > 1:
+        sys.stdout.close()
+    return float(outputs["out"].mean())
+"""
+"""A metric that prints, and closes what it prints to."""
+
+
+def _folding(
+    weights: Mapping[str, np.ndarray], functions: Sequence[onnx.FunctionProto] | None
+) -> onnx.ModelProto:
+    """A product, and nodes that read only constants: doubled, or in functions that call others."""
+    node = helper.make_node
+    nodes = [node("Constant", [], ["c0"], "one", value=numpy_helper.from_array(np.ones(2, "f4")))]
+    if functions is None:
+        nodes += [node("Concat", [f"c{k}"] * 2, [f"c{k + 1}"], f"cat{k}", axis=0) for k in range(4)]
+        shape = numpy_helper.from_array(np.array([4, 8]))
+        nodes.append(node("Constant", [], ["shape"], "shape", value=shape))
+        nodes.append(node("Reshape", ["c4", "shape"], ["table"], "reshape"))
+    else:
+        nodes.append(node("f0", ["c0"], ["table"], "call", domain="my"))
+    nodes += [
+        node("ReduceSum", ["table"], ["sum"], "sum", keepdims=0),
+        node("MatMul", ["x", "w"], ["product"], "product"),
+        node("Add", ["product", "sum"], ["out"], "add"),
+    ]
+    made = _model(nodes, ("x", ("N", 4)), ("out", ("N", 5)), {"w": weights["w3"].T.copy()})
+    if functions is not None:
+        made.functions.extend(functions)
+        made.opset_import.append(helper.make_opsetid("my", 1))
+    return made
+
+
+def _function(level: int, calls: bool) -> onnx.FunctionProto:
+    """One that calls the next one twice."""
+    inner = {"op_type": f"f{level + 1}", "domain": "my"} if calls else {"op_type": "Relu"}
+    nodes = [helper.make_node(inputs=[a], outputs=[b], **inner) for a, b in ("ab", "bc")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    return helper.make_function("my", f"f{level}", ["a"], ["c"], nodes, opsets)
 
 
 def _loop(weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -298,6 +359,8 @@ def _samples() -> None:
     np.save("data.npy", x)
     with h5py.File("data.h5", "w") as file:
         file["x"], file["labels"] = x, labels
+    with h5py.File("calib.h5", "w") as file:
+        file["x"] = rng.normal(size=(400, 3, 8, 8)).astype(np.float32)
     encoded = io.BytesIO()
     np.save(encoded, x[:1])
     array = {"polygraphy_class": "ndarray", "array": base64.b64encode(encoded.getvalue()).decode()}

@@ -257,13 +257,18 @@ def _mutate_node(rng: random.Random, file: h5py.File, name: str) -> None:
     elif kind == 1 and isinstance(node, h5py.Dataset):
         _mutate_json(rng, file, name, node)
     else:
+        content = node[()].reshape(-1) if _is_array(node) else rng.choice(_CONTENTS)
         del file[name]
         if kind == 2:
-            file[name] = rng.choice(_CONTENTS)
+            file[name] = content if rng.random() < 0.5 else rng.choice(_CONTENTS)
         elif kind == 3:
             file[name] = rng.choice((h5py.SoftLink("/tensors"), h5py.ExternalLink("data.h5", "x")))
         elif kind == 4:
             file.create_group(name)
+
+
+def _is_array(node: Any) -> bool:
+    return isinstance(node, h5py.Dataset) and len(node.shape or ()) > 1 and node.dtype.kind in "fiu"
 
 
 def _mutate_json(rng: random.Random, file: h5py.File, name: str, node: h5py.Dataset) -> None:
