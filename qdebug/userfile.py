@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import importlib.util
 import sys
 import sysconfig
@@ -62,6 +63,23 @@ def load_file(path: Path, problem: UserCodeProblem) -> ModuleType:
     return module
 
 
+def load_module(name: str) -> ModuleType:
+    """A module that the user names: an installed one, else one in the current folder.
+
+    Raises:
+        ModuleNotFoundError: there is none.
+        Exception: whatever else a module raises while it is imported.
+    """
+    first = name.partition(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != first:
+            raise
+    _beside.add(first, str(Path.cwd()), named=True)
+    return importlib.import_module(name)
+
+
 class _BesideUserFiles:
     """Finds modules in the folders of the user's files: before all others for the user's own code,
     after all others for libraries, and never for qdebug. With the folders in front of `sys.path` an
@@ -70,10 +88,14 @@ class _BesideUserFiles:
     def __init__(self) -> None:
         self._folders: list[str] = []
         self._own: set[str] = set()
+        self._named: set[str] = set()
 
-    def add(self, name: str, folder: str) -> None:
-        """Serve the module `name`, which is the user's, from `folder` too."""
+    def add(self, name: str, folder: str, *, named: bool = False) -> None:
+        """Serve the module `name`, which is the user's, from `folder` too; with `named`, qdebug is
+        to import it from there."""
         self._own.add(name.partition(".")[0])
+        if named:
+            self._named.add(name)
         if folder not in sys.path:
             self._folders.insert(0, folder)
             sys.path.append(folder)
@@ -93,7 +115,7 @@ class _BesideUserFiles:
         found = PathFinder.find_spec(name, self._folders, target)
         if found is None or found.loader is None:  # not there, or a folder that is no package
             return None
-        if importer != _PACKAGE:
+        if importer != _PACKAGE or name in self._named:
             self._own.add(name)
             return found
         return self._elsewhere(name, target)

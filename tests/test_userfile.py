@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from qdebug.errors import UsageError, required
-from qdebug.userfile import UserCodeProblem, digest_of, load_file, name_of
+from qdebug.userfile import UserCodeProblem, digest_of, load_file, load_module, name_of
 
 LIMIT = 3
 TABLE = np.arange(4.0)
@@ -130,7 +130,19 @@ def test_no_library_and_no_module_of_qdebug_imports_from_there(tmp_path: Path) -
     exec("def late():\n    import sched\n    return sched", library.__dict__)
     assert library.late().__file__ != str(tmp_path / "sched.py")
     with pytest.raises(UsageError) as caught:
-        required("not_installed", "it", "extra", code="QD-USAGE-PANDAS")
+        required("not_installed", "it", code="QD-USAGE-PANDAS")
     assert "mine" not in caught.value.message
     with pytest.raises(ImportError, match="mine"):  # found by others, when there is nothing else
         exec("import not_installed", {"__name__": "library"})
+
+
+def test_a_module_that_is_named_may_lie_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Python itself does not look there, as in the installed program."""
+    (tmp_path / "own_scores.py").write_text("def score(outputs):\n    return 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    assert load_module("own_scores").score({}) == 0.5
+    with pytest.raises(ModuleNotFoundError):
+        load_module("no_such_module_anywhere")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from qdebug.userfile import (
     function_of,
     last_line,
     load_file,
+    load_module,
     name_of,
     raising_line,
 )
@@ -327,7 +327,7 @@ def _by_parameters(
 
 def _from_module(spec: str, source: str, name: str) -> TaskMetric:
     try:
-        module = importlib.import_module(source)
+        module = load_module(source)
     except Exception as error:  # a module may raise anything while it is imported
         raise MetricError(
             f"{option('metric')}: module '{source}' cannot be imported: {last_line(error)}",

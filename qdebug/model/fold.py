@@ -49,8 +49,12 @@ def _can_fold(graph: onnx.GraphProto) -> bool:
 def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     import onnxslim
     from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
+    from onnxslim.third_party.onnx_graphsurgeon.logger import G_LOGGER
 
     logging.getLogger("onnxslim").setLevel(logging.ERROR)
+    # It prints on the standard output what it raises as well, and what is caught here; a severity
+    # that is set is set back by `slim`.
+    G_LOGGER.log = lambda *_, **__: None
     if not logging.getLogger("onnxslim").handlers:  # or it adds one that writes names as they are
         logging.getLogger("onnxslim").addHandler(logging.NullHandler())
     inputs, outputs = list(proto.graph.input), list(proto.graph.output)

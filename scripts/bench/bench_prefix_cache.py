@@ -15,7 +15,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,10 +123,10 @@ def _ways(strides: list[int | None]) -> dict[str, Callable[[CandidateSessions, i
     class Everywhere(PrefixCache):
         def __init__(self, sessions: CandidateSessions, limit: int) -> None:
             super().__init__(sessions, limit)
-            super().measured(running=1.0, keeping=0.0)
+            super().measured(running=1.0, keeping={})
 
     class Measured(PrefixCache):
-        def measured(self, running: float, keeping: float) -> None:
+        def measured(self, running: float, keeping: Mapping[int, float]) -> None:
             super().measured(running, keeping)
             strides.append(self.stride)
 

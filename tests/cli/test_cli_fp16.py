@@ -96,7 +96,7 @@ def test_a_model_that_is_in_fp16_itself(desk: Any, make: Any) -> None:
     assert layer["causes"][0]["label"] == "fp16-sums"
     assert exact["outputs"][0]["max_abs_err"] == 0
     for result in (found, exact):
-        assert any("itself has 2 nodes in FP16" in note for note in result["notes"])
+        assert any("2 nodes of the model are in FP16" in note for note in result["notes"])
     search = ("bisect", *flags[1:4], "--target", "output.cosine>=1.1", "--precision", "fp16")
     why = desk.run(*search, "--json", "-").json["explanation"]
     assert "still in fp16" in why and "FP32 then" not in why

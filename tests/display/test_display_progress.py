@@ -132,9 +132,9 @@ def lines_of(*steps: tuple[float, Progress | None], **how: Any) -> list[str]:
 def test_off_a_terminal_a_line_is_printed_every_30_seconds() -> None:
     seconds = [(float(k), Progress("effects", k, 90, "2 workers")) for k in range(1, 91)]
     assert lines_of(*seconds) == [
-        "qdebug: 00:30 leaving layers out 30/90, 2 workers",
-        "qdebug: 01:00 leaving layers out 60/90, 2 workers",
-        "qdebug: 01:30 working, after leaving layers out 90/90, 2 workers",
+        "qdebug: 00:30 keeping layers in FP32 one by one 30/90, 2 workers",
+        "qdebug: 01:00 keeping layers in FP32 one by one 60/90, 2 workers",
+        "qdebug: 01:30 working, after keeping layers in FP32 one by one 90/90, 2 workers",
     ]
     assert not lines_of(*seconds[:29])
 

@@ -232,7 +232,7 @@ def test_stored_activations_change_no_bit_of_any_result(
         with one.runner(workers, literal=False) as runner:
             assert runner._sessions is not None
             store = _Watched(runner._sessions, limit)
-            store.measured(running=1.0, keeping=0.0)  # as a large network: keeps everywhere
+            store.measured(running=1.0, keeping={})  # as a large network: keeps everywhere
             runner._cache = store if way == "stored" else None
             results = [r for pins in candidates for r in runner.evaluate_many([pins])]
             found.append([replace(r, seconds=0.0) for r in results])
@@ -292,7 +292,7 @@ def test_the_kernels_agree_on_bundled_networks(net: str) -> None:
     candidates = [{}, dict.fromkeys(names[::2], FP32), dict.fromkeys(names[::3], FP16)]
     with one.runner(metric=load_metric("agreement")) as runner:
         assert not runner.literal
-        assert "agree here: output SQNR" in runner.reason
+        assert "which agree with the simulation (output SQNR" in runner.reason
         agreement = runner.agreement
         assert agreement is not None
         assert agreement.difference_db < 0.5
@@ -332,7 +332,7 @@ def test_kernels_that_disagree_or_fail_are_not_used(
 
     with cnn.runner(literal=True) as runner:
         expected = [replace(r, seconds=0.0) for r in runner.evaluate_many([{}])]
-    for broken, words in ((saturating, "do not agree here"), (failing, "fail, no such kernel")):
+    for broken, words in ((saturating, "differ from it here"), (failing, "fail: no such kernel")):
         monkeypatch.setattr(CandidateSessions, "open", broken)
         with cnn.runner() as runner:
             assert runner.literal
@@ -362,7 +362,7 @@ def test_bases_without_kernels_run_literally_and_say_so(cnn: Case, base: str) ->
     with case("digits_cnn", BASES[base]).runner() as runner:
         assert runner.literal
         assert runner.agreement is None
-        assert ("No layer runs in INT8" if base == "fp16" else "no INT8 kernels") in runner.reason
+        assert ("no layer runs in INT8" if base == "fp16" else "no INT8 kernels") in runner.reason
 
 
 def test_another_backend_gets_candidates_lowered(cnn: Case) -> None:

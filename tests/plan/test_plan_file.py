@@ -86,7 +86,7 @@ def test_numbers_may_be_written_in_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("", 1, "not a mapping"),
+        ("", 1, "the file is empty"),
         ("\n\n- a\n", 3, "not a mapping"),
         ("just text", 1, "not a mapping"),
         ("a: [1,", 1, "expected"),

@@ -132,19 +132,22 @@ class Trying:
         while state.waiting:
             if self.enough(current):
                 return state, current, ""
-            if time.monotonic() > self.ends_at:
+            after = None
+            if time.monotonic() < self.ends_at:
+                after = self._next(state, current)
+            if after is None:
                 left = ", ".join(dict.fromkeys(a.remedy for a in state.waiting))
                 return state, current, f"The time limit ended the repair before {left}."
             before = len(state.steps)
-            state, current = self._next(state, current)
+            state, current = after
             state = replace(state, best=self.judge.best_of(state.best, current))
             if len(state.steps) > before:
                 self.on_step(state)
             self._report(state, current)
         return state, current, ""
 
-    def _next(self, state: State, current: Judgement) -> tuple[State, Judgement]:
-        """After the first attempt that waits; where time ran out during it, as before."""
+    def _next(self, state: State, current: Judgement) -> tuple[State, Judgement] | None:
+        """After the first attempt that waits; None where time ran out during it."""
         attempt, rest = state.waiting[0], state.waiting[1:]
         remedy = self.remedies[attempt.remedy]
         if attempt.layers is None:
@@ -155,7 +158,7 @@ class Trying:
         else:
             tried = self.elsewhere(asked, self._likely(state, current))
         if tried is None:
-            return state, current
+            return None
         step, result, after = tried
         state = replace(state, waiting=rest, steps=(*state.steps, step))
         if step.accepted and result is not None and after is not None:
