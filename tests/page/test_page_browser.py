@@ -355,6 +355,8 @@ def test_the_table(chromium: Any, pages: Callable[[str], Path]) -> None:
         )
         assert rows.count() == 6
         page.get_by_role("button", name="cum. dB").click()
+        head = ".tabulator-col[tabulator-field=cumulative]"
+        page.locator(f"{head}[aria-sort=ascending], {head}[aria-sort=descending]").wait_for()
         page.get_by_role("button", name="Copy as CSV").click()
         page.wait_for_function("navigator.clipboard.readText().then(t => t.includes('layer'))")
         text = page.evaluate("navigator.clipboard.readText()")

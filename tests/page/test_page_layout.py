@@ -159,7 +159,7 @@ def test_a_narrow_table_shows_figures_beside_whole_names(
         right = holder.evaluate("e => e.getBoundingClientRect().right")
         heads = page.locator("#layers .tabulator-col").all()
         seen = [h.get_attribute("tabulator-field") for h in heads if _right(h) <= right]
-        assert seen[:3] == ["layer", "rank", "share"]
+        assert seen[:3] == ["layer", "rank", "gain"]
         cut = "e => e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1"
         cells = page.locator("#layers .tabulator-row .cut-name").all()[:8]
         assert not any(cell.evaluate(cut) for cell in cells)

@@ -1,8 +1,8 @@
 /** Everything that is known of one layer. */
 
 import { h, nameOf, printable } from "./dom.js";
-import { sameLayer } from "./figures.js";
-import { decibel, decibels, milliseconds, number, numberIn, share } from "./format.js";
+import { gainOf, sameLayer } from "./figures.js";
+import { decibel, decibels, gainDb, milliseconds, number, numberIn, share } from "./format.js";
 import { plainTable } from "./grid.js";
 import { withScrollHints } from "./scroll.js";
 import { tiles } from "./tiles.js";
@@ -138,12 +138,10 @@ function builtOf(layer, run) {
 }
 
 function figures(layer, result) {
-  const effect = layer.effect ?? null;
-  const part = numberIn(effect, "output_share");
-  const std = numberIn(effect, "output_share_std");
+  const gain = gainOf(layer);
   const rows = [
     ["rank", `${layer.rank}`, `of ${result.layers.length}`],
-    ["share of the outputs' error", share(part), part !== null && std ? `± ${share(std)}` : null],
+    ["gain in FP32 (SQNR of the outputs)", gain === null ? "–" : `${gainDb(gain)} dB`],
     ["local error (SQNR)", decibels(numberIn(layer, "local_sqnr_db"))],
     ["cumulative error (SQNR)", decibels(numberIn(layer, "sqnr_db"))],
     ["cosine", number(numberIn(layer, "cosine"), 5)],
@@ -160,16 +158,16 @@ function figures(layer, result) {
 
 function causes({ causes: found }) {
   if (!found?.length) return [h("h3", {}, "Causes"), h("p", { class: "muted" }, "None was found.")];
-  const entry = ({ label, share: part, evidence, remedy }) =>
+  const entry = ({ label, share: part, share_of: whole, evidence, remedy }) =>
     h(
       "li",
       {},
-      h("div", { class: "cause-head" }, h("strong", {}, label), part === null ? null : h("span", {}, share(part))),
+      h("div", { class: "cause-head" }, h("strong", {}, label), part === null ? null : h("span", {}, `${share(part)} of ${whole ?? "the layer's error"}`)),
       part === null ? null : shareBar(part),
       h("p", {}, nameOf(evidence)),
       remedy ? h("p", { class: "remedy" }, nameOf(remedy)) : null,
     );
-  return [h("h3", {}, "Causes, with their share of the layer's error"), h("ul", { class: "causes" }, ...found.map(entry))];
+  return [h("h3", {}, "Causes"), h("ul", { class: "causes" }, ...found.map(entry))];
 }
 
 function shareBar(part) {
@@ -193,17 +191,14 @@ function gains(layer, result) {
     const isComparable = result.effect.samples === result.samples && now !== null;
     rows.push([name, isComparable ? `${number(now)} → ${number(now + gained)} (${change})` : change]);
   }
-  const part = numberIn(effect, "output_share");
-  if (part !== null) {
-    const std = numberIn(effect, "output_share_std");
-    rows.push(["error of the outputs", `${part < 0 ? "+" : "−"}${share(Math.abs(part))}${std ? ` ± ${share(std)}` : ""}`]);
-  }
+  const gain = gainOf(layer);
+  if (gain !== null) rows.push(["SQNR of the outputs", `${gainDb(gain)} dB`]);
   if (!rows.length) return [];
   const samples = result.effect ? ` (measured on ${result.effect.samples} samples)` : "";
   return [
     h("h3", {}, "With this layer alone in FP32"),
     h("dl", { class: "inline-facts" }, ...rows.map(([k, v]) => h("div", {}, h("dt", {}, nameOf(k)), h("dd", {}, v)))),
-    h("p", { class: "muted" }, `What changes when only this layer runs in FP32${samples}.${part < 0 ? CANCELS : ""}`),
+    h("p", { class: "muted" }, `What changes when only this layer runs in FP32${samples}.${(gain ?? 0) < -0.05 ? CANCELS : ""}`),
   ];
 }
 

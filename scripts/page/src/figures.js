@@ -136,6 +136,13 @@ const precisions = {
   legend: (_, found) => found.map((v) => [PRECISIONS[v.toLowerCase()] ?? OTHER, v.toUpperCase()]),
 };
 
+/** What the outputs' SQNR gains, in dB, when only this layer stays in FP32; null where not measured. */
+export function gainOf(layer) {
+  const gain = numberIn(layer, "gain_db");
+  const part = numberIn(layer?.effect, "output_share");
+  return gain ?? (part === null ? null : -10 * Math.log10(Math.max(1e-12, 1 - part))); // an older result
+}
+
 /** @type {Figure[]} */
 export const FIGURES = [
   {

@@ -46,6 +46,13 @@ export function share(value) {
   return value < 0.995 ? `${Number((100 * value).toPrecision(2))}%` : `${Math.round(100 * value)}%`;
 }
 
+/** A gain in decibels, with its sign. */
+export function gainDb(value) {
+  if (value === null || value === undefined) return "–";
+  const rounded = value.toFixed(1);
+  return Number(rounded) === 0 ? "0.0" : rounded.startsWith("-") ? `−${rounded.slice(1)}` : `+${rounded}`;
+}
+
 /** Milliseconds. */
 export function milliseconds(value) {
   return value === null || value === undefined ? "–" : `${number(value, 3)} ms`;

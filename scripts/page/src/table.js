@@ -1,8 +1,8 @@
 /** The table of layers: sorted, filtered, its columns chosen, copied as CSV. */
 
 import { h } from "./dom.js";
-import { aloneDb } from "./figures.js";
-import { counted, decibel, number, numberIn, share } from "./format.js";
+import { aloneDb, gainOf } from "./figures.js";
+import { counted, decibel, gainDb, number, numberIn, share } from "./format.js";
 import { grid } from "./grid.js";
 import { copyText } from "./top.js";
 
@@ -10,7 +10,7 @@ import { copyText } from "./top.js";
 const COLUMNS = [
   ["layer", "layer", (l) => l.name, null],
   ["rank", "#", (l) => l.rank, String],
-  ["share", "share", (l) => numberIn(l.effect, "output_share"), share],
+  ["gain", "gain dB", gainOf, gainDb],
   ["causes", "causes", (l) => l.causes.map(cause).join(", "), null],
   ["precision", "prec.", (l) => l.precision, null],
   ["op", "op", (l) => l.op_type, null],
@@ -28,7 +28,7 @@ const COLUMNS = [
 ].map(([field, title, of, word, hidden = false]) => ({ field, title, of, word, hidden }));
 
 const EXPLAINED = {
-  share: "The part of the outputs' error that goes when only this layer stays in FP32; negative where its error cancels that of others. Errors overlap: shares do not add up to 100 %",
+  gain: "What the SQNR of the outputs gains when only this layer stays in FP32; negative where its error cancels that of others. Errors overlap: gains do not add up",
   alone: "SQNR of the outputs when only this layer is quantized",
   local: "SQNR of the layer's output when it reads the reference's activations",
   cumulative: "SQNR of the layer's output in the quantized network",
