@@ -159,6 +159,19 @@ class Graph:
         kinds = {v.name: v.type.WhichOneof("value") for v in self._values}
         return frozenset(t for t, kind in kinds.items() if kind not in (None, "tensor_type"))
 
+    @cached_property
+    def unsure_ranks(self) -> frozenset[str]:
+        """Tensors whose number of axes depends on the samples, whatever `shapes` says: what follows
+        a Squeeze without axes, which drops those that happen to be of size 1."""
+        unsure: set[str] = set()
+        for node in self.nodes:
+            drops = node.op_type == "Squeeze" and len([t for t in node.inputs if t]) == 1
+            shape = self.shapes.get(node.inputs[0]) if node.inputs else None
+            known = shape is not None and all(isinstance(d, int) for d in shape)
+            if (drops and not known) or not unsure.isdisjoint(node.reads):
+                unsure.update(t for t in node.outputs if t)
+        return frozenset(unsure)
+
     def activations(self) -> Iterator[str]:
         """Floating-point tensors that nodes compute from the inputs, in execution order."""
         for node in self.nodes:

@@ -208,4 +208,5 @@ class _Cutter:
     @staticmethod
     def _value(graph: Graph, tensor: str, name: str) -> onnx.ValueInfoProto:
         kind = graph.types.get(tensor, TensorProto.FLOAT)
-        return helper.make_tensor_value_info(name, kind, graph.shapes.get(tensor))
+        shape = None if tensor in graph.unsure_ranks else graph.shapes.get(tensor)
+        return helper.make_tensor_value_info(name, kind, shape)
