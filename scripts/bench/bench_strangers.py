@@ -60,6 +60,7 @@ FORMS = ("fp32", "qdq", "qoperator", "dynamic", "fp16")
 COMMANDS = ("compare", "fp16", "inspect", "calibrate", "bisect", "repair", "export", "report")
 SIZES = {
     # What an axis that is dynamic gets, by the words in its name; the first that fits.
+    r"batch|None": 1,
     r"^(seq_len|sequence_length)$": 4,
     r"^sequence$": 576,
     r"frames": 100,
