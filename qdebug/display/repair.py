@@ -297,6 +297,8 @@ def _verdict(result: RepairResult) -> str:
     pins = counted(len(result.pinned), "layer")
     how = kept or ("no remedy" if result.steps or result.pinned else "nothing changed")
     pinned = f" and {pins} pinned" if result.pinned else ", nothing pinned" if kept else ""
+    if result.pinning is not None and 0 < result.pinning.candidates <= len(result.pinned):
+        pinned += ", which are all: nothing is left in lower precision"
     if result.passed:
         return f"PASSED with {how}{pinned}: {target}."
     return f"NOT REACHED with {how}{pinned}: {target}."

@@ -122,10 +122,29 @@ def _restored(result: CompareResult, summary: Summary) -> str:
     task = _metric_too(summary)
     if math.isnan(before):
         return f"K{keeping} {task}makes them finite, at {in_decibels(after)}."
-    gives = f"{task}{_moved(before, after, told=summary.metric is None)}{_together(summary)}."
+    moved = _moved(before, after, told=summary.metric is None)
+    if _harms_metric(summary):
+        assert summary.metric is not None and summary.metric.restored is not None
+        name, value = printable(summary.metric.name), summary.metric.restored
+        return (
+            f"The layers whose noise is largest are not what {name} loses by: k{keeping} "
+            f"{moved}{_together(summary)}, but takes {name} to {value:.4f}."
+        )
+    gives = f"{task}{moved}{_together(summary)}."
     if after - before >= _MUCH_DB:
         return f"K{keeping} {gives}"
     return f"No few layers are to blame: k{keeping} {gives}"
+
+
+def _harms_metric(summary: Summary) -> bool:
+    """Whether the metric is worse with these layers in FP32. Of a function of the user's, whose
+    direction is not known: whether it is farther from FP32's."""
+    task = summary.metric
+    if task is None or task.restored is None or task.planned == task.reference:
+        return False
+    if task.name in _BUILT_IN:
+        return task.restored < task.planned
+    return abs(task.restored - task.reference) > abs(task.planned - task.reference)
 
 
 def _metric_too(summary: Summary) -> str:

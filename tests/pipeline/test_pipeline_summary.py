@@ -175,6 +175,10 @@ def test_a_figure_that_does_not_move_is_no_gain() -> None:
     assert worse.count("No few layers") == little.count("No few layers") == 1
     higher = said(30.0, 0.986, planned=0.99)
     assert "higher than FP32" in higher and "0.9900 against 0.9860" in higher
+    # Less noise, and a worse score: nobody is advised to pin these.
+    for text in (said(30.0, 0.97), higher):
+        assert "are not what top1 loses by" in text and ", but takes top1 to 0.9" in text
+    assert "are not what" not in moved
 
 
 def test_a_single_layer_is_told_where_it_gives_more_than_several_together() -> None:
