@@ -135,3 +135,22 @@ def test_samples_are_the_same_by_what_they_hold(tmp_path: Path) -> None:
     assert not one.batch_is_free
     assert same_samples(one, opened(values)) and same_samples(one, opened(values[:8]))
     assert not same_samples(one, opened(changed))
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_a_search_and_a_repair_say_that_fp32_guesses(right: bool) -> None:
+    """A target that follows FP32's score is met by anything where FP32 itself is wrong."""
+    held = np.load(DATA / "digits_holdout.npz")
+    labels = held["labels"] if right else np.random.default_rng(0).permutation(held["labels"])
+    inputs = {"input": held["input"][:200], "labels": labels[:200]}
+    settings: dict[str, Any] = {
+        "calib_data": str(DATA / "digits_calib.npz"),
+        "inputs": inputs,
+        "metric": "top1",
+        "max_drop": 0.01,
+        "cache": False,
+    }
+    found = qdebug.bisect(str(DATA / "digits_cnn.onnx"), **settings)
+    repaired = qdebug.repair(str(DATA / "digits_cnn.onnx"), only=["ranges"], pin=False, **settings)
+    for result in (found, repaired):
+        assert any("no better than guessing" in note for note in result.notes) is not right

@@ -29,6 +29,7 @@ from qdebug.pipeline.bisect.evaluation import (
 from qdebug.pipeline.bisect.grain import Coarse, coarse, grain_of, told
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.cluster.dispatch import workers_note
+from qdebug.pipeline.compare.gate import guessing_notes
 from qdebug.pipeline.context import emulates_fp16
 from qdebug.search.combined import CombinedPredicate
 from qdebug.search.find import Outcome, SearchResult, find, is_minimal
@@ -196,6 +197,14 @@ def _coarse(setup: Setup, first: Evaluator) -> Coarse | None:
     return told(coarse(setup.target, first.runner.reference_task, grain, sets))
 
 
+def _guessed(first: Evaluator) -> tuple[str, ...]:
+    """See guessing_notes."""
+    task, score = first.runner.task, first.runner.reference_task
+    if task is None or score is None:
+        return ()
+    return guessing_notes(task, score, first.runner.subset.count)
+
+
 def _answered(
     setup: Setup,
     engines: Engines | None,
@@ -207,7 +216,7 @@ def _answered(
     """See answered; what any of the searches evaluates is added to `tried`."""
     before: Answered | None = None
     refuted: Answered | None = None
-    notes = _not_kept(setup, options)
+    notes = [*_not_kept(setup, options), *_guessed(first)]
     one = _Round(first)
     while True:
         searched = _search(setup, one, options)

@@ -10,6 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from qdebug.errors import MetricError, UsageError
+from qdebug.measure.chance import no_better_than_chance
 from qdebug.measure.conditions import Checked, Condition, check_condition, parse_condition
 from qdebug.measure.metrics import EFFECT_METRICS
 from qdebug.measure.result import LayerResult, TaskResult, TensorResult
@@ -160,11 +161,7 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
     if task is None:
         return tuple(notes)
     if task.reference_is_chance(samples):
-        notes.append(
-            f"{task.name} of FP32 is no better than guessing on these samples, so what the lower "
-            "precision does to it says nothing yet. First check the preprocessing (range, mean and "
-            "order of channels) and that the labels are numbered as the outputs are."
-        )
+        notes.append(_guessing(task.name))
     elif task.reference_classes == 1 and samples >= _ENOUGH_FOR_CLASSES:
         notes.append(
             f"FP32 chooses the same class for all {samples} samples, so {task.name} can hardly "
@@ -173,6 +170,25 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
     if task.step and samples > 1:
         notes += _step_notes(task, task.step, samples, gate)
     return tuple(notes)
+
+
+def guessing_notes(task: MetricEvaluator, score: float, samples: int) -> tuple[str, ...]:
+    """A note, where FP32's `score` is what guessing gives: then a target that follows it says
+    nothing. Of a function of the user's that is not known."""
+    if task.metric.name not in BUILT_IN or not task.metric.needs_labels:
+        return ()
+    classes = classes_of(task.reference)
+    chance = 1 / classes.count if classes and classes.count > 1 else None
+    guessed = no_better_than_chance(score, samples, chance)
+    return (_guessing(task.metric.name),) if guessed else ()
+
+
+def _guessing(name: str) -> str:
+    return (
+        f"{name} of FP32 is no better than guessing on these samples, so what the lower precision "
+        "does to it says nothing yet. First check the preprocessing (range, mean and order of "
+        "channels) and that the labels are numbered as the outputs are."
+    )
 
 
 def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list[str]:

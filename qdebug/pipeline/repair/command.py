@@ -69,6 +69,7 @@ def _repair(
         chosen = holds(condition, setup.start.layers, baseline)
     pinning, given_up, notes = None, None, setup.notes
     notes = (*notes, too_coarse.note) if too_coarse else notes
+    notes = (*notes, *judge.guessing_notes())
     fewest = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
         fewest = fewest_pins(setup, network, ends_at)

@@ -26,6 +26,7 @@ from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.bisect.grain import grain_of
 from qdebug.pipeline.bisect.target import check_target
+from qdebug.pipeline.compare.gate import guessing_notes
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference, MetricEvaluator, OutputKeeper, evaluate, run_of
 from qdebug.remedies.quantized import Quantized
@@ -206,6 +207,11 @@ class Judge:
         """The smallest step that the metric is seen to take; None without one."""
         task = self._reference.task
         return grain_of(task, self.count, self._sign > 0) if task else None
+
+    def guessing_notes(self) -> tuple[str, ...]:
+        """A note, where FP32 itself is no better than guessing."""
+        task, score = self._reference.task, self.reference_metric
+        return guessing_notes(task, score, self.count) if task and score is not None else ()
 
     def samples_for(self, verdict: Verdict) -> int | None:
         """About how many samples would tell the gain of a verdict from chance; None where nothing
