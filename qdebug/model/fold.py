@@ -61,6 +61,11 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     read = _foldable(proto.graph)
     given = without_external(with_data(proto, read))
     left_out = [t for t in proto.graph.initializer if place_of(t) and t.name not in read]
+    for output in given.graph.output:
+        # Exporters declare shapes that are not so, as [1, n] for (n, 1, m), and onnxslim would make
+        # a Reshape that computes its shape give the declared one.
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
     names = _clear_node_names(given.graph)
     aliases = _clear_fold_names(given.graph)
     try:

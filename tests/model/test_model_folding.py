@@ -210,3 +210,17 @@ def test_nodes_that_are_called_as_tensors(net: Any, same_outputs: Same) -> None:
     model = same_outputs(n.add("Neg", "v22", "y", "out").model(shape=(3, 2), rank=2))
     assert [node.name for node in model.graph.nodes] == ["a", "x_1", "out"]
     np.testing.assert_allclose(model.graph.constant("a"), [-0.28, -0.38], rtol=1e-5)
+
+
+def test_a_reshape_does_not_follow_the_output_that_is_declared(
+    net: Any, same_outputs: Same
+) -> None:
+    """As a recognizer's exporter declares [1, n] for scores of (n, 1, classes)."""
+    proto = net(13).add("Shape", "x", "s").const("two", np.array([0, 2])).const("last", -1)
+    proto = proto.add("Gather", "s,two", "front").const("end", np.array([-1]))
+    proto = proto.add("Concat", "front,end", "shape", axis=0).add("Relu", "x", "r")
+    proto = proto.add("Reshape", "r,shape", "y").model()
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "n"]))
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "width"
+    same_outputs(proto, {"x": np.ones((1, 3, 8, 8), np.float32)})
