@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdebug.errors import ModelError
 from qdebug.model.graph import Graph
+from qdebug.plan.rewrite.refine import refine
 from qdebug.plan.rewrite.strip import strip_qdq
 
 F32 = np.float32
@@ -210,3 +211,24 @@ def test_codes_without_a_quantizer_or_as_output_are_refused(kit: SimpleNamespace
     quantize = kit.node("QuantizeLinear", ["x", "s", "z"], ["q"], "q")
     with pytest.raises(ModelError, match=r"'q'(?s:.)*QD-MODEL-NO-FP32-FORM"):
         _strip(kit, kit.make([quantize], {"x": (1,)}, {"q": "c"}, constants))
+
+
+def test_where_the_fp32_model_is_given_it_is_not_asked_for() -> None:
+    """The scale of a dynamic quantization, read by something else than its DequantizeLinear."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantize"),
+        helper.make_node("Mul", ["d", "s"], ["y"], "scaled"),
+    ]
+    value = helper.make_tensor_value_info
+    shape = [2, 4]
+    given, made = value("x", TensorProto.FLOAT, shape), value("y", TensorProto.FLOAT, shape)
+    graph = helper.make_graph(nodes, "g", [given], [made])
+    aligned = Graph.inferred(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    with pytest.raises(ModelError) as alone:
+        strip_qdq(aligned)
+    assert alone.value.code == "QD-MODEL-NO-FP32-FORM" and "reference" in alone.value.hint
+    with pytest.raises(ModelError) as beside:
+        refine(aligned, aligned)
+    assert beside.value.code == "QD-MODEL-NO-FP32-FORM"
+    assert "Q/DQ format" in beside.value.hint and "reference" not in beside.value.hint

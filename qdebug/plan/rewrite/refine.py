@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from qdebug.errors import ModelError
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.quantize import QUANTIZERS, along, grid_of
@@ -47,7 +48,15 @@ def refine(reference: Graph, aligned: Graph) -> Refined:
         PlanError: as `check`.
     """
     exact = with_fp32_constants(reference, aligned)
-    plain = strip_qdq(Graph.inferred(raise_to_fp32(exact.graph.proto)))
+    try:
+        plain = strip_qdq(Graph.inferred(raise_to_fp32(exact.graph.proto)))
+    except ModelError as error:  # which asks for the FP32 model, and that is `reference`
+        hint = (
+            "This form of arithmetic on integers cannot be compared layer by layer. Quantize the "
+            "FP32 model again in the Q/DQ format (QuantFormat.QDQ of ONNX Runtime's "
+            "quantize_static)."
+        )
+        raise error.reworded(error.message, hint) from error
     return Refined(Graph.inferred(plain), exact.changed)
 
 
