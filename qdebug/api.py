@@ -344,21 +344,15 @@ def open_samples(
     return opened(given["inputs"], inputs, limit=samples, batch_size=batch_size)
 
 
-# What cannot be written is listed in the result's `failed`: nothing that was measured is lost.
-
-
 def _with_page(settings: Any, model: str | None, result: ResultT) -> ResultT:
     """`result`, of which the page that is asked for is written."""
-    from qdebug.stages import attempted
 
-    def written(found: ResultT) -> ResultT:
+    def write(page: str, found: ResultT) -> None:
         from qdebug.pipeline.report.attached import write_result_page
 
-        write_result_page(settings, settings.html, model, found)
-        return found
+        write_result_page(settings, page, model, found)
 
-    html = settings.html
-    return attempted(option("html"), result, written, file=html) if html else result
+    return _with_file(settings, "html", write, result)
 
 
 def _with_text(
@@ -366,15 +360,11 @@ def _with_text(
 ) -> ResultT:
     """`result`, of which `text` is written to the file that the setting `name` gives, if any."""
     from qdebug.outputfiles import write_text
-    from qdebug.stages import attempted
 
-    path = getattr(settings, name)
-
-    def written(found: ResultT) -> ResultT:
+    def write(path: str, found: ResultT) -> None:
         write_text(path, text(found), option(name), force=settings.force)
-        return found
 
-    return attempted(option(name), result, written, file=path) if path else result
+    return _with_file(settings, name, write, result)
 
 
 def _with_model(
@@ -382,15 +372,29 @@ def _with_model(
 ) -> ResultT:
     """`result`, of which a model is written to the file that the setting `name` gives, if any."""
     from qdebug.model.weights import write_model
+
+    def write(path: str, found: ResultT) -> None:
+        write_model(proto(found), path, option(name), force=settings.force)
+
+    return _with_file(settings, name, write, result)
+
+
+def _with_file(
+    settings: Any, name: str, write: Callable[[str, ResultT], None], result: ResultT
+) -> ResultT:
+    """`result`, after `write` of it to the file that the setting `name` gives, if any. A file that
+    cannot be written is listed in its `failed`: nothing that was measured is lost."""
     from qdebug.stages import attempted
 
     path = getattr(settings, name)
+    if not path:
+        return result
 
     def written(found: ResultT) -> ResultT:
-        write_model(proto(found), path, option(name), force=settings.force)
+        write(path, found)
         return found
 
-    return attempted(option(name), result, written, file=path) if path else result
+    return attempted(option(name), result, written, file=path)
 
 
 @contextmanager

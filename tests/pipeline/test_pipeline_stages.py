@@ -100,6 +100,24 @@ def test_everything_after_the_tensors_may_fail(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["result.json", "run.h5"]
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_without_its_run_file_there_is_no_page_and_none_is_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kept: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "to_records", _raise)
+    arguments = ["compare", str(CNN), "--inputs", str(DATA), "--samples", "8"]
+    output = ["-o", "run.h5"] if kept else []
+    assert main([*arguments, *output, "--html", "page.html", "--json", "x.json"]) == 3
+    failed = json.loads(Path("x.json").read_text())["failed"]
+    assert [x["stage"] for x in failed] == ["run file", "--html"]
+    assert "Wrote page.html" not in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
 def test_the_traceback_is_shown_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

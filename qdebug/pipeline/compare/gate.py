@@ -124,7 +124,7 @@ def task_result(
         metric.name,
         before,
         after,
-        chance=1 / classes.count if classes and classes.count > 1 and metric.needs_labels else None,
+        chance=_chance_of(evaluator),
         reference_classes=classes.chosen if classes else None,
         step=1 / samples.count,
     )
@@ -175,12 +175,16 @@ def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str
 def guessing_notes(task: MetricEvaluator, score: float, samples: int) -> tuple[str, ...]:
     """A note, where FP32's `score` is what guessing gives: then a target that follows it says
     nothing. Of a function of the user's that is not known."""
-    if task.metric.name not in BUILT_IN or not task.metric.needs_labels:
-        return ()
-    classes = classes_of(task.reference)
-    chance = 1 / classes.count if classes and classes.count > 1 else None
-    guessed = no_better_than_chance(score, samples, chance)
+    guessed = no_better_than_chance(score, samples, _chance_of(task))
     return (_guessing(task.metric.name),) if guessed else ()
+
+
+def _chance_of(task: MetricEvaluator) -> float | None:
+    """That a guess is right, of a built-in metric that compares classes with labels."""
+    if task.metric.name not in BUILT_IN or not task.metric.needs_labels:
+        return None
+    classes = classes_of(task.reference)
+    return 1 / classes.count if classes and classes.count > 1 else None
 
 
 def _guessing(name: str) -> str:

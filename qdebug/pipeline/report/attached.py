@@ -54,9 +54,13 @@ def _with_run_page(result: CompareResult, html: str, label: str, force: bool) ->
     """`result`, with a page of its run file. Without that file there is none, which is said."""
 
     def written(done: CompareResult) -> CompareResult:
-        if done.run_file is not None:
-            with RunReader(done.run_file) as reader:
-                write_page([of_run(reader, None, label)], html, "html", force=force)
+        if done.run_file is None:
+            raise StoreError(
+                f"{html}: there is no page, since the run file that it shows could not be written",
+                code="QD-STORE-NOT-FOUND",
+            )
+        with RunReader(done.run_file) as reader:
+            write_page([of_run(reader, None, label)], html, "html", force=force)
         return done
 
     return attempted(option("html"), result, written, file=html)
