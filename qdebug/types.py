@@ -19,9 +19,14 @@ Tensors = Mapping[str, Array]
 
 
 class Precision(StrEnum):
-    """The precision a layer computes in."""
+    """The precision a layer computes in. A plan asks for those in `formats.registry.PLANNED`; the
+    others are read in models that somebody else quantized."""
 
+    INT4 = "int4"
     INT8 = "int8"
+    FP8 = "fp8"
+    INT16 = "int16"
+    BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
 

@@ -22,8 +22,9 @@ from qdebug.run.registry import backend_names
 ROOT = Path(__file__).parents[1] / "qdebug"
 FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
-    ("types",), ("native",), ("inmemory",), ("wording",), ("errors",), ("inputfiles",),
-    ("outputfiles",), ("results",), ("stages",), ("yamlfile",), ("userfile",), ("operators",),
+    ("types",), ("formats",), ("native",), ("inmemory",), ("wording",), ("errors",),
+    ("inputfiles",), ("outputfiles",), ("results",), ("stages",), ("yamlfile",), ("userfile",),
+    ("operators",),
     ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("remedies",), ("display",),
     ("page",), ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),

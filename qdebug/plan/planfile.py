@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qdebug.errors import PlanError
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import HDF5_MAGIC, open_file
 from qdebug.model.inline import MOST_ITERATIONS
@@ -60,17 +61,28 @@ ControlFlow = dict[
 """See `model.inline.Taken`."""
 
 
+def _planned(value: object) -> object:
+    """Refuse a precision that no plan may ask for, whether or not a model may have it."""
+    if value not in FORMAT_OF:
+        names = [f"'{p}'" for p in FORMAT_OF]
+        raise ValueError(f"Input should be {', '.join(names[:-1])} or {names[-1]}")
+    return value
+
+
+_PlannedPrecision = Annotated[Precision, BeforeValidator(_planned)]
+
+
 class _PlanFile(Strict):
     """The file. Only `schema` is required: every other key has the default of PrecisionPlan."""
 
     schema_: Literal["qdebug.plan/1"] = Field(alias="schema")
     model: ModelKey = ModelKey()
-    precision: Precision = Precision.INT8
+    precision: _PlannedPrecision = Precision.INT8
     fallback_precision: Literal["fp16", "fp32"] = "fp32"
     weights: Granularity = Granularity.PER_CHANNEL
     calibration: str = ""
     control_flow: ControlFlow = {}
-    layers: dict[str, Precision] = {}
+    layers: dict[str, _PlannedPrecision] = {}
     tensors: dict[str, TensorEntry] = {}
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.model.macs import Work
 from qdebug.types import Precision
 
-TIME_PER_MAC: Mapping[Precision, float] = {
-    Precision.INT8: 1.0,
-    Precision.FP16: 2.0,
-    Precision.FP32: 4.0,
-}
-"""Relative to INT8: the peak rates of tensor cores, FP32 as TF32 (NVIDIA A100 data sheet: 624 TOPS,
-312 and 156 TFLOPS)."""
+_CAPABILITY = 80
+"""Costs are those of an NVIDIA A100, where nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,13 @@ class Costs:
 
 
 def mac_costs(work: Mapping[str, Work]) -> Costs:
-    """Multiply-accumulates weighted by precision: cost = (macs + elements) · TIME_PER_MAC.
+    """Multiply-accumulates weighted by precision: cost = (macs + elements) · time of one.
 
     An element written counts as one MAC, so that layers without any are cheap, but not free.
     """
+    times = {p: form.mac_cost_on(_CAPABILITY) for p, form in FORMAT_OF.items()}
     by_layer = {
-        name: {p: (w.macs + w.elements) * TIME_PER_MAC[p] for p in Precision}
+        name: {p: (w.macs + w.elements) * time for p, time in times.items()}
         for name, w in work.items()
     }
     return Costs("INT8 MACs", by_layer)
@@ -61,5 +58,5 @@ def latency_costs(
     for name, costs in work.by_layer.items():
         own = costs[measured_in[name]]
         ms = measured_ms.get(name, 0.0)
-        by_layer[name] = {p: ms * costs[p] / own if own else ms for p in Precision}
+        by_layer[name] = {p: ms * costs[p] / own if own else ms for p in FORMAT_OF}
     return Costs("ms", by_layer)

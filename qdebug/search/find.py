@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from qdebug.formats.registry import order_of
 from qdebug.search.oracle import BudgetSpent, Evaluation, Oracle
 from qdebug.search.pareto import Point, pareto
 from qdebug.search.problem import Item, Measurement, Pins, PinTo, SearchProblem, pins_of
@@ -178,8 +179,8 @@ class _Search:
         items, pin_to = self._problem.items, self._problem.pin_to
         if pin_to is not PinTo.AUTO:
             return [{item.name: Precision(pin_to) for item in items}]
-        lowest = {item.name: min(item.costs, key=_bits) for item in items}
-        highest = {item.name: max(item.costs, key=_bits) for item in items}
+        lowest = {item.name: min(item.costs, key=order_of) for item in items}
+        highest = {item.name: max(item.costs, key=order_of) for item in items}
         return [lowest] if lowest == highest else [lowest, highest]
 
     def _choose(self, strategy: Strategy, low: Raised, high: Raised) -> Found:
@@ -236,10 +237,6 @@ def _neighbours(problem: SearchProblem, pins: Pins, lowering: bool = True) -> It
         yield pins - {pin}
         if mixed and pin[1] is Precision.FP32 and Precision.FP16 in order[name].costs:
             yield pins - {pin} | {(name, Precision.FP16)}
-
-
-def _bits(precision: Precision) -> int:
-    return {Precision.INT8: 8, Precision.FP16: 16, Precision.FP32: 32}[precision]
 
 
 def _choice(item: Item, low: Precision | None, high: Precision) -> Choice:

@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.errors import UsageError
+from qdebug.formats.registry import FORMAT_OF, order_of
 from qdebug.measure.result import LayerResult
 from qdebug.search.cost import Costs
 from qdebug.search.problem import ROUGH_STD, Item, Pins, PinTo, SearchProblem, pins_of
 from qdebug.types import Precision
 from qdebug.wording import option
-
-PRECISION_ORDER = (Precision.INT8, Precision.FP16, Precision.FP32)
-"""From the lowest to the highest."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class SearchSpace:
 
     def everything(self) -> Pins:
         """Every item pinned as high as it may be."""
-        raised = {i.name: max(i.costs, key=PRECISION_ORDER.index) for i in self.problem.items}
+        raised = {i.name: max(i.costs, key=order_of) for i in self.problem.items}
         return self.problem.always | pins_of(raised)
 
     def total(self, pins: Pins) -> float:
@@ -77,8 +75,7 @@ def search_space(
     if pin_to is None:
         pin_to = PinTo.AUTO if Precision.INT8 in base.values() else PinTo.FP32
     highest = Precision.FP32 if pin_to is PinTo.AUTO else Precision(pin_to)
-    order = PRECISION_ORDER.index
-    always = {name: highest for name in pin if order(base[name]) < order(highest)}
+    always = {name: highest for name in pin if order_of(base[name]) < order_of(highest)}
     both = [name for name in always if name in never_pin]
     if both:
         raise UsageError(
@@ -88,7 +85,7 @@ def search_space(
         )
     items = []
     for name, start in base.items():
-        levels = [p for p in PRECISION_ORDER if order(p) > order(start)]
+        levels = [p for p in FORMAT_OF if order_of(p) > order_of(start)]
         if pin_to is not PinTo.AUTO:
             levels = [p for p in levels if p == Precision(pin_to)]
         if levels and name not in never_pin and name not in always:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange
 from qdebug.plan.planfile import named_model, plan_to_yaml, read_plan
 from qdebug.types import Precision
@@ -19,9 +20,9 @@ AMAX = st.floats(0, 3e38, allow_nan=False)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=300)
 PLANS = st.builds(
     PrecisionPlan,
-    precision=st.sampled_from(Precision),
+    precision=st.sampled_from(list(FORMAT_OF)),
     fallback_precision=st.sampled_from([Precision.FP16, Precision.FP32]),
-    layers=st.dictionaries(NAMES, st.sampled_from(Precision), max_size=4),
+    layers=st.dictionaries(NAMES, st.sampled_from(list(FORMAT_OF)), max_size=4),
     tensors=st.dictionaries(
         NAMES,
         st.builds(

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
+from qdebug.formats.registry import FORMAT_OF
 from qdebug.search.journal import Journal
 from qdebug.search.oracle import Oracle
 from qdebug.search.problem import Measurement, Pins, pins_of
@@ -30,7 +31,7 @@ measurements = st.builds(
     Measurement, value=numbers, passed=st.booleans(), noise=numbers, slack=numbers,
     seconds=st.floats(0, 1e6),
 ) | st.builds(Measurement, value=numbers, passed=st.just(False), failure=st.text())  # fmt: skip
-pin_sets = st.dictionaries(st.text(min_size=1), st.sampled_from(Precision)).map(pins_of)
+pin_sets = st.dictionaries(st.text(min_size=1), st.sampled_from(list(FORMAT_OF))).map(pins_of)
 
 
 @settings(max_examples=40)

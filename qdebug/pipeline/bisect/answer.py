@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qdebug.display.words import score
+from qdebug.formats.registry import order_of
 from qdebug.measure.conditions import Condition, check_condition
 from qdebug.measure.result import LayerResult
 from qdebug.pipeline.bisect.setup import Setup
@@ -14,7 +15,6 @@ from qdebug.plan.plan import PrecisionPlan, bind_plan
 from qdebug.search.find import Outcome, SearchResult
 from qdebug.search.outcome import CostSummary, PinnedLayer
 from qdebug.search.problem import Pins, PinTo
-from qdebug.search.space import PRECISION_ORDER
 from qdebug.types import Precision
 from qdebug.wording import counted, option
 
@@ -32,8 +32,7 @@ def pinned_by_plan(setup: Setup) -> dict[str, Precision]:
     bound = setup.planned.bound
     bare = bind_plan(replace(bound.plan, layers={}), setup.model, bound.layers)
     kept = ((x.name, bound.precisions[x.name], bare.precisions[x.name]) for x in bound.layers)
-    index = PRECISION_ORDER.index
-    return {name: to for name, to, start in kept if index(to) > index(start)}
+    return {name: to for name, to, start in kept if order_of(to) > order_of(start)}
 
 
 def cost_summary(setup: Setup, pins: Pins) -> CostSummary:

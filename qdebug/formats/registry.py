@@ -1,0 +1,228 @@
+"""The number formats, each as a value.
+
+What a layer can be planned in is in `PLANNED`; the others are only read, in models that somebody
+else quantized.
+
+Costs are ratios of peak dense rates in NVIDIA's data sheets: T4 (7.5), A100 (8.0: 624 TOPS in INT8,
+312 TFLOPS in FP16, 156 in TF32, which stands for FP32) and L4 (8.9). Limits of floating-point
+formats are those of IEEE 754 and of "OCP 8-bit Floating Point Specification", 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+from qdebug.formats.base import Format
+from qdebug.formats.floating import FloatFormat
+from qdebug.formats.integer import IntegerFormat
+from qdebug.types import Precision
+
+INT4 = IntegerFormat(
+    name="int4",
+    label="INT4",
+    precision=Precision.INT4,
+    bits=4,
+    onnx_type=TensorProto.INT4,
+    dtype=np.dtype(ml_dtypes.int4),
+    lowest=-8,
+    largest=7,
+    smallest_normal=1,
+    smallest_subnormal=1,
+    needs_scale=True,
+    opset=21,
+    mac_cost={75: 0.5, 80: 0.5},
+)
+UINT4 = IntegerFormat(
+    name="uint4",
+    label="UINT4",
+    precision=Precision.INT4,
+    bits=4,
+    onnx_type=TensorProto.UINT4,
+    dtype=np.dtype(ml_dtypes.uint4),
+    lowest=0,
+    largest=15,
+    smallest_normal=1,
+    smallest_subnormal=1,
+    needs_scale=True,
+    opset=21,
+    mac_cost={75: 0.5, 80: 0.5},
+)
+INT8 = IntegerFormat(
+    name="int8",
+    label="INT8",
+    precision=Precision.INT8,
+    bits=8,
+    onnx_type=TensorProto.INT8,
+    dtype=np.dtype(np.int8),
+    lowest=-128,
+    largest=127,
+    smallest_normal=1,
+    smallest_subnormal=1,
+    needs_scale=True,
+    opset=10,
+    mac_cost={75: 1.0},
+)
+UINT8 = IntegerFormat(
+    name="uint8",
+    label="UINT8",
+    precision=Precision.INT8,
+    bits=8,
+    onnx_type=TensorProto.UINT8,
+    dtype=np.dtype(np.uint8),
+    lowest=0,
+    largest=255,
+    smallest_normal=1,
+    smallest_subnormal=1,
+    needs_scale=True,
+    opset=10,
+    mac_cost={75: 1.0},
+)
+INT16 = IntegerFormat(
+    name="int16",
+    label="INT16",
+    precision=Precision.INT16,
+    bits=16,
+    onnx_type=TensorProto.INT16,
+    dtype=np.dtype(np.int16),
+    lowest=-32768,
+    largest=32767,
+    smallest_normal=1,
+    smallest_subnormal=1,
+    needs_scale=True,
+    opset=21,
+    mac_cost={},
+)
+UINT16 = IntegerFormat(
+    name="uint16",
+    label="UINT16",
+    precision=Precision.INT16,
+    bits=16,
+    onnx_type=TensorProto.UINT16,
+    dtype=np.dtype(np.uint16),
+    lowest=0,
+    largest=65535,
+    smallest_normal=1,
+    smallest_subnormal=1,
+    needs_scale=True,
+    opset=21,
+    mac_cost={},
+)
+FP8_E4M3 = FloatFormat(
+    name="fp8_e4m3",
+    label="FP8 E4M3",
+    precision=Precision.FP8,
+    bits=8,
+    onnx_type=TensorProto.FLOAT8E4M3FN,
+    dtype=np.dtype(ml_dtypes.float8_e4m3fn),
+    lowest=-448,
+    largest=448,
+    smallest_normal=2.0**-6,
+    smallest_subnormal=2.0**-9,
+    needs_scale=True,
+    opset=19,
+    mac_cost={89: 1.0},
+    fraction_bits=3,
+    saturates=True,
+)
+FP8_E5M2 = FloatFormat(
+    name="fp8_e5m2",
+    label="FP8 E5M2",
+    precision=Precision.FP8,
+    bits=8,
+    onnx_type=TensorProto.FLOAT8E5M2,
+    dtype=np.dtype(ml_dtypes.float8_e5m2),
+    lowest=-57344,
+    largest=57344,
+    smallest_normal=2.0**-14,
+    smallest_subnormal=2.0**-16,
+    needs_scale=True,
+    opset=19,
+    mac_cost={89: 1.0},
+    fraction_bits=2,
+    saturates=True,
+)
+BF16 = FloatFormat(
+    name="bf16",
+    label="BF16",
+    precision=Precision.BF16,
+    bits=16,
+    onnx_type=TensorProto.BFLOAT16,
+    dtype=np.dtype(ml_dtypes.bfloat16),
+    lowest=-255 * 2.0**120,
+    largest=255 * 2.0**120,
+    smallest_normal=2.0**-126,
+    smallest_subnormal=2.0**-133,
+    needs_scale=False,
+    opset=13,
+    mac_cost={80: 2.0},
+    fraction_bits=7,
+    saturates=False,
+)
+FP16 = FloatFormat(
+    name="fp16",
+    label="FP16",
+    precision=Precision.FP16,
+    bits=16,
+    onnx_type=TensorProto.FLOAT16,
+    dtype=np.dtype(np.float16),
+    lowest=-65504,
+    largest=65504,
+    smallest_normal=2.0**-14,
+    smallest_subnormal=2.0**-24,
+    needs_scale=False,
+    opset=1,
+    mac_cost={75: 2.0},
+    fraction_bits=10,
+    saturates=False,
+)
+FP32 = FloatFormat(
+    name="fp32",
+    label="FP32",
+    precision=Precision.FP32,
+    bits=32,
+    onnx_type=TensorProto.FLOAT,
+    dtype=np.dtype(np.float32),
+    lowest=-(2 - 2.0**-23) * 2.0**127,
+    largest=(2 - 2.0**-23) * 2.0**127,
+    smallest_normal=2.0**-126,
+    smallest_subnormal=2.0**-149,
+    needs_scale=False,
+    opset=1,
+    mac_cost={75: 16.0, 80: 4.0},
+    fraction_bits=23,
+    saturates=False,
+)
+
+FORMATS: tuple[Format, ...] = (
+    INT4,
+    UINT4,
+    INT8,
+    UINT8,
+    FP8_E4M3,
+    FP8_E5M2,
+    INT16,
+    UINT16,
+    BF16,
+    FP16,
+    FP32,
+)
+PLANNED: tuple[Format, ...] = (INT8, FP16, FP32)
+"""What a plan may ask for, from the lowest to the highest precision."""
+
+FORMAT_OF: Mapping[Precision, Format] = {f.precision: f for f in PLANNED}
+"""What a layer is quantized or cast to in each precision that a plan may ask for, in their
+order."""
+
+BY_ONNX_TYPE: Mapping[int, Format] = {f.onnx_type: f for f in FORMATS}
+"""Their formats by onnx.TensorProto type."""
+
+_ORDER = tuple(FORMAT_OF)
+
+
+def order_of(precision: Precision) -> int:
+    """The place of a precision that a plan may ask for, from 0 for the lowest."""
+    return _ORDER.index(precision)
