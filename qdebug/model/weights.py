@@ -164,10 +164,15 @@ def lightened(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def model_digest(proto: onnx.ModelProto) -> str:
-    """SHA-256 of a model with its weights, wherever their data lie."""
-    if external_bytes(proto):
+    """SHA-256 of a model with its weights, wherever their data lie.
+
+    Without the shapes of tensors inside: they follow from the rest, and shape inference writes the
+    same symbolic dimension in several ways, another one in each process.
+    """
+    if proto.graph.value_info or external_bytes(proto):
         copied = onnx.ModelProto()
         copied.CopyFrom(proto)
+        del copied.graph.value_info[:]
         for tensor in copied.graph.initializer:
             place = place_of(tensor)
             if place:
