@@ -17,6 +17,7 @@ from qdebug.model.graph import Graph
 from qdebug.model.growth import check_computed, check_inlined
 from qdebug.model.inline import Taken, is_taken, replace_taken
 from qdebug.model.load import ModelFile
+from qdebug.model.order import sort_nodes
 from qdebug.model.weights import LARGE_BYTES, lightened, renamed
 
 QDQ_OPSET = 13
@@ -71,6 +72,7 @@ def prepare_model(file: ModelFile, opset: int = QDQ_OPSET) -> Model:
     check_inlined(file.path, proto)
     proto = inline_functions(file.path, proto)
     check_computed(file.path, proto)
+    sort_nodes(proto.graph)
     user_names = _name_nodes(proto)
     user_writers = {t: n.name for n in proto.graph.node for t in n.output if t}
     _drop_initializer_inputs(proto)
