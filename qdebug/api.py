@@ -23,8 +23,7 @@ from qdebug.config.report import ReportSettings
 from qdebug.config.sweep import SweepSettings
 from qdebug.config.view import ViewSettings
 from qdebug.errors import UsageError, about_model
-from qdebug.run.options import custom_operators
-from qdebug.run.segmentation import DEFAULT_BUDGET, Segmentation, in_segments
+from qdebug.pipeline.context import session_settings
 from qdebug.types import ProgressCallback, ignore_progress
 from qdebug.wording import option
 
@@ -399,14 +398,13 @@ def _with_file(
 
 @contextmanager
 def _running(settings: Any, model: Any) -> Iterator[None]:
-    """What holds while a command runs on `model`.
+    """Within, a command runs on `model`, of which its errors are.
 
     Raises:
-        UsageError: as of `custom_operators`.
+        UsageError: a library of custom operators cannot be loaded.
     """
-    budget = getattr(settings, "memory_budget", DEFAULT_BUDGET)
-    asked = Segmentation.of(settings.segments, budget)
-    with about_model(model), custom_operators(settings.custom_op_library), in_segments(asked):
+    with about_model(model):
+        session_settings(settings).check()
         yield
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 
 Spelling = Callable[[str, str | None], str]
@@ -25,13 +26,13 @@ def as_keyword(name: str, value: str | None) -> str:
     return f"{name}={value}"
 
 
-_spelling: Spelling = as_keyword
+_SPELLING: ContextVar[Spelling] = ContextVar("spelling", default=as_keyword)
 
 
 def option(name: str, value: str | None = None) -> str:
     """The setting `name` as the user knows it, such as `weights` or `--weights`; with a value as
     the user would set it, such as `weights='per-channel'` or `--weights per-channel`."""
-    return _spelling(name, value)
+    return _SPELLING.get()(name, value)
 
 
 def as_known(word: str, known: Iterable[str]) -> str:
@@ -81,10 +82,10 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def spelled_by(spelling: Spelling) -> Iterator[None]:
-    """Within, `option` spells settings this way, in every thread. For the command line."""
-    global _spelling
-    before, _spelling = _spelling, spelling
+    """Within, `option` spells settings this way: for the command line. Threads that others start,
+    beside it, are not concerned; those of the work within are `run.stream.Threads`."""
+    token = _SPELLING.set(spelling)
     try:
         yield
     finally:
-        _spelling = before
+        _SPELLING.reset(token)

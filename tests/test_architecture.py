@@ -24,7 +24,6 @@ FILES = sorted(ROOT.rglob("*.py"))
 STAGES = (
     ("types",), ("formats",), ("native",), ("inmemory",), ("wording",), ("errors",),
     ("inputfiles",), ("outputfiles",), ("results",), ("stages",), ("yamlfile",), ("userfile",),
-    ("operators",),
     ("model",), ("calibrators",), ("plan",),
     ("engine_info",), ("run",), ("store",), ("measure",), ("search",), ("remedies",), ("display",),
     ("page",), ("config",), ("pipeline",), ("api",), ("cli",), ("__main__",), ("testing",),
@@ -179,6 +178,52 @@ def test_the_settings_of_compare_stay_near_its_entry(tmp_path: Path) -> None:
     assert len(threads) > 1
     assert {"pipeline/compare/command.py", "pipeline/engine/execute.py"} <= given, given
     assert len(given) <= 12, given
+
+
+OF_THE_PROCESS = {
+    "_KNOWN": "config/option.py",  # what the fields of each settings class declare
+    "_received": "cli/process.py",  # signals that came
+    "_deferred": "cli/process.py",
+    "_results": "cli/process.py",  # the stream that holds results only
+    "_ENDINGS": "outputfiles.py",  # temporary folders to put away
+    "_DEQUANTIZED": "run/stored_weights.py",  # by content: no result depends on who asks
+    "_MAPPED": "run/stored_weights.py",
+    "_loaded": "run/tensorrt/library.py",  # a library is loaded once, and keeps what it was told
+    "_kept": "run/tensorrt/execute/runtime_cache.py",
+    "_settled": "run/tensorrt/execute/tf32.py",
+    "_opened": "run/tensorrt/execute/cuda.py",
+    "_jobs": "pipeline/cluster/worker.py",  # what a worker process has open
+}
+"""What a module may hold that changes: nothing that one call asks for may reach another by it."""
+
+
+@files
+def test_no_state_of_the_process(file: Path) -> None:
+    for node in _nodes(file):
+        assert not isinstance(node, ast.Global), f"{_name(file)}:{node.lineno}: global"
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name) and _may_change(node.value):
+                where = OF_THE_PROCESS.get(target.id)
+                assert where == _name(file), f"{_name(file)}: {target.id} may change"
+
+
+_CHANGING = {"list", "dict", "set", "defaultdict", "OrderedDict", "Counter", "deque"} | {
+    *("Event", "local", "WeakKeyDictionary", "WeakValueDictionary", "_Jobs")
+}
+
+
+def _may_change(value: ast.expr) -> bool:
+    """Whether an expression makes something to be filled: literals with content are tables."""
+    if isinstance(value, ast.List | ast.Set):
+        return not value.elts
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    empty = isinstance(value, ast.Call) and not value.args and not value.keywords
+    return isinstance(value, ast.Call) and empty and _called(value) in _CHANGING
 
 
 @files

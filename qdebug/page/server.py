@@ -10,6 +10,7 @@ import contextlib
 import json
 import secrets
 import threading
+from contextvars import copy_context
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,7 +86,7 @@ class PageServer:
         token = secrets.token_urlsafe(24)
         handler = type("_Handler", (_Handler,), {"source": source, "token": token})
         try:
-            self._server = ThreadingHTTPServer((ADDRESS, port), handler)
+            self._server = _Server((ADDRESS, port), handler)
         except (OSError, OverflowError) as error:
             why = error.strerror if isinstance(error, OSError) else "no port has that number"
             raise UsageError(
@@ -93,7 +94,6 @@ class PageServer:
                 f"Give another port, or {option('port', '0')} for any that is free.",
                 code="QD-USAGE-PORT",
             ) from error
-        self._server.daemon_threads = True
         self.url = f"http://{ADDRESS}:{self._server.server_port}/{token}/"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), daemon=True
@@ -105,6 +105,20 @@ class PageServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers in the context of whoever opened it: see wording.spelled_by."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._context = copy_context()
+        super().__init__(*arguments)
+
+    def process_request_thread(self, *arguments: Any) -> None:
+        """See socketserver.ThreadingMixIn."""
+        self._context.copy().run(super().process_request_thread, *arguments)
 
 
 class _Handler(BaseHTTPRequestHandler):

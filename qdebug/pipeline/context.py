@@ -6,10 +6,12 @@ import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from qdebug.errors import UsageError
 from qdebug.run.base import Backend
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings
+from qdebug.run.segmentation import DEFAULT_BUDGET
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
 from qdebug.run.timelimit import OutOfTimeError
@@ -18,6 +20,20 @@ from qdebug.wording import option
 
 if TYPE_CHECKING:
     from qdebug.pipeline.cluster.dispatch import Cluster
+
+
+class Executing(Protocol):
+    """The settings of a command that executes models. It may have a `memory_budget` as well."""
+
+    @property
+    def custom_op_library(self) -> tuple[str, ...]:
+        """Libraries of custom operators."""
+        ...
+
+    @property
+    def segments(self) -> str:
+        """See Segmentation.of."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,6 +50,7 @@ class Context:
             `time.monotonic`.
         ends_at: on the same clock; no batch at all is begun later, and a pass that is not done
             raises OutOfTimeError.
+        sessions: what holds for every session of ONNX Runtime.
     """
 
     backend: Backend
@@ -45,6 +62,7 @@ class Context:
     cluster: Cluster | None = None
     until: float = math.inf
     ends_at: float = math.inf
+    sessions: SessionSettings = DEFAULT_SESSIONS
 
 
 def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
@@ -53,18 +71,34 @@ def emulates_fp16(context: Context, precisions: Collection[Precision]) -> bool:
     return Precision.FP16 in precisions and context.fp16_kernels is not Fp16Kernels.EXACT
 
 
+def session_settings(settings: Executing) -> SessionSettings:
+    """What the settings of a command ask of every session that it opens."""
+    budget = getattr(settings, "memory_budget", DEFAULT_BUDGET)
+    return SessionSettings.of(settings.custom_op_library, settings.segments, budget)
+
+
 def simulation_context(
     parallel: Parallelism,
     progress: ProgressCallback,
+    sessions: SessionSettings,
     batch_size: int | None = None,
     fp16_kernels: Fp16Kernels = Fp16Kernels.TENSORRT,
     cluster: Cluster | None = None,
 ) -> Context:
     """ONNX Runtime on the CPU for references and candidates; `fp16_kernels` are those of the
     candidates."""
-    exact = SimulationBackend(parallel.threads)
-    simulation = SimulationBackend(parallel.threads, fp16_kernels)
-    return Context(exact, simulation, parallel, progress, batch_size, fp16_kernels, cluster)
+    exact = SimulationBackend(parallel.threads, sessions=sessions)
+    simulation = SimulationBackend(parallel.threads, fp16_kernels, sessions)
+    return Context(
+        exact,
+        simulation,
+        parallel,
+        progress,
+        batch_size,
+        fp16_kernels,
+        cluster,
+        sessions=sessions,
+    )
 
 
 _DURING = {
@@ -99,6 +133,11 @@ def one_at_a_time(context: Context) -> Context:
     parallel = context.parallel
     alone = Parallelism(1, parallel.workers * parallel.threads)
     simulation = simulation_context(
-        alone, context.progress, context.batch_size, context.fp16_kernels, context.cluster
+        alone,
+        context.progress,
+        context.sessions,
+        context.batch_size,
+        context.fp16_kernels,
+        context.cluster,
     )
     return replace(simulation, until=context.until, ends_at=context.ends_at)

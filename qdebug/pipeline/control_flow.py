@@ -25,6 +25,7 @@ from qdebug.model.subgraphs import all_names, bodies, free_name, size_of
 from qdebug.pipeline.context import Context, simulation_context
 from qdebug.plan.rewrite.edit import make_node
 from qdebug.run.base import Session
+from qdebug.run.options import SessionSettings
 from qdebug.run.sizing import parallelism
 from qdebug.run.stream import map_in_order
 from qdebug.types import Array, Progress, ProgressCallback, Tensors, TensorSpec, ignore_progress
@@ -72,6 +73,7 @@ def open_model(
     path: str,
     opset: int,
     sources: Sequence[DataSource],
+    sessions: SessionSettings,
     progress: ProgressCallback = ignore_progress,
 ) -> Model:
     """The model at `path`, prepared, with what the samples of all `sources` take in the place of
@@ -85,7 +87,7 @@ def open_model(
     if not given or not any(map(is_control_flow, model.graph.proto.graph.node)):
         return model
     samples = [source.open(model.graph.inputs) for source in given]
-    return _followed(model, samples, simulation_context(parallelism(), progress))
+    return _followed(model, samples, simulation_context(parallelism(), progress, sessions))
 
 
 def _followed(model: Model, samples: Sequence[Samples], context: Context) -> Model:

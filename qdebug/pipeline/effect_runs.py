@@ -408,7 +408,9 @@ class EffectJob:
         graph = pair.reference
         subset = self.subset.opened(place, graph.inputs)
         parallel, size = Parallelism(place.threads, 1), subset.samples.batch_size
-        context = simulation_context(parallel, ignore_progress, size, self.fp16_kernels)
+        context = simulation_context(
+            parallel, ignore_progress, place.sessions, size, self.fp16_kernels
+        )
         candidates = candidates_of(context, pair)
         assert candidates is not None  # the client has some
         session = stack.enter_context(closing(context.backend.open(graph.proto, ())))

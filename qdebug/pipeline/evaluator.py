@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -33,7 +33,7 @@ from qdebug.pipeline.context import Context
 from qdebug.run.base import Backend, Session
 from qdebug.run.ort_fast.prefix_cache import ResumedSession
 from qdebug.run.sizing import probe
-from qdebug.run.stream import map_in_order
+from qdebug.run.stream import Threads, map_in_order
 from qdebug.run.timelimit import check_time
 from qdebug.types import Array, Feeds, Progress, Tensors
 
@@ -71,7 +71,7 @@ def open_all(
     Raises:
         ModelError, BackendError: one of them cannot be opened.
     """
-    with ThreadPoolExecutor(max_workers=max(1, len(models))) as pool:
+    with Threads(max(1, len(models))) as pool:
         futures = [pool.submit(backend.open, proto, capture) for backend, proto, capture in models]
         wait(futures)
     for future in futures:

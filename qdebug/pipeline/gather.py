@@ -22,11 +22,9 @@ from qdebug.model.graph import Graph
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.model.weights import model_digest
-from qdebug.operators import operators_digest
 from qdebug.pipeline.cluster.unit import Place, Shard, SharedModel, SharedSubset, part_of
 from qdebug.pipeline.context import Context, one_at_a_time, simulation_context
 from qdebug.run.base import Session
-from qdebug.run.segmentation import segmentation
 from qdebug.run.segments import sizes_of
 from qdebug.run.sizing import Parallelism, probe
 from qdebug.run.stream import map_in_order
@@ -80,9 +78,10 @@ def gather_ranges(
     Raises:
         OutOfTimeError: see Context.
     """
+    operators = context.sessions.operators_digest if cached else ""
     if cached:
         for wanted in [None, tensors] if tensors is not None else [None]:
-            records = load_calibration(_key(graph, subset, wanted))
+            records = load_calibration(_key(graph, subset, wanted, operators))
             if records is not None:
                 return from_records(records, subset.indices)
     with ExitStack() as stack:
@@ -97,14 +96,14 @@ def gather_ranges(
                 job, subset, context.progress, "calibrate", in_any_parts=True
             )
         else:
-            if held * (context.parallel.workers + 1) > segmentation().budget:
+            if held * (context.parallel.workers + 1) > context.sessions.segmentation.budget:
                 session.close()
                 context = one_at_a_time(context)
                 session = stack.enter_context(closing(_session(context, graph, tensors)))
             shares = [_run(context, session, subset, tensors)]
         gathered = _gathered(shares, subset)
     if cached:
-        save_calibration(_key(graph, subset, tensors), to_records(gathered))
+        save_calibration(_key(graph, subset, tensors, operators), to_records(gathered))
     return gathered
 
 
@@ -225,7 +224,9 @@ class GatherJob:
         graph = self.model.prepared(place).graph
         subset = self.subset.opened(place, graph.inputs)
         parallel = Parallelism(place.threads, 1)
-        context = simulation_context(parallel, ignore_progress, subset.samples.batch_size)
+        context = simulation_context(
+            parallel, ignore_progress, place.sessions, subset.samples.batch_size
+        )
         session = stack.enter_context(closing(_session(context, graph, self.tensors)))
 
         def run(shard: Shard) -> Mapping[str, _Share]:
@@ -295,12 +296,14 @@ def _total(merged: TensorHistogram, added: Sequence[Added]) -> TensorHistogram:
     )
 
 
-def _key(graph: Graph, subset: SampleSubset, tensors: Sequence[str] | None) -> str:
+def _key(
+    graph: Graph, subset: SampleSubset, tensors: Sequence[str] | None, operators_digest: str
+) -> str:
     model = model_digest(graph.proto)
     parts = [
         model,
         subset.inputs_key,
-        version("onnxruntime") + operators_digest(),
+        version("onnxruntime") + operators_digest,
         platform.machine(),
         _GATHER_VERSION,
     ]

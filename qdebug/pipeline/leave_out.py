@@ -174,7 +174,7 @@ def _of_plan(context: Context, bound: BoundPlan, names: Sequence[str]) -> Candid
     def whole(high: High) -> Session:
         return context.simulation.open(lower(pinned(high)).graph.proto, ())
 
-    sessions = PartSessions(assembler.constants, context.parallel.threads)
+    sessions = PartSessions(assembler.constants, context.parallel.threads, context.sessions)
     takes = assembler.takes(bound.precisions)
     return Candidates(
         names=names,
@@ -206,7 +206,7 @@ def _of_quantized(context: Context, pair: ModelPair) -> Candidates | None:
                 tensor.CopyFrom(tensor_of(assembler.constants[tensor.name], tensor.name))
         return context.simulation.open(proto, ())
 
-    sessions = PartSessions(assembler.constants, context.parallel.threads)
+    sessions = PartSessions(assembler.constants, context.parallel.threads, context.sessions)
     half = mentions_fp16(model.graph.proto)
     everything = frozenset({*model.layers, REST})
     return Candidates(

@@ -45,6 +45,7 @@ from qdebug.plan.repaired import remedies_in
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qoperator import has_qoperators, to_qdq
 from qdebug.plan.rewrite.symmetric import check_symmetric, with_float_biases
+from qdebug.run.options import SessionSettings
 from qdebug.run.registry import spec_of
 from qdebug.types import Precision, ProgressCallback, ignore_progress
 from qdebug.wording import counted, option
@@ -91,11 +92,12 @@ def plan_from(settings: CandidateSettings) -> PrecisionPlan:
 def load_model(
     path: str,
     plan: PrecisionPlan,
-    sources: Sequence[DataSource] = (),
+    sources: Sequence[DataSource],
+    sessions: SessionSettings,
     progress: ProgressCallback = ignore_progress,
 ) -> Model:
     """The user's model at the opset that `plan` needs, for the samples of `sources`."""
-    model = open_model(path, required_opset(plan), sources, progress)
+    model = open_model(path, required_opset(plan), sources, sessions, progress)
     if plan.precision is Precision.INT8 and not plan.layers:
         check_in_fp32(model)
     return model
@@ -169,7 +171,9 @@ def refuse_reference(hint: str, model: Model) -> UsageError:
     )
 
 
-def open_reference(path: str, model: Model, sources: Sequence[DataSource]) -> Model:
+def open_reference(
+    path: str, model: Model, sources: Sequence[DataSource], sessions: SessionSettings
+) -> Model:
     """The FP32 model at `path`, which the quantized `model` was made from.
 
     Weights that are stored as INT8, inputs that are decoded and outputs that are encoded do not
@@ -180,7 +184,7 @@ def open_reference(path: str, model: Model, sources: Sequence[DataSource]) -> Mo
         QdebugError: it cannot be read, or does not fit the samples.
     """
     with given_by("reference"):
-        reference = open_model(path, QDQ_OPSET, sources)
+        reference = open_model(path, QDQ_OPSET, sources, sessions)
     graph = reference.graph
     constants = ConstantValues(graph)
     rounds = (
@@ -270,7 +274,9 @@ def _built(
             guessed = guess_absorbed(context, model, samples)
             pair = quantized_pair(model, guessed=guessed)
             return Built(for_backend(_noted(pair, notes), settings.backend))
-        reference = open_reference(settings.reference, model, sources_of(settings)).graph
+        reference = open_reference(
+            settings.reference, model, sources_of(settings), context.sessions
+        ).graph
         pair = proven(context, quantized_pair(model, reference, settings.reference), samples)
         notes += _repaired_note(model)
         return Built(for_backend(_noted(pair, notes), settings.backend))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +26,7 @@ from qdebug.remedies.product import Product, product_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Study
 from qdebug.remedies.streams import AtOnce, Batches, Operator, Streams, in_turn, readings
+from qdebug.run.stream import Threads
 from qdebug.types import Array, Progress
 
 TriedT = TypeVar("TriedT")
@@ -260,7 +260,7 @@ class Walk:
         workers = min(self.study.workers, self._room)
         if workers < 2:
             return in_turn
-        threads = ThreadPoolExecutor(workers, thread_name_prefix="qdebug")
+        threads = Threads(workers)
         stack.callback(threads.shutdown, wait=True, cancel_futures=True)
         return lambda work, items: list(threads.map(work, items))
 

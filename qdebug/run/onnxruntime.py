@@ -28,7 +28,7 @@ from qdebug.errors import UsageError
 from qdebug.outputfiles import refuse_temporary, temporary_folder
 from qdebug.run.base import check_imports
 from qdebug.run.capture import encode_marked
-from qdebug.run.options import session_options
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings, session_options
 from qdebug.run.simulation import OrtSession, loading, running
 from qdebug.run.stream import available_cores
 from qdebug.types import Feeds, Skipped
@@ -43,7 +43,12 @@ class OnnxRuntimeBackend:
 
     name = "onnxruntime"
 
-    def __init__(self, provider: str | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        provider: str | None = None,
+        threads: int | None = None,
+        sessions: SessionSettings = DEFAULT_SESSIONS,
+    ) -> None:
         """Use `provider`, such as "CUDAExecutionProvider" or "CUDA"; None is the CPU's.
 
         Args:
@@ -69,6 +74,7 @@ class OnnxRuntimeBackend:
         self.label = f"ONNX Runtime {ort.__version__}"
         self.device_name = self.provider
         cores = available_cores()
+        self._operators = sessions.operators
         self._threads = threads or (0 if cores == os.cpu_count() else cores)
 
     def open(self, proto: onnx.ModelProto, capture: Sequence[str]) -> DeployedSession:
@@ -82,7 +88,14 @@ class OnnxRuntimeBackend:
         with loading():
             marked, skipped = encode_marked(proto, capture)
             kind = AuditedSession if self.provider == CPU else DeployedSession
-            return kind(marked, self.provider, proto, skipped, threads=self._threads)
+            return kind(
+                marked,
+                self.provider,
+                proto,
+                skipped,
+                threads=self._threads,
+                operators=self._operators,
+            )
 
 
 class DeployedSession(OrtSession):
@@ -96,10 +109,12 @@ class DeployedSession(OrtSession):
         skipped: Sequence[Skipped] = (),
         *,
         threads: int = 0,
+        operators: Sequence[Path] = (),
     ) -> None:
-        """`model` is `proto`, encoded, perhaps with more outputs; 0 `threads` are the default."""
+        """`model` is `proto`, encoded, perhaps with more outputs; 0 `threads` are the default.
+        `operators` are libraries of custom ones."""
         self._model, self._provider, self._proto = model, provider, proto
-        self._threads = threads
+        self._threads, self._operators = threads, operators
         super().__init__(self._created(), skipped)
 
     def layer_times(self, feeds: Feeds) -> tuple[LayerTime, ...]:
@@ -132,7 +147,7 @@ class DeployedSession(OrtSession):
         """An InferenceSession with the defaults of ONNX Runtime, but for the threads."""
         import onnxruntime as ort
 
-        options = session_options()
+        options = session_options(self._operators)
         options.intra_op_num_threads = self._threads
         if profile:
             options.enable_profiling = True

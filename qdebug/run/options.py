@@ -1,29 +1,83 @@
-"""The options of every session of ONNX Runtime: a silent log, where weights are, and the user's
-custom operators."""
+"""What a command asks of every session of ONNX Runtime that it opens, and the options that follow:
+a silent log, where weights are, and the user's custom operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from qdebug.errors import UsageError
 from qdebug.inputfiles import open_file
 from qdebug.model.weights import ROOT
-from qdebug.operators import libraries, loaded
+from qdebug.run.segmentation import DEFAULT_BUDGET, Segmentation
 from qdebug.wording import option
 
 _FATAL = 4
 
 
-def session_options() -> Any:
+@dataclass(frozen=True)
+class SessionSettings:
+    """What a command asks of every session that it opens.
+
+    Attributes:
+        operators: libraries of custom operators, each once.
+        segmentation: into how many segments models are cut.
+    """
+
+    operators: tuple[Path, ...] = ()
+    segmentation: Segmentation = field(default_factory=Segmentation)
+
+    @classmethod
+    def of(
+        cls, operators: Sequence[str], segments: str, memory_budget: int = DEFAULT_BUDGET
+    ) -> Self:
+        """As a user asks for it: the paths of libraries; see Segmentation.of for the others."""
+        paths = dict.fromkeys(Path(path).absolute() for path in operators)
+        return cls(tuple(paths), Segmentation.of(segments, memory_budget))
+
+    @property
+    def operators_digest(self) -> str:
+        """SHA-256 of the libraries; "" without any. A part of the keys of what is kept."""
+        if not self.operators:
+            return ""
+        parts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self.operators]
+        return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+    def check(self) -> None:
+        """Refuse libraries that are not there, or cannot be loaded.
+
+        Raises:
+            UsageError: names the first of them.
+        """
+        for path in self.operators:
+            try:
+                open_file(path).close()
+            except OSError as error:
+                raise UsageError(
+                    f"{option('custom_op_library')}: {path}: {error.strerror}",
+                    "Give the path of a shared library (.so, .dll, .dylib).",
+                    code="QD-USAGE-CUSTOM-OPS",
+                ) from error
+        if self.operators:
+            session_options(self.operators)
+
+
+DEFAULT_SESSIONS = SessionSettings()
+
+
+def session_options(operators: Sequence[Path]) -> Any:
     """New options. ONNX Runtime writes its log to the terminal, past Python, with the model's names
     as they are and colours: nothing of it. Its errors come as exceptions too. External data are
     where `model.weights` says.
 
+    Args:
+        operators: libraries of custom operators.
+
     Raises:
-        UsageError: a library of custom operators cannot be loaded.
+        UsageError: one of the libraries cannot be loaded.
     """
     import onnxruntime as ort
 
@@ -31,7 +85,7 @@ def session_options() -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", ROOT)
-    for path in libraries():
+    for path in operators:
         try:
             options.register_custom_ops_library(str(path))
         except Exception as error:  # ONNX Runtime's own kinds
@@ -43,25 +97,3 @@ def session_options() -> Any:
                 code="QD-USAGE-CUSTOM-OPS",
             ) from error
     return options
-
-
-@contextmanager
-def custom_operators(paths: Sequence[str]) -> Iterator[None]:
-    """Within, every session knows the operators of these libraries.
-
-    Raises:
-        UsageError: one of them is not there, or cannot be loaded.
-    """
-    for path in paths:
-        try:
-            open_file(path).close()
-        except OSError as error:
-            raise UsageError(
-                f"{option('custom_op_library')}: {path}: {error.strerror}",
-                "Give the path of a shared library (.so, .dll, .dylib).",
-                code="QD-USAGE-CUSTOM-OPS",
-            ) from error
-    with loaded([Path(path).absolute() for path in paths]):
-        if paths:
-            session_options()
-        yield

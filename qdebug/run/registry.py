@@ -49,7 +49,8 @@ class BackendSpec:
         settings: names of the engine settings it takes; all others are refused.
         context: which of "folder" (a Path to keep files in), "cached" (whether engines may be taken
             from there), "threads" (how many to use on the CPU; None, as in the main
-            process: all that it may use) and "progress" (a ProgressCallback) its factory takes as
+            process: all that it may use), "sessions" (the `run.options.SessionSettings` of those
+            that ONNX Runtime executes) and "progress" (a ProgressCallback) its factory takes as
             well.
         modules: what must be importable.
         distributions: packages that any of them may come from, for the version.
@@ -226,7 +227,7 @@ _BUILT_IN = (
         audits=True,
         profiles=True,
         settings=FILES_TO_WRITE | {"provider"},
-        context=("threads",),
+        context=("threads", "sessions"),
         modules=("onnxruntime",),
         distributions=("onnxruntime", "onnxruntime-gpu"),
         install="pip install onnxruntime",
@@ -252,7 +253,7 @@ _BUILT_IN = (
         precisions=("fp32", "fp16", "int8"),
         symmetric=True,
         settings=_BUILDER | {"compute_capability"},
-        context=("folder", "cached", "progress"),
+        context=("folder", "cached", "sessions", "progress"),
         modules=("tensorrt_rtx",),
         distributions=("tensorrt-rtx-cu13", "tensorrt-rtx"),
         install="pip install tensorrt-rtx-cu13",
@@ -267,7 +268,7 @@ _BUILT_IN = (
         precisions=("fp32", "fp16", "int8"),
         symmetric=True,
         settings=_BUILDER | {"typing", "timing_cache"},
-        context=("folder", "cached", "progress"),
+        context=("folder", "cached", "sessions", "progress"),
         modules=("tensorrt",),
         distributions=("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
         install="pip install tensorrt pycuda, on a machine with an NVIDIA GPU and its driver; "

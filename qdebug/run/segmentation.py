@@ -1,10 +1,7 @@
-"""Into how many segments models are cut: what a user asks for, which holds in the whole process."""
+"""Into how many segments models are cut: what a user asks for."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 DEFAULT_BUDGET = 2 << 30
@@ -45,26 +42,3 @@ class Segmentation:
     def cuts(self, mapped_bytes: int) -> bool:
         """Whether a model whose weights take that in files is cut."""
         return mapped_bytes > self.budget if self.count is None else self.count > 1
-
-
-_asked: list[Segmentation] = []
-_lock = threading.Lock()
-
-
-@contextmanager
-def in_segments(asked: Segmentation) -> Iterator[None]:
-    """Within, in every thread, models are opened in such segments. Of commands that run side by
-    side the last one says."""
-    with _lock:
-        _asked.append(asked)
-    try:
-        yield
-    finally:
-        with _lock:
-            _asked.remove(asked)
-
-
-def segmentation() -> Segmentation:
-    """What holds now."""
-    with _lock:
-        return _asked[-1] if _asked else Segmentation()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from qdebug.model.weights import executed_bytes, lightened
 from qdebug.outputfiles import own_folder, refuse_temporary, temporary_folder
 from qdebug.run.capture import encode_marked
 from qdebug.run.fp16_emulation.rounding import keep_fp16_rounding
-from qdebug.run.options import session_options
-from qdebug.run.segmentation import segmentation
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings, session_options
 from qdebug.run.segments import SegmentedSession, places_for, segments_of, sizes_of
 from qdebug.run.sizing import parallelism
 from qdebug.run.stored_weights import dequantized, mapped_values
@@ -51,10 +51,16 @@ class SimulationBackend:
 
     name = "simulation"
 
-    def __init__(self, threads: int = 0, fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT) -> None:
+    def __init__(
+        self,
+        threads: int = 0,
+        fp16_kernels: Fp16Kernels = Fp16Kernels.EXACT,
+        sessions: SessionSettings = DEFAULT_SESSIONS,
+    ) -> None:
         """`threads` is the number of threads within one operator; 0 lets the runtime choose."""
         self._threads = threads
         self._fp16_kernels = fp16_kernels
+        self._sessions = sessions
 
     def open(
         self, proto: onnx.ModelProto, capture: Sequence[str]
@@ -63,11 +69,18 @@ class SimulationBackend:
         with loading():
             rounded = keep_fp16_rounding(proto, self._fp16_kernels)
             size = executed_bytes(rounded)
-            if _is_mapped_only(size):
+            if _is_mapped_only(size, self._sessions):
                 rounded = dequantized(rounded, capture)
             marked, skipped = encode_marked(rounded, capture)
             stored = rounded.graph.initializer
-            return open_simulation(marked, self._threads, skipped, mapped_bytes=size, stored=stored)
+            return open_simulation(
+                marked,
+                self._threads,
+                skipped,
+                mapped_bytes=size,
+                stored=stored,
+                sessions=self._sessions,
+            )
 
 
 class OrtSession:
@@ -156,13 +169,13 @@ weights of Conv are not reordered either, which executes convolutions 1.3 to 1.5
 takes as long as that saves where samples are few."""
 
 
-def _exceed_budget(mapped_bytes: int) -> bool:
+def _exceed_budget(mapped_bytes: int, sessions: SessionSettings) -> bool:
     """Whether copies of these weights, in all sessions that a command may have, would."""
-    return _COPIES * mapped_bytes > segmentation().budget
+    return _COPIES * mapped_bytes > sessions.segmentation.budget
 
 
-def _is_mapped_only(mapped_bytes: int) -> bool:
-    return mapped_bytes >= MAPPED_ONLY_BYTES or _exceed_budget(mapped_bytes)
+def _is_mapped_only(mapped_bytes: int, sessions: SessionSettings) -> bool:
+    return mapped_bytes >= MAPPED_ONLY_BYTES or _exceed_budget(mapped_bytes, sessions)
 
 
 class SimulationSession(OrtSession):
@@ -177,6 +190,7 @@ class SimulationSession(OrtSession):
         *,
         mapped_bytes: int = 0,
         stored: Iterable[onnx.TensorProto] = (),
+        sessions: SessionSettings = DEFAULT_SESSIONS,
         written_to: Path | None = None,
         is_optimized: bool = False,
     ) -> None:
@@ -186,7 +200,7 @@ class SimulationSession(OrtSession):
         that `is_optimized` is executed as it is."""
         import onnxruntime as ort
 
-        options = session_options()
+        options = session_options(sessions.operators)
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -194,7 +208,7 @@ class SimulationSession(OrtSession):
             options.add_external_initializers(list(constants), list(constants.values()))
         disabled = list(_DISABLED)
         self._shared: dict[str, Any] = {}
-        if _is_mapped_only(mapped_bytes):
+        if _is_mapped_only(mapped_bytes, sessions):
             self._shared = mapped_values(stored)
             for name, value in self._shared.items():
                 options.add_initializer(name, value)
@@ -202,7 +216,7 @@ class SimulationSession(OrtSession):
             options.enable_cpu_mem_arena = False
             options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
             disabled += _FOLDING
-        if _exceed_budget(mapped_bytes):
+        if _exceed_budget(mapped_bytes, sessions):
             disabled.append("NchwcTransformer")
         if written_to is not None:
             options.optimized_model_filepath = str(written_to)
@@ -231,28 +245,26 @@ def open_simulation(
     *,
     mapped_bytes: int = 0,
     stored: Iterable[onnx.TensorProto] = (),
+    sessions: SessionSettings = DEFAULT_SESSIONS,
 ) -> SimulationSession | SegmentedSession:
-    """A session as of SimulationSession, in segments where `run.segments` asks for them. Segments
+    """A session as of SimulationSession, in segments where `sessions` asks for them. Segments
     share no weights: what a session maps itself leaves the memory with it.
 
     Raises:
         StoreError: no temporary file can be written.
     """
-    asked = segmentation()
+    asked = sessions.segmentation
+    created = partial(SimulationSession, mapped_bytes=mapped_bytes, sessions=sessions)
     if not asked.cuts(mapped_bytes):
-        return SimulationSession(
-            model, threads, skipped, constants, mapped_bytes=mapped_bytes, stored=stored
-        )
+        return created(model, threads, skipped, constants, stored=stored)
     with own_folder("qdebug-optimized-", temporary_folder()) as folder:
         path = folder / "optimized.onnx"
-        whole = SimulationSession(
-            model, threads, skipped, constants, mapped_bytes=mapped_bytes, written_to=path
-        )
+        whole = created(model, threads, skipped, constants, written_to=path)
         optimized = lightened(onnx.load(path, load_external_data=False))
 
     def opened(segment: bytes) -> SimulationSession:
         with loading():
-            return SimulationSession(segment, threads, mapped_bytes=mapped_bytes, is_optimized=True)
+            return created(segment, threads, is_optimized=True)
 
     def types_of(segment: bytes) -> Mapping[str, np.dtype[np.generic]]:
         with closing(opened(segment)) as session:

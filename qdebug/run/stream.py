@@ -6,10 +6,27 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextvars import copy_context
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads that work in the context of whoever submits the work: its messages spell settings as
+    those of the caller."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers, thread_name_prefix="qdebug")
+
+    def submit(
+        self, fn: Callable[P, ResultT], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[ResultT]:
+        """See Executor.submit."""
+        return super().submit(copy_context().run, partial(fn, *args, **kwargs))
 
 
 def map_in_order(
@@ -27,7 +44,7 @@ def map_in_order(
         return
     pending: deque[Future[ResultT]] = deque()
     iterator = iter(items)
-    pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="qdebug")
+    pool = Threads(workers)
     try:
         for item in iterator:
             pending.append(pool.submit(work, item))

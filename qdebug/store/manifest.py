@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from qdebug import __version__
 from qdebug.model.samples import Samples
 from qdebug.model.weights import model_digest
-from qdebug.operators import operators_digest
 from qdebug.plan.pair import ModelPair
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "onnxslim", "numpy", "h5py")
@@ -23,6 +22,7 @@ def manifest_of(
     samples: Samples,
     key: str,
     unsplit: Iterable[str],
+    operators_digest: str,
 ) -> dict[str, object]:
     """Hashes of model and samples, versions, device and settings; JSON types only.
 
@@ -30,7 +30,7 @@ def manifest_of(
     """
     return {
         "qdebug": __version__,
-        "versions": package_versions(),
+        "versions": package_versions(operators_digest),
         "python": sys.version.split()[0],
         "device": {"kind": "cpu", "machine": platform.machine(), "system": platform.platform()},
         "model": {
@@ -47,26 +47,28 @@ def manifest_of(
     }
 
 
-def reference_key(pair: ModelPair, samples: Samples) -> str:
+def reference_key(pair: ModelPair, samples: Samples, operators_digest: str) -> str:
     """A digest of all that decides the reference's activations: equal keys, equal activations."""
+    versions = package_versions(operators_digest)
     parts = [
         model_digest(pair.reference.proto),
         samples.inputs_digest,
         str(samples.batch_size),  # where the user chose it; a chosen one is known to be harmless
-        *(f"{name} {found}" for name, found in package_versions().items() if "runtime" in name),
+        *(f"{name} {found}" for name, found in versions.items() if "runtime" in name),
         platform.machine(),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def package_versions() -> dict[str, str]:
-    """Versions of the packages that decide results, and a digest of custom operators."""
+def package_versions(operators_digest: str) -> dict[str, str]:
+    """Versions of the packages that decide results, and the digest of custom operators; "" where
+    there are none."""
     found = {}
     for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    if digest := operators_digest():
-        found["onnxruntime custom operators"] = digest
+    if operators_digest:
+        found["onnxruntime custom operators"] = operators_digest
     return found

@@ -33,6 +33,7 @@ from qdebug.model.samples.subset import whole
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.gather import calibrated, gather_ranges
 from qdebug.plan.plan import PrecisionPlan, bind_plan
+from qdebug.run.options import DEFAULT_SESSIONS
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import parallelism
 from qdebug.run.stream import map_in_order
@@ -104,7 +105,7 @@ def _qdebug(prepared: Model, model: str, data: str, count: int) -> None:
     samples = open_samples(data, graph.inputs, limit=count)
     plan = bind_plan(PrecisionPlan(Precision.INT8), prepared, find_layers(graph))
     parallel = parallelism()
-    context = simulation_context(parallel, ignore_progress)
+    context = simulation_context(parallel, ignore_progress, DEFAULT_SESSIONS)
     needed = plan.needed_ranges()
     gathered = gather_ranges(context, graph, whole(samples), cached=False, tensors=needed)
     for method in METHODS:

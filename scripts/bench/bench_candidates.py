@@ -29,6 +29,7 @@ from qdebug.pipeline.bisect.candidates import CandidateRunner, RunnerOptions
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.model_pair import build_pair, load_model, plan_from
 from qdebug.plan.plan import bind_plan
+from qdebug.run.options import DEFAULT_SESSIONS
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Precision, ignore_progress
 
@@ -75,9 +76,9 @@ class _Case:
         self.name = path.stem
         settings = CompareSettings(str(path), str(data), samples=count, precision="int8")
         plan = plan_from(settings)
-        model = load_model(str(path), plan)
+        model = load_model(str(path), plan, (), DEFAULT_SESSIONS)
         samples = open_samples(str(data), model.graph.inputs, limit=count)
-        context = simulation_context(Parallelism(workers, 1), ignore_progress)
+        context = simulation_context(Parallelism(workers, 1), ignore_progress, DEFAULT_SESSIONS)
         pair = build_pair(settings, context, plan, model, samples).pair
         assert pair.plan is not None
         bound = bind_plan(pair.plan, model, pair.layers)

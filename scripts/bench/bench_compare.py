@@ -35,6 +35,7 @@ from qdebug.pipeline.compare.command import compare
 from qdebug.pipeline.model_pair import load_model, plan_from
 from qdebug.plan.pair import planned_pair
 from qdebug.plan.plan import bind_plan
+from qdebug.run.options import DEFAULT_SESSIONS
 
 _RELEASE_BYTES = 32 << 20
 
@@ -106,7 +107,7 @@ class _Case:
 
     def _prepare(self, count: int) -> None:
         plan = plan_from(self.settings)
-        model = load_model(self.settings.model, plan)
+        model = load_model(self.settings.model, plan, (), DEFAULT_SESSIONS)
         bound = bind_plan(plan, model, find_layers(model.graph))
         self.pair = planned_pair(model, bound)
         self.samples = open_samples(str(self.data), model.graph.inputs, limit=count)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from qdebug.errors import QdebugError
 from qdebug.run.base import Backend
+from qdebug.run.options import SessionSettings
 from qdebug.run.registry import BackendSpec
-from qdebug.run.segmentation import Segmentation, in_segments
+from qdebug.run.segmentation import Segmentation
+from qdebug.run.simulation import SimulationBackend
 from qdebug.run.tensorrt.backend import TensorRTBackend
 from qdebug.run.tensorrt.build.settings import BuildSettings, ShapeRange
 from qdebug.run.tensorrt.execute.cuda import open_cuda
@@ -28,10 +28,8 @@ class TestSimulation(BackendContract):
 
 
 class TestSimulationInSegments(TestSimulation):
-    @pytest.fixture(autouse=True)
-    def segments(self) -> Iterator[None]:
-        with in_segments(Segmentation(count=3)):
-            yield
+    def open_backend(self) -> Backend:
+        return SimulationBackend(sessions=SessionSettings(segmentation=Segmentation(count=3)))
 
 
 class TestOnnxRuntime(BackendContract):

@@ -20,7 +20,6 @@ from onnx import helper
 from refusals import refused
 
 import qdebug
-from qdebug.operators import libraries, operators_digest
 
 _PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 _before = os.environ.get(_PROTOBUF)
@@ -74,7 +73,8 @@ def test_its_neighbours_are_quantized(model: str, data: str) -> None:
     assert split.precision == "fp32" and split.op_type == "NegPos"
     assert 20 < result.outputs[0].metrics.sqnr_db < 60
     assert {"negative", "positive"} <= {t.name for t in result.tensors}
-    assert libraries() == () and operators_digest() == ""
+    with refused("QD-MODEL-REFUSED", "custom_op_library"):  # by itself, it has no such operator
+        qdebug.compare(model, inputs=data)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from qdebug.model.samples import open_samples
 from qdebug.pipeline.context import simulation_context
 from qdebug.pipeline.proof import proven
 from qdebug.plan.pair import ModelPair, quantized_pair
+from qdebug.run.options import DEFAULT_SESSIONS
 from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, ignore_progress
 
@@ -101,7 +102,9 @@ def _judged(tmp_path: Path, reference: Any, quantized: Any) -> ModelPair:
     np.savez(tmp_path / "x.npz", x=rng.normal(size=(4, 3, 8, 8)).astype(F32))
     model = _model(quantized)
     samples = open_samples(str(tmp_path / "x.npz"), model.graph.inputs)
-    context = simulation_context(parallelism(), ignore_progress, None, Fp16Kernels.EXACT)
+    context = simulation_context(
+        parallelism(), ignore_progress, DEFAULT_SESSIONS, None, Fp16Kernels.EXACT
+    )
     pair = quantized_pair(model, _model(reference).graph, "reference.onnx")
     return proven(context, pair, samples)
 

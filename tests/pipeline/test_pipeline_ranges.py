@@ -24,18 +24,24 @@ from qdebug.model.samples.subset import whole
 from qdebug.pipeline import gather
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.gather import Gathered, gather_ranges
-from qdebug.run.segmentation import DEFAULT_BUDGET, Segmentation, in_segments
+from qdebug.run.options import SessionSettings
+from qdebug.run.segmentation import DEFAULT_BUDGET, Segmentation
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
 from qdebug.run.stream import map_in_order
 from qdebug.types import ignore_progress
 
 
-def _gathered(workers: int) -> Gathered:
+def _gathered(workers: int, budget: int = DEFAULT_BUDGET) -> Gathered:
     graph = prepare_model(read_model("calib_data/digits_cnn.onnx")).graph
     samples = open_samples("calib_data/digits_calib.npz", graph.inputs, limit=24, batch_size=2)
     context = Context(
-        SimulationBackend(1), SimulationBackend(1), Parallelism(workers, 1), ignore_progress, 2
+        SimulationBackend(1),
+        SimulationBackend(1),
+        Parallelism(workers, 1),
+        ignore_progress,
+        2,
+        sessions=SessionSettings(segmentation=Segmentation(budget)),
     )
     return gather_ranges(context, graph, whole(samples), cached=False)
 
@@ -56,8 +62,7 @@ def test_what_is_executed_at_once_fits_the_budget(
         return map_in_order(work, items, count)
 
     monkeypatch.setattr(gather, "map_in_order", noted)
-    with in_segments(Segmentation(budget)):
-        found = _gathered(5)
+    found = _gathered(5, budget)
     assert workers == [in_flight]
     _assert_same(_gathered(1), found)
 

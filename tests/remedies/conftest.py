@@ -22,6 +22,7 @@ from qdebug.pipeline.gather import calibrated, gather_ranges
 from qdebug.plan.plan import Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
+from qdebug.run.options import DEFAULT_SESSIONS
 from qdebug.run.simulation import SimulationBackend
 from qdebug.run.sizing import Parallelism
 from qdebug.types import Fp16Kernels, Precision, ignore_progress
@@ -64,7 +65,7 @@ class Case:
 
 def study_of(model: Model, data: str, weights: str = "per-channel", method: str = "minmax") -> Case:
     """`model` with every layer in INT8, calibrated on the samples in a file."""
-    context = simulation_context(Parallelism(1, 1), ignore_progress)
+    context = simulation_context(Parallelism(1, 1), ignore_progress, DEFAULT_SESSIONS)
     samples = whole(open_samples(data, model.graph.inputs, batch_size=16))
     plan = PrecisionPlan(Precision.INT8, weights=Granularity(weights))
     start = quantized(model, bind_plan(plan, model, find_layers(model.graph)))

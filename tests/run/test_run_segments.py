@@ -27,7 +27,8 @@ import qdebug
 from qdebug.model.graph import Graph
 from qdebug.model.weights import executed_bytes, tensor_of
 from qdebug.run import simulation
-from qdebug.run.segmentation import Segmentation, in_segments
+from qdebug.run.options import SessionSettings
+from qdebug.run.segmentation import Segmentation
 from qdebug.run.segments import SegmentedSession, places_for
 from qdebug.run.simulation import SimulationBackend, SimulationSession
 from qdebug.types import Feeds, Tensors
@@ -107,11 +108,9 @@ def network(name: str) -> Network:
 def opened(proto: onnx.ModelProto, capture: Sequence[str], places: Sequence[int] | None) -> Any:
     """A session that is cut at these places of what is executed; None does not cut."""
     count = "off" if places is None else "2"
-    with (
-        in_segments(Segmentation.of(count)),
-        patch.object(simulation, "places_for", lambda *_: places),
-    ):
-        return SimulationBackend(1).open(proto, capture)
+    sessions = SessionSettings.of((), count)
+    with patch.object(simulation, "places_for", lambda *_: places):
+        return SimulationBackend(1, sessions=sessions).open(proto, capture)
 
 
 def same(expected: Tensors, found: Tensors) -> None:
@@ -192,10 +191,8 @@ def test_codes_count_as_what_they_are_dequantized_to() -> None:
     assert executed_bytes(model) == 4 * codes.nbytes
     fitting = executed_bytes(model)
     for budget, kind in ((fitting, SimulationSession), (fitting - 1, SegmentedSession)):
-        with (
-            in_segments(Segmentation(budget)),
-            closing(SimulationBackend(1).open(model, ())) as one,
-        ):
+        sessions = SessionSettings(segmentation=Segmentation(budget))
+        with closing(SimulationBackend(1, sessions=sessions).open(model, ())) as one:
             assert isinstance(one, kind)
 
 

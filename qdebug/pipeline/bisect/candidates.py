@@ -463,4 +463,6 @@ def sessions_of(context: Context, bound: BoundPlan) -> CandidateSessions | None:
     lowered."""
     if not isinstance(context.simulation, SimulationBackend):
         return None
-    return CandidateSessions(Assembler(bound, context.fp16_kernels), context.parallel.threads)
+    return CandidateSessions(
+        Assembler(bound, context.fp16_kernels), context.parallel.threads, context.sessions
+    )

@@ -125,7 +125,8 @@ def search_key(setup: Setup, one: Evaluator, metric: str) -> dict[str, str]:
     their evaluations. `metric` is the metric's key."""
     bound = setup.planned.bound
     plan = replace(bound.plan, calibration="")  # names the data as they were spelled
-    versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
+    operators = setup.context.sessions.operators_digest
+    versions = {n: v for n, v in package_versions(operators).items() if n.startswith("onnxruntime")}
     return {
         "qdebug": __version__,
         "model": model_digest(bound.layers.graph.proto),

@@ -29,7 +29,7 @@ from qdebug.pipeline.cluster.recipe import known_pair
 from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
 from qdebug.pipeline.compare.lockstep import Due, Measured, affordable_samples, run_within
 from qdebug.pipeline.compare.results import layer_results
-from qdebug.pipeline.context import Context, emulates_fp16, simulation_context
+from qdebug.pipeline.context import Context, emulates_fp16, session_settings, simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import Rating, noise_alone
 from qdebug.pipeline.engine.build import check_parsed, check_requested, open_runtime
@@ -134,7 +134,8 @@ def prepare(
     ends_at = time.monotonic() + (settings.time_limit or math.inf)
     check_engine_flags(settings)
     target = read_target(settings)
-    engine = open_runtime(settings, cached=settings.cache, progress=progress)
+    sessions = session_settings(settings)
+    engine = open_runtime(settings, cached=settings.cache, sessions=sessions, progress=progress)
     plan = plan_from(settings)
     check_requested(settings.backend, plan)
     if plan.precision is Precision.FP32:
@@ -144,7 +145,9 @@ def prepare(
             code="QD-USAGE-NOTHING-TO-PIN",
         )
     held_out_data = DataSource("holdout", settings.holdout, None, settings.batch_size)
-    model = load_model(settings.model, plan, (*sources_of(settings), held_out_data), progress)
+    model = load_model(
+        settings.model, plan, (*sources_of(settings), held_out_data), sessions, progress
+    )
     check_not_quantized(model, "its precisions are fixed, so nothing can be searched")
     kernels = _profiled(settings, model)
     searched, held_out = open_subsets(
@@ -167,7 +170,7 @@ def prepare(
         cluster.model(settings.model, required_opset(plan), model)
     fp16_kernels = Fp16Kernels(settings.fp16_kernels)
     context = simulation_context(
-        parallelism(), progress, settings.batch_size, fp16_kernels, cluster
+        parallelism(), progress, sessions, settings.batch_size, fp16_kernels, cluster
     )
     limited = replace(context, ends_at=ends_at)
     planned = plan_ranges(settings, limited, plan, model, searched)
@@ -184,6 +187,7 @@ def _cluster(
         settings.cluster,
         settings.cluster_config,
         limit_s=settings.unit_timeout,
+        sessions=session_settings(settings),
         gpus=spec_of(settings.backend).builds,
         progress=progress,
     )

@@ -114,7 +114,9 @@ class CandidatesJob:
         bound = bind_plan(self.plan, model, find_layers(model.graph))
         bound = replace(bound, calibrated=self.calibrated, corrections=self.corrections)
         parallel = Parallelism(place.threads, 1)
-        context = simulation_context(parallel, ignore_progress, self.batch_size, self.fp16_kernels)
+        context = simulation_context(
+            parallel, ignore_progress, place.sessions, self.batch_size, self.fp16_kernels
+        )
         sessions = sessions_of(context, bound)
         runners: OrderedDict[int, CandidateRunner] = OrderedDict()
 
@@ -158,7 +160,9 @@ class CandidatesJob:
     def _engines(self, model: Model, place: Place) -> Engines | None:
         if self.engine is None:
             return None
-        runtime = open_runtime(self.engine, cached=True, threads=place.threads)
+        runtime = open_runtime(
+            self.engine, cached=True, threads=place.threads, sessions=place.sessions
+        )
         return engines_on(runtime, model) if runtime else None
 
 

@@ -31,7 +31,7 @@ from qdebug.pipeline.calibrate.quantizable import read_quantizable
 from qdebug.pipeline.calibrate.shards import evaluated
 from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.compare.gate import check_metric
-from qdebug.pipeline.context import simulation_context
+from qdebug.pipeline.context import session_settings, simulation_context
 from qdebug.pipeline.gather import Gathered, calibrated, gather_ranges
 from qdebug.pipeline.model_pair import range_notes, ranges_for
 from qdebug.plan.lower import required_opset
@@ -66,7 +66,8 @@ def _calibrate(
 ) -> CalibrateResult:
     calibrators = _calibrators(settings)
     metric = load_metric(settings.metric) if settings.metric else None
-    pair = read_quantizable(settings, progress)
+    sessions = session_settings(settings)
+    pair = read_quantizable(settings, sessions, progress)
     calibration, held_out = open_subsets(
         ("calib_data", "holdout"),
         settings.calib_data,
@@ -80,9 +81,13 @@ def _calibrate(
     check_metric(metric, pair.model, held_out.samples)
     choosing, judging = halves(held_out) if settings.mix else (None, held_out)
     where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
+    cluster = open_cluster(
+        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
+    )
     kernels = Fp16Kernels(settings.fp16_kernels)
-    context = simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
+    context = simulation_context(
+        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+    )
     graph = pair.model.graph
     if cluster is not None:
         cluster.model(settings.model, required_opset(pair.plan), pair.model)

@@ -19,6 +19,7 @@ from qdebug.plan.lower import activation_scales, lower, required_opset
 from qdebug.plan.plan import BoundPlan, Granularity, PrecisionPlan, TensorRange, bind_plan
 from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.plan.rewrite.qdq import weight_axis
+from qdebug.run.options import SessionSettings
 from qdebug.types import Feeds, Precision, ProgressCallback, ignore_progress
 
 Ranges = Mapping[str, TensorRange]
@@ -59,7 +60,9 @@ class Quantizable:
 
 
 def read_quantizable(
-    settings: CalibrateSettings, progress: ProgressCallback = ignore_progress
+    settings: CalibrateSettings,
+    sessions: SessionSettings,
+    progress: ProgressCallback = ignore_progress,
 ) -> Quantizable:
     """The model of `settings`.
 
@@ -76,7 +79,7 @@ def read_quantizable(
         DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
         DataSource("holdout", settings.holdout, None, settings.batch_size),
     )
-    model = open_model(settings.model, required_opset(plan), sources, progress)
+    model = open_model(settings.model, required_opset(plan), sources, sessions, progress)
     check_not_quantized(model, "its ranges are in it")
     check_in_fp32(model)
     layers = find_layers(model.graph)

@@ -44,7 +44,9 @@ class TrialJob:
         pair = Quantizable(model, find_layers(graph), self.plan, list(self.needed), self.weights)
         subset = self.subset.opened(place, graph.inputs)
         parallel, size = Parallelism(place.threads, 1), subset.samples.batch_size
-        context = simulation_context(parallel, ignore_progress, size, self.fp16_kernels)
+        context = simulation_context(
+            parallel, ignore_progress, place.sessions, size, self.fp16_kernels
+        )
         runs = open_candidates(stack, context, graph, pair.candidates(self.ranges))
 
         def run(shard: Shard) -> Tried:

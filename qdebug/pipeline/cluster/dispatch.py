@@ -27,7 +27,6 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import SampleSubset, is_whole
 from qdebug.model.weights import write_temporary
-from qdebug.operators import libraries
 from qdebug.outputfiles import kept_in
 from qdebug.pipeline.cluster import worker
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
@@ -42,7 +41,7 @@ from qdebug.pipeline.cluster.unit import (
     Unit,
     shards,
 )
-from qdebug.run.segmentation import segmentation
+from qdebug.run.options import SessionSettings
 from qdebug.types import Progress, ProgressCallback
 from qdebug.wording import counted, option
 
@@ -103,6 +102,7 @@ class Cluster:
         client: dask's.
         folder: for files that the client makes for workers.
         limit_s: how long a unit may take, before another worker gets it.
+        sessions: what holds for the sessions of the workers.
         queue: that starts the workers.
         here: the workers are processes of this machine, which share its cores with the command.
     """
@@ -110,6 +110,7 @@ class Cluster:
     client: Client
     folder: Path
     limit_s: float
+    sessions: SessionSettings
     queue: JobQueue | None = None
     here: bool = False
     _shared: dict[int, tuple[object, object]] = field(default_factory=dict)
@@ -378,7 +379,7 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         self.done: Callable[[int], None] = lambda _: None
         self._cluster, self._job = cluster, job
         self._homes: dict[int, int] = {}
-        self._operators = tuple(shared_file(path) for path in libraries())
+        self._operators = tuple(shared_file(path) for path in cluster.sessions.operators)
         self._units: dict[int, Unit[PartT]] = {}
         self._given = 0
         self._running: dict[Future, _Running] = {}
@@ -404,7 +405,10 @@ class Pool(AbstractContextManager["Pool[PartT, ResultT]"], Generic[PartT, Result
         if home is not None:
             self._homes[number] = home
         self._units[number] = Unit(
-            self._job, part, operators=self._operators, segments=segmentation()
+            self._job,
+            part,
+            operators=self._operators,
+            segments=self._cluster.sessions.segmentation,
         )
         self._submit(_Running(number))
         return number

@@ -33,6 +33,7 @@ from qdebug.pipeline.cluster.queues import (
     said,
     started,
 )
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.run.stream import available_cores
 from qdebug.types import Progress, ProgressCallback, ignore_progress
 from qdebug.wording import counted, option
@@ -51,6 +52,7 @@ def open_cluster(
     config: str | None,
     *,
     limit_s: float | None,
+    sessions: SessionSettings = DEFAULT_SESSIONS,
     gpus: bool = False,
     progress: ProgressCallback = ignore_progress,
 ) -> Cluster | None:
@@ -61,6 +63,7 @@ def open_cluster(
         address: "local:N", or the address of a scheduler.
         config: the path of a file as ClusterFile; not with `address`.
         limit_s: how long a unit of work may take; None for ten minutes.
+        sessions: what holds for the sessions of the workers.
         gpus: processes of this machine get a GPU each.
 
     Raises:
@@ -84,7 +87,7 @@ def open_cluster(
         _begin(client)
     except (OSError, TimeoutError) as error:
         fail_without_worker(f"no worker of {address or config} answers: {said(error)}")
-    return Cluster(client, folder, limit_s or _UNIT_S, queue, here=_is_here(address))
+    return Cluster(client, folder, limit_s or _UNIT_S, sessions, queue, here=_is_here(address))
 
 
 def _wanted(address: str | None, config: str | None, limit_s: float | None) -> bool:

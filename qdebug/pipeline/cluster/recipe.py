@@ -85,7 +85,7 @@ def recipe_of(
     model, which it knows already."""
     reference = None
     if names_model(settings.reference):
-        opened = open_model(settings.reference, QDQ_OPSET, sources_of(settings))
+        opened = open_model(settings.reference, QDQ_OPSET, sources_of(settings), cluster.sessions)
         reference = cluster.model(settings.reference, QDQ_OPSET, opened)
     recipe = PairRecipe(
         model=cluster.shared(given.graph, SharedModel),

@@ -17,6 +17,7 @@ from qdebug.model.prepare import Model, prepare_model, with_taken
 from qdebug.model.samples import Batch, Samples, open_samples
 from qdebug.model.samples.subset import SampleSubset
 from qdebug.pipeline.cluster.files import SharedFile
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.run.segmentation import Segmentation
 from qdebug.types import TensorSpec
 
@@ -63,11 +64,13 @@ class Place:
         inbox: the folder for files that the client sent.
         threads: how many executions may be in flight.
         last: what was made here last.
+        sessions: what holds for the sessions of the unit.
     """
 
     inbox: Path
     threads: int
     last: Last = field(default_factory=Last)
+    sessions: SessionSettings = DEFAULT_SESSIONS
 
     def path(self, file: SharedFile) -> str:
         """Where a file is on this machine.

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from qdebug.errors import ClusterError
 from qdebug.pipeline.cluster import files
 from qdebug.pipeline.cluster.files import SharedFile
 from qdebug.pipeline.cluster.unit import Last, NotHere, Place, Unit
-from qdebug.run.options import custom_operators
-from qdebug.run.segmentation import in_segments
+from qdebug.run.options import SessionSettings
 
 _MOST_OPEN = 2
 """Jobs whose sessions a process holds: a search goes back and forth between its samples and those
@@ -50,11 +49,12 @@ class _Jobs:
             return self._open[file.digest][1]
         while len(self._open) >= _MOST_OPEN:
             self._open.popitem(last=False)[1][0].close()
+        operators = tuple(Path(place.path(library)) for library in unit.operators)
+        sessions = SessionSettings(operators, unit.segments)
+        sessions.check()
         job = pickle.loads(Path(place.path(file)).read_bytes())
         with ExitStack() as stack:
-            stack.enter_context(custom_operators([place.path(f) for f in unit.operators]))
-            stack.enter_context(in_segments(unit.segments))
-            run: Callable[[Any], Any] = job.open(place, stack)
+            run: Callable[[Any], Any] = job.open(replace(place, sessions=sessions), stack)
             self._open[file.digest] = (stack.pop_all(), run)
         return run
 

@@ -54,7 +54,7 @@ from qdebug.pipeline.compare.run_file import (
 )
 from qdebug.pipeline.compare.shards import Sinks, SpreadPass
 from qdebug.pipeline.compare.summary import with_summary
-from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.context import Context, session_settings, simulation_context
 from qdebug.pipeline.effect import NoiseSink, measure_effects
 from qdebug.pipeline.engine.build import check_requested, engine_of, fitted, open_runtime
 from qdebug.pipeline.engine.execute import with_engine
@@ -103,7 +103,9 @@ def compare(
         stored = open_stored(stack, settings.reference, settings.output if settings.force else None)
         plan = plan_from(settings)
         check_requested(settings.backend, plan)
-        model = load_model(settings.model, plan, sources_of(settings), progress)
+        model = load_model(
+            settings.model, plan, sources_of(settings), session_settings(settings), progress
+        )
         if runtime is not None:
             check_model(runtime.typing, model)
         samples = _samples(settings, model, gate)
@@ -116,7 +118,11 @@ def compare(
         if runtime is not None:
             engine = engine_of(fitted(runtime, pair.candidate, samples), pair)
         # The digest of the samples costs a pass over them: only for files that will hold it.
-        key = reference_key(pair, samples) if writer or stored else ""
+        key = (
+            reference_key(pair, samples, context.sessions.operators_digest)
+            if writer or stored
+            else ""
+        )
         rows = stored_rows(stored, key)
         evidence = _evidence(writer, keep, pair)
         keeping = _keeping(settings, writer, evidence, built, samples.count)
@@ -151,7 +157,10 @@ def compare(
         )
         if writer is not None:
             unsplit = evidence.unsplit if evidence else ()
-            manifest = partial(manifest_of, asdict(settings), pair, samples, key, unsplit)
+            operators = context.sessions.operators_digest
+            manifest = partial(
+                manifest_of, asdict(settings), pair, samples, key, unsplit, operators
+            )
             finish = partial(_with_run_file, writer, built, manifest)
             result = attempted("run file", result, finish)
     return result
@@ -209,11 +218,16 @@ def _context(
 ) -> Context:
     """Where the work on `model` is done, which was opened at `opset`. Raises as `open_cluster`."""
     where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
+    sessions = session_settings(settings)
+    cluster = open_cluster(
+        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
+    )
     if cluster is not None:
         cluster.model(settings.model, opset, model)
     kernels = Fp16Kernels(settings.fp16_kernels)
-    return simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
+    return simulation_context(
+        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+    )
 
 
 def _recipe(
@@ -278,7 +292,16 @@ def _checked(
     gate, keep = read_gate(settings.fail_on, settings.metric), DEFAULT
     if settings.keep is not None:
         keep = Keep.parse(settings.keep)
-    return gate, keep, open_runtime(settings, cached=settings.cache, progress=progress)
+    return (
+        gate,
+        keep,
+        open_runtime(
+            settings,
+            cached=settings.cache,
+            sessions=session_settings(settings),
+            progress=progress,
+        ),
+    )
 
 
 def _check_reference(settings: CompareSettings) -> None:

@@ -143,7 +143,7 @@ def _batches_of(subset: SampleSubset, samples: Sequence[int]) -> SampleSubset:
 def worker_context(place: Place, fp16_kernels: Fp16Kernels, batch_size: int | None) -> Context:
     """The surroundings of a unit: one runtime thread for each execution in flight."""
     parallel = Parallelism(place.threads, 1)
-    return simulation_context(parallel, ignore_progress, batch_size, fp16_kernels)
+    return simulation_context(parallel, ignore_progress, place.sessions, batch_size, fp16_kernels)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.run.engine import BuiltEngine, EngineRuntime, Shape
 from qdebug.run.host import as_runtime
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.run.registry import spec_of
 from qdebug.store.cache import cache_folder
 from qdebug.types import ProgressCallback, ignore_progress
@@ -30,6 +31,7 @@ def open_runtime(
     *,
     cached: bool,
     threads: int | None = None,
+    sessions: SessionSettings = DEFAULT_SESSIONS,
     progress: ProgressCallback = ignore_progress,
 ) -> EngineRuntime | None:
     """The runtime that the settings name, ready to build; None for the simulation.
@@ -37,6 +39,7 @@ def open_runtime(
     Args:
         cached: engines may be taken from the cache folder.
         threads: how many one that executes on the CPU uses; None: as it does by itself.
+        sessions: what holds for every session of ONNX Runtime.
 
     Raises:
         BackendError, UsageError: it is not installed or does not load, or a setting that it does
@@ -51,7 +54,12 @@ def open_runtime(
         check_writable(settings.timing_cache, option("timing_cache"))
     folder = cache_folder()
     opened = spec.open(
-        asdict(settings), folder=folder, cached=cached, threads=threads, progress=progress
+        asdict(settings),
+        folder=folder,
+        cached=cached,
+        threads=threads,
+        sessions=sessions,
+        progress=progress,
     )
     return as_runtime(spec, opened)
 

@@ -29,7 +29,7 @@ from qdebug.model.layers import find_layers
 from qdebug.model.load import read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.model.samples.subset import whole
-from qdebug.pipeline.context import simulation_context
+from qdebug.pipeline.context import session_settings, simulation_context
 from qdebug.pipeline.control_flow import DataSource, open_model
 from qdebug.pipeline.gather import Gathered, from_records, gather_ranges
 from qdebug.pipeline.model_pair import check_not_quantized
@@ -74,13 +74,14 @@ def _of_model(settings: RangesSettings, progress: ProgressCallback) -> RangesRes
     batch_size = settings.batch_size
     calibration = DataSource("calib_data", settings.calib_data, settings.samples, batch_size)
     holdout = DataSource("holdout", settings.holdout, None, batch_size, limited_by="")
+    sessions = session_settings(settings)
     sources = (calibration, holdout)
-    model = open_model(settings.source, required_opset(plan), sources, progress)
+    model = open_model(settings.source, required_opset(plan), sources, sessions, progress)
     check_not_quantized(model, "its ranges are in it")
     inputs = model.graph.inputs
     subset = whole(calibration.open(inputs))
     held_out = None if settings.holdout is None else whole(holdout.open(inputs))
-    context = simulation_context(parallelism(), progress, batch_size)
+    context = simulation_context(parallelism(), progress, sessions, batch_size)
     gathered = gather_ranges(context, model.graph, subset, cached=settings.cache)
     seen: Gathered | None = None
     if held_out is not None:

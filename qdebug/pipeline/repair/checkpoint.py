@@ -67,7 +67,8 @@ def checkpoints(setup: Setup, sequence: tuple[str, ...], cached: bool) -> Checkp
     metric = setup.metric.key if setup.metric else ""
     if not cached or metric is None:
         return Checkpoints(None, setup.start)
-    versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
+    operators = setup.context.sessions.operators_digest
+    versions = {n: v for n, v in package_versions(operators).items() if n.startswith("onnxruntime")}
     target = setup.target
     parts = [
         str(_VERSION),

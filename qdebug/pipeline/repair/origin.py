@@ -14,6 +14,7 @@ from qdebug.pipeline.model_pair import explicit, open_reference, refuse_referenc
 from qdebug.plan.given import own_constants
 from qdebug.plan.pair import ModelPair, quantized_pair
 from qdebug.plan.plan import GIVEN, Correction, PrecisionPlan, TensorRange
+from qdebug.run.options import SessionSettings
 from qdebug.types import Precision
 from qdebug.wording import counted, option
 
@@ -37,7 +38,11 @@ class Origin:
 
 
 def origin_of(
-    settings: RepairSettings, given: Model, plan: PrecisionPlan, sources: Sequence[DataSource]
+    settings: RepairSettings,
+    given: Model,
+    plan: PrecisionPlan,
+    sources: Sequence[DataSource],
+    sessions: SessionSettings,
 ) -> Origin:
     """What `given`, the user's model, starts the repair with; `plan` is what the settings say,
     `sources` the samples.
@@ -63,7 +68,7 @@ def origin_of(
             "itself.",
             code="QD-USAGE-REPAIR-REFERENCE",
         )
-    reference = open_reference(settings.reference, given, sources)
+    reference = open_reference(settings.reference, given, sources, sessions)
     model, notes = explicit(given)
     pair = quantized_pair(model, reference.graph, settings.reference)
     notes += _unmatched_notes(settings, pair)

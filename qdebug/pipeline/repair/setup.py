@@ -23,7 +23,7 @@ from qdebug.pipeline.cluster.machines import open_cluster
 from qdebug.pipeline.cluster.recipe import known_pair
 from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
-from qdebug.pipeline.context import Context, simulation_context
+from qdebug.pipeline.context import Context, session_settings, simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.model_pair import load_model, plan_from, plan_ranges
@@ -132,20 +132,25 @@ def prepare(
         DataSource("calib_data", settings.calib_data, settings.samples, settings.batch_size),
         DataSource("inputs", settings.inputs, None, settings.batch_size),
     )
-    given = load_model(settings.model, plan, sources, progress)
-    origin = origin_of(settings, given, plan, sources)
+    sessions = session_settings(settings)
+    given = load_model(settings.model, plan, sources, sessions, progress)
+    origin = origin_of(settings, given, plan, sources, sessions)
     reference = origin.reference
     fitting, choosing, proving = _samples(settings, reference, metric)
     counts = (choosing.count, "selection samples"), (proving.count, "held-out samples")
     found = told(coarse_share(target, counts)) if target else None
     where = settings.cluster, settings.cluster_config
-    cluster = open_cluster(stack, *where, limit_s=settings.unit_timeout, progress=progress)
+    cluster = open_cluster(
+        stack, *where, limit_s=settings.unit_timeout, sessions=sessions, progress=progress
+    )
     if cluster is not None and reference is given:
         cluster.model(settings.model, required_opset(plan), reference)
     elif cluster is not None:
         cluster.made(reference)
     kernels = Fp16Kernels(settings.fp16_kernels)
-    context = simulation_context(parallelism(), progress, settings.batch_size, kernels, cluster)
+    context = simulation_context(
+        parallelism(), progress, sessions, settings.batch_size, kernels, cluster
+    )
     limited = replace(context, ends_at=ends_at)
     more = _direction(limited, reference, choosing, metric, target)
     planned = plan_ranges(search, limited, origin.plan, reference, choosing, calibrate_on=fitting)

@@ -45,8 +45,8 @@ def study_of(
     at_once = min(context.parallel.workers, len(fitting.batches))
     threads = cores // max(1, at_once)
     return Study(
-        backend=SimulationBackend(threads),
-        simulation=SimulationBackend(threads, context.fp16_kernels),
+        backend=SimulationBackend(threads, sessions=context.sessions),
+        simulation=SimulationBackend(threads, context.fp16_kernels, context.sessions),
         samples=fitting,
         gather=gather,
         calibrated=complete,
@@ -54,6 +54,6 @@ def study_of(
         causes=causes,
         memory_bytes=memory_bytes,
         workers=at_once,
-        alone=SimulationBackend(cores),
+        alone=SimulationBackend(cores, sessions=context.sessions),
         progress=context.progress,
     )

@@ -32,7 +32,7 @@ def reproduction_of_call(
     command: str, settings: Mapping[str, Any], hashes: Mapping[str, object]
 ) -> Reproduction:
     """Of a command that ran just now."""
-    versions = {"qdebug": __version__, "python": sys.version.split()[0], **package_versions()}
+    versions = {"qdebug": __version__, "python": sys.version.split()[0], **package_versions("")}
     return _reproduction(command, settings, versions, hashes)
 
 

@@ -20,6 +20,7 @@ from qdebug.pipeline.engine.request import STRONG
 from qdebug.pipeline.model_pair import names_model
 from qdebug.plan.pair import ModelPair
 from qdebug.run.engine import EngineRuntime
+from qdebug.run.options import SessionSettings
 from qdebug.run.registry import spec_of
 from qdebug.types import Precision, ProgressCallback
 from qdebug.wording import option
@@ -128,7 +129,9 @@ def check_backend(settings: SweepSettings, conditions: Sequence[Condition]) -> N
         spec.require(needed, option("fail_on", condition.expression))
 
 
-def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[BuilderPoint]:
+def builder_points(
+    settings: SweepSettings, sessions: SessionSettings, progress: ProgressCallback
+) -> list[BuilderPoint]:
     """The product of the builder's axes; the library supports every value.
 
     Raises:
@@ -140,11 +143,17 @@ def builder_points(settings: SweepSettings, progress: ProgressCallback) -> list[
         axis: getattr(settings, axis) or ("",) if axis in spec.settings else ("",) for axis in _AXES
     }
     points = product(*axes.values())
-    return [_point(settings, dict(zip(axes, values, strict=True)), progress) for values in points]
+    return [
+        _point(settings, dict(zip(axes, values, strict=True)), sessions, progress)
+        for values in points
+    ]
 
 
 def _point(
-    settings: SweepSettings, values: Mapping[str, str], progress: ProgressCallback
+    settings: SweepSettings,
+    values: Mapping[str, str],
+    sessions: SessionSettings,
+    progress: ProgressCallback,
 ) -> BuilderPoint:
     named = {"": None, _DEFAULT: None, "none": ()}
     capability, level, sources = (
@@ -165,7 +174,7 @@ def _point(
         plugin=settings.plugin,
         provider=settings.provider,
     )
-    runtime = open_runtime(engine, cached=settings.cache, progress=progress)
+    runtime = open_runtime(engine, cached=settings.cache, sessions=sessions, progress=progress)
     assert runtime is not None  # by what builder_points checked
     return BuilderPoint({**values, "compute_capability": runtime.target}, engine, runtime)
 

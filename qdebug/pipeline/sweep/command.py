@@ -18,7 +18,7 @@ from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.model.samples.subset import whole
 from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
-from qdebug.pipeline.context import simulation_context
+from qdebug.pipeline.context import session_settings, simulation_context
 from qdebug.pipeline.control_flow import DataSource
 from qdebug.pipeline.engine.build import check_requested, shapes_of
 from qdebug.pipeline.model_pair import (
@@ -51,6 +51,7 @@ from qdebug.plan.lower import required_opset
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import PrecisionPlan
 from qdebug.results import ModelRef
+from qdebug.run.options import SessionSettings
 from qdebug.run.sizing import parallelism
 from qdebug.types import Fp16Kernels, Progress, ProgressCallback, ignore_progress
 
@@ -74,9 +75,10 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     metric = load_metric(settings.metric) if settings.metric else None
     check_backend(settings, conditions)
     check_cluster(settings)
-    points = builder_points(settings, progress)
+    sessions = session_settings(settings)
+    points = builder_points(settings, sessions, progress)
     variants = variants_of(settings)
-    models = _Models(settings.model, settings.backend, sources_of(settings), {})
+    models = _Models(settings.model, settings.backend, sources_of(settings), sessions, {})
     plans = [models.checked(variant) for variant in variants]
     samples = _samples(settings, models.of(plans[0]))
     check_metric(metric, models.of(plans[0]), samples)
@@ -88,8 +90,8 @@ def _sweep(stack: ExitStack, settings: SweepSettings, progress: ProgressCallback
     # Engines take the batches that they were built for, so these are run everywhere.
     batch_size = samples.batch_size if runs else settings.batch_size
     kernels = Fp16Kernels(settings.fp16_kernels)
-    cluster = opened_cluster(stack, settings, models.known, progress)
-    context = simulation_context(parallel, progress, batch_size, kernels, cluster)
+    cluster = opened_cluster(stack, settings, sessions, models.known, progress)
+    context = simulation_context(parallel, progress, sessions, batch_size, kernels, cluster)
     total = len(variants) * len(fit)
     saved = None
     if settings.save_engines:
@@ -145,12 +147,13 @@ class _Models:
     path: str
     backend: str
     sources: tuple[DataSource, ...]
+    sessions: SessionSettings
     known: dict[int, Model]
 
     def of(self, plan: PrecisionPlan) -> Model:
         opset = required_opset(plan)
         if opset not in self.known:
-            self.known[opset] = load_model(self.path, plan, self.sources)
+            self.known[opset] = load_model(self.path, plan, self.sources, self.sessions)
         return self.known[opset]
 
     def checked(self, variant: Variant) -> PrecisionPlan:

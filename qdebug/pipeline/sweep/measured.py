@@ -185,7 +185,7 @@ class OutputEvaluator:
         return _digest(
             "errors",
             str(self._context.fp16_kernels),
-            reference_key(pair, self.subset.samples),
+            reference_key(pair, self.subset.samples, self._context.sessions.operators_digest),
             model_digest(pair.candidate.proto),
             self._metric.name if self._metric else "",
         )

@@ -56,6 +56,7 @@ from qdebug.pipeline.sweep.measured import (
 )
 from qdebug.plan.pair import ModelPair
 from qdebug.run.engine import EngineRuntime
+from qdebug.run.options import SessionSettings
 from qdebug.run.registry import spec_of
 from qdebug.types import Fp16Kernels, Progress, ProgressCallback
 from qdebug.wording import option
@@ -156,7 +157,9 @@ class SweepJob:
 
         @cache
         def runtime_of(engine: EngineSettings) -> EngineRuntime:
-            opened = open_runtime(engine, cached=self.cached, threads=place.threads)
+            opened = open_runtime(
+                engine, cached=self.cached, threads=place.threads, sessions=place.sessions
+            )
             assert opened is not None  # by what the client checked
             return fitted(opened, graph, samples)
 
@@ -357,13 +360,16 @@ def check_cluster(settings: SweepSettings) -> None:
 def opened_cluster(
     stack: ExitStack,
     settings: SweepSettings,
+    sessions: SessionSettings,
     models: Mapping[int, Model],
     progress: ProgressCallback,
 ) -> Cluster | None:
     """The workers that are asked for, which know the models, by opset. Raises as `open_cluster`."""
     where = settings.cluster, settings.cluster_config
     limit_s = settings.unit_timeout
-    cluster = open_cluster(stack, *where, limit_s=limit_s, gpus=True, progress=progress)
+    cluster = open_cluster(
+        stack, *where, limit_s=limit_s, sessions=sessions, gpus=True, progress=progress
+    )
     if cluster is not None:
         for opset, model in models.items():
             cluster.model(settings.model, opset, model)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qdebug.run.base import Session
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.run.ort_fast.assemble import Assembled, Assembler
 from qdebug.run.ort_fast.cut_points import CutPoint
 from qdebug.run.simulation import loading, open_simulation
@@ -16,11 +17,17 @@ from qdebug.types import Array, Precision
 class PartSessions:
     """Opens what was put together from parts of one workshop; from several threads if need be."""
 
-    def __init__(self, constants: Mapping[str, Array], threads: int) -> None:
+    def __init__(
+        self,
+        constants: Mapping[str, Array],
+        threads: int,
+        sessions: SessionSettings = DEFAULT_SESSIONS,
+    ) -> None:
         """`constants` are those that sessions are handed, by name: it may grow. `threads` is the
         number of threads within one operator."""
         self._constants = constants
         self._threads = threads
+        self._sessions = sessions
         self._values: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -42,6 +49,7 @@ class PartSessions:
                 constants=values,
                 mapped_bytes=candidate.mapped_bytes,
                 stored=piece.stored,
+                sessions=self._sessions,
             )
 
     def _value(self, name: str) -> Any:
@@ -58,9 +66,11 @@ class PartSessions:
 class CandidateSessions(PartSessions):
     """Opens candidates of one base plan; from several threads if need be."""
 
-    def __init__(self, assembler: Assembler, threads: int) -> None:
+    def __init__(
+        self, assembler: Assembler, threads: int, sessions: SessionSettings = DEFAULT_SESSIONS
+    ) -> None:
         """`threads` is the number of threads within one operator."""
-        super().__init__(assembler.constants, threads)
+        super().__init__(assembler.constants, threads, sessions)
         self._assembler = assembler
 
     def takes(self, precisions: Mapping[str, Precision]) -> bool:

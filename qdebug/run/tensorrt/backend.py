@@ -13,6 +13,7 @@ from qdebug.engine_info.build_log import read_build_log
 from qdebug.errors import BackendError
 from qdebug.run.base import Session
 from qdebug.run.engine import BuiltEngine, CaptureWay, Shape
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.run.tensorrt.build.build import BuildJob, build_engine, check_parse, engine_key
 from qdebug.run.tensorrt.build.cache import EngineCache, library_file
 from qdebug.run.tensorrt.build.implicit import check_implicit
@@ -195,6 +196,7 @@ def _open(
     *,
     folder: Path | None = None,
     cached: bool = True,
+    sessions: SessionSettings = DEFAULT_SESSIONS,
     progress: ProgressCallback = ignore_progress,
     **settings: Any,
 ) -> TensorRTBackend:
@@ -231,7 +233,9 @@ def _open(
     if folder is not None and cached:
         engines = EngineCache(folder / "engines")
         compiled = library_file(folder / "compiled", "compiled", library)
-    factory = EngineFactory(library, build, cache=engines, compiled=compiled, progress=progress)
+    factory = EngineFactory(
+        library, build, cache=engines, compiled=compiled, sessions=sessions, progress=progress
+    )
     return TensorRTBackend(factory, device, typing, ways)
 
 

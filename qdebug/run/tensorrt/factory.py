@@ -10,6 +10,7 @@ import onnx
 
 from qdebug.run.base import check_imports
 from qdebug.run.engine import BuiltEngine, noise
+from qdebug.run.options import DEFAULT_SESSIONS, SessionSettings
 from qdebug.run.tensorrt.build.build import build_engine
 from qdebug.run.tensorrt.build.cache import EngineCache
 from qdebug.run.tensorrt.build.settings import BuildSettings
@@ -36,6 +37,7 @@ class EngineFactory:
         cache: where built engines are kept; None builds each anew.
         compiled: the file that keeps what is compiled when engines are executed.
         cuda: the GPU; None opens the first one.
+        sessions: of ONNX Runtime, which executes models on noise, to tell tensors apart.
         progress: told of each build.
         build: `build_engine`, or what stands in for it.
     """
@@ -45,6 +47,7 @@ class EngineFactory:
     cache: EngineCache | None = None
     compiled: Path | None = None
     cuda: Cuda | None = None
+    sessions: SessionSettings = DEFAULT_SESSIONS
     progress: ProgressCallback = ignore_progress
     build: Callable[..., BuiltEngine] = field(default=build_engine, repr=False)
 

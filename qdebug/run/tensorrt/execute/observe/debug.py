@@ -61,7 +61,7 @@ def open_unfused(
     graph = Graph(onnx.shape_inference.infer_shapes(proto))
     options = candidates(_layers(made.engine), graph)
     feeds = probe_feeds(made.engine)
-    places = place_tensors(options, heard, _simulate(proto, options, feeds))
+    places = place_tensors(options, heard, _simulate(maker, proto, options, feeds))
     known = set(wanted).intersection(shapes_for(proto, {n: a.shape for n, a in feeds.items()}))
     names = {inner: p for inner, p in places.items() if p.tensor in known}
 
@@ -83,10 +83,13 @@ def open_unfused(
 
 
 def _simulate(
-    proto: onnx.ModelProto, options: Mapping[str, Sequence[str]], feeds: Feeds
+    maker: EngineFactory,
+    proto: onnx.ModelProto,
+    options: Mapping[str, Sequence[str]],
+    feeds: Feeds,
 ) -> Tensors:
     wanted = list(dict.fromkeys(t for tensors in options.values() for t in tensors))
-    session = SimulationBackend().open(proto, wanted)
+    session = SimulationBackend(sessions=maker.sessions).open(proto, wanted)
     try:
         return session.run(feeds)
     finally:
