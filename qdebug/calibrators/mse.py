@@ -24,12 +24,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from qdebug.calibrators.histogram import Float64, Spread, TensorHistogram, one_side
+from qdebug.formats.registry import FP32, INT8
 
-QMAX = 127
-QMIN = -128
-
-_SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
-_LARGEST_CLIPPING = float(np.finfo(np.float32).max) / -QMIN * QMAX  # beyond, -128 means -Inf
+_LARGEST_CLIPPING = FP32.largest / -INT8.lowest * INT8.largest  # beyond, the lowest is -Inf
 _PER_OCTAVE = 32
 _OCTAVES = 40
 _REFINED = 3  # valleys
@@ -46,7 +43,7 @@ def mse_amax(histogram: TensorHistogram) -> float:
     is.
     """
     amax = histogram.amax
-    if amax <= QMAX * _SMALLEST_SCALE:
+    if amax <= INT8.largest * FP32.smallest_normal:
         return amax
     error = SquaredError(histogram)
     at_amax = float(error.of(np.array([amax]))[0])
@@ -92,7 +89,7 @@ def _valleys(candidates: Float64, errors: Float64) -> Float64:
 
 
 def _on_grid(histogram: TensorHistogram, amax: float) -> float:
-    return _ON_GRID * (histogram.count - histogram.zeros) * (amax / QMAX) ** 2 / 12
+    return _ON_GRID * (histogram.count - histogram.zeros) * (amax / INT8.largest) ** 2 / 12
 
 
 def _on_codes(histogram: TensorHistogram) -> Float64:
@@ -100,13 +97,13 @@ def _on_codes(histogram: TensorHistogram) -> Float64:
     64, which is the widest first."""
     if np.count_nonzero(histogram.table[0] + histogram.table[1]) > _FEW_BINS:
         return np.zeros(0)
-    return QMAX * histogram.amax / np.arange(160, 63.5, -0.5)
+    return INT8.largest * histogram.amax / np.arange(160, 63.5, -0.5)
 
 
 def squared_error(histogram: TensorHistogram, amax: Sequence[float]) -> list[float]:
     """E(amax), summed over all values, for each of some ranges; an amax of 0 quantizes as TensorRT
     and ONNX Runtime do with an all-zero tensor, by a scale of 1."""
-    candidates = np.array([value if value > 0 else QMAX for value in amax], np.float64)
+    candidates = np.array([value if value > 0 else INT8.largest for value in amax], np.float64)
     return [float(error) for error in SquaredError(histogram).of(candidates)]
 
 
@@ -114,19 +111,20 @@ class SquaredError:
     """E(amax) of a histogram's values."""
 
     def __init__(self, histogram: TensorHistogram) -> None:
-        sides = ((one_side(histogram, False), QMAX), (one_side(histogram, True), -QMIN))
+        largest, lowest = int(INT8.largest), int(-INT8.lowest)
+        sides = ((one_side(histogram, False), largest), (one_side(histogram, True), lowest))
         self._sides = [(side, codes) for side, codes in sides if side is not None]
         self._square_sums = [side.square_sum for side, _ in self._sides]
 
     def of(self, amax: Float64) -> Float64:
         """E for each candidate amax, all above 0: float64 [n]."""
-        scale = _scale(amax)
+        scale = INT8.scale_of(amax).astype(np.float64)
         parts = [scale[i : i + _CHUNK] for i in range(0, len(scale), _CHUNK)]
         return np.concatenate([np.zeros(0), *(self._rounded(part) for part in parts)])
 
     def clipped(self, amax: Float64) -> Float64:
         """The part of E that clipping alone makes, and that no rounding can lower."""
-        scale = _scale(amax)
+        scale = INT8.scale_of(amax).astype(np.float64)
         found = np.zeros(len(scale))
         for side, codes in self._sides:
             limit = scale * (codes + 0.5)
@@ -146,10 +144,3 @@ def _code_terms(side: Spread, scale: Float64, codes: int) -> Float64:
     count, total = side.above(np.outer(scale, k - 0.5))
     terms: Float64 = scale * (count @ (2.0 * k - 1)) - 2 * total.sum(axis=1)
     return scale * terms
-
-
-def _scale(amax: Float64) -> Float64:
-    """As the quantizer has it: float32, at least the smallest normal number."""
-    scale = np.maximum(amax / QMAX, _SMALLEST_SCALE)
-    rounded: Float64 = scale.astype(np.float32).astype(np.float64)
-    return rounded

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.histogram import Float32, Float64
-from qdebug.calibrators.mse import QMAX, QMIN, mse_amax
+from qdebug.calibrators.mse import mse_amax
+from qdebug.formats.registry import INT8
 
 Weight = npt.NDArray[np.floating[Any]]
 
-_SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 _BLOCK = 1 << 16  # elements that are handled together: what they need stays in a core's cache
 _COARSE = 24  # ranges that are tried for a channel, at first
 _COARSE_SHORT = 96  # the same for a channel of few values, whose error has many narrow valleys
@@ -103,16 +103,15 @@ def _best_of(
 def _lower_bound(largest: Float64, error: Float64) -> Float64:
     """The amax below which clipping the largest magnitude alone, to at most 128/127 · amax, costs
     more than `error`, that of no clipping."""
-    return np.maximum((largest - np.sqrt(error)) * QMAX / -QMIN, largest / 256)
+    return np.maximum((largest - np.sqrt(error)) * INT8.largest / -INT8.lowest, largest / 256)
 
 
 def _errors(channels: Float32, amax: Float64) -> Float64:
     """E of each row."""
-    scale = np.maximum(amax / QMAX, _SMALLEST_SCALE).astype(np.float32)[:, None]
+    scale = INT8.scale_of(amax)[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         values = channels / scale
-        np.rint(values, out=values)
-        np.clip(values, QMIN, QMAX, out=values)
+        INT8.nearest(values, out=values)
         values *= scale
         values -= channels
         errors: Float64 = np.vecdot(values, values).astype(np.float64)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from qdebug.calibrators.coverage import share_above
 from qdebug.calibrators.histogram import SMALLEST_TOP, TensorHistogram, edges, means
 from qdebug.calibrators.registry import default_calibrators
+from qdebug.formats.registry import INT8
 from qdebug.measure.calibration import Coverage
 from qdebug.results import Hidden, Inline, ModelRef, Result, in_json
 from qdebug.types import Array
@@ -20,7 +21,6 @@ from qdebug.types import Array
 PERCENTILES = (50.0, 99.0, 99.9, 99.99)
 """Of |x|."""
 PLAN = "plan"
-_LEVELS = 127
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Mark:
     @in_json
     def scale(self) -> float:
         """The width of one INT8 step."""
-        return self.amax / _LEVELS
+        return self.amax / INT8.largest
 
 
 @dataclass(frozen=True)
@@ -347,6 +347,6 @@ def even_bins(histogram: TensorHistogram, bins: int) -> EvenBins:
 
 
 def _mark(histogram: TensorHistogram, method: str, amax: float) -> Mark:
-    kept = share_above(histogram, amax / _LEVELS / 2)
+    kept = share_above(histogram, amax / INT8.largest / 2)
     zeros = histogram.zeros / histogram.count
     return Mark(method, amax, share_above(histogram, amax), max(0.0, 1.0 - zeros - kept))

@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 
 from qdebug.errors import PlanError
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import BoundPlan, Granularity
-from qdebug.plan.quantize import QMAX
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Precision
 from qdebug.wording import option
@@ -132,7 +132,7 @@ def constraints_of(bound: BoundPlan, *, by_cache: bool = False) -> Constraints:
 
 
 def _amax(bound: BoundPlan, tensor: str) -> float:
-    return QMAX * float(bound.activation_scale(tensor))
+    return INT8.largest * float(bound.activation_scale(tensor))
 
 
 def _written(bound: BoundPlan, layer: Layer) -> list[str]:

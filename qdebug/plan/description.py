@@ -10,9 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qdebug.formats.registry import BY_ONNX_TYPE
 from qdebug.model.graph import FLOAT_TYPES, Graph, Node
 from qdebug.model.layers import Layers
-from qdebug.plan.quantize import CODES, Grid
+from qdebug.plan.quantize import Grid
 from qdebug.results import from_json, to_json
 
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -141,7 +142,7 @@ def _weight(graph: Graph, constants: list[str]) -> tuple[int, ...] | None:
     found = [
         tuple(graph.initializers[t].dims)
         for t in constants
-        if graph.initializers[t].data_type in FLOAT_TYPES | CODES.keys()
+        if graph.initializers[t].data_type in FLOAT_TYPES | BY_ONNX_TYPE.keys()
     ]
     shapes = [shape for shape in found if shape]
     return max(shapes, key=math.prod, default=None)

@@ -14,20 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
+from qdebug.formats.base import FloatArray, Kind, along
+from qdebug.formats.registry import FORMATS, INT8
 from qdebug.model.graph import Node
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.plan.plan import GIVEN, Correction, TensorRange
-from qdebug.plan.quantize import (
-    CODES,
-    QMAX,
-    QMIN,
-    QUANTIZERS,
-    FloatArray,
-    along,
-    fake_quantize,
-    scale_of,
-)
+from qdebug.plan.quantize import QUANTIZERS, scale_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.plan.rewrite.strip import spread
@@ -35,7 +28,7 @@ from qdebug.types import Array, Precision
 
 Float64 = npt.NDArray[np.float64]
 
-_INTEGERS = {*CODES, TensorProto.INT32}
+_INTEGERS = {*(f.onnx_type for f in FORMATS if f.kind is Kind.INTEGER), TensorProto.INT32}
 """What weights and biases are stored as."""
 _SAME = 1e-6
 """Relative to the largest: biases that differ by less are one, in other arithmetic."""
@@ -215,7 +208,7 @@ def _other_codes(
     if amax is None:
         return not np.array_equal(wanted, values)
     scale, own = scale_of(amax), axis if amax.ndim else None
-    mine, its = (fake_quantize(w, scale, own) for w in (wanted, values))
+    mine, its = (INT8.quantize(w, scale, own) for w in (wanted, values))
     return not np.array_equal(mine, its)
 
 
@@ -234,8 +227,8 @@ def _amax(steps: Float64, values: FloatArray, axis: int | None) -> Float64 | Non
         step = rows[:, 0]
         largest = np.abs(np.moveaxis(values, axis, 0)).reshape(len(rows), -1).max(axis=1)
     # Codes of another zero point may reach beyond those of INT8.
-    beyond = largest > -(QMIN - 0.5) * step
-    return np.asarray(np.where(beyond, largest, QMAX * np.asarray(step)), np.float64)
+    beyond = largest > -(INT8.lowest - 0.5) * step
+    return np.asarray(np.where(beyond, largest, INT8.largest * np.asarray(step)), np.float64)
 
 
 def _steps(values: ConstantValues, tensor: str) -> Array | None:

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.errors import PlanError
+from qdebug.formats.base import FloatArray
 from qdebug.model.inline import Taken
 from qdebug.model.layers import Layer, Layers
 from qdebug.model.prepare import Model
-from qdebug.plan.quantize import FloatArray, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.types import Precision
 from qdebug.wording import counted
 

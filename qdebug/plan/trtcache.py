@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdebug.errors import PlanError
+from qdebug.formats.registry import INT8
 from qdebug.inputfiles import open_file, read_text
-from qdebug.plan.quantize import QMAX
 
 HEADER = re.compile(r"^TRT-(\d+)-(\w+)$")
 KINDS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
@@ -53,7 +53,7 @@ class CalibrationCache:
     @property
     def amax(self) -> dict[str, float]:
         """Tensor name -> the magnitude that maps to 127."""
-        return {name: QMAX * scale for name, scale in self.scales.items()}
+        return {name: INT8.largest * scale for name, scale in self.scales.items()}
 
 
 def is_cache(path: Path) -> bool:

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.calibrators.weights import weight_amax
+from qdebug.formats.base import FloatArray, along
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Graph
 from qdebug.model.samples.subset import SampleSubset, finely, is_whole, whole
 from qdebug.plan.plan import Granularity
-from qdebug.plan.quantize import FloatArray, along, fake_quantize, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.weights import (
     Factors,
     channel_axis,
@@ -234,8 +236,8 @@ def _read(
     scale = scale_of(float((factors * amax).max()))
     weight = divided_weight(graph, node, site.weight, factors).astype(np.float32)
     axis = site.axis if _per_channel(network) else None
-    rounded = fake_quantize(weight, scale_of(weight_amax(weight, axis)), axis)
-    return Trial(lambda x: fake_quantize(x * each, scale), rounded)
+    rounded = INT8.quantize(weight, scale_of(weight_amax(weight, axis)), axis)
+    return Trial(lambda x: INT8.quantize(x * each, scale), rounded)
 
 
 def _written(site: Site, places: npt.NDArray[np.int64], by_group: Factors) -> Trial:
@@ -245,5 +247,5 @@ def _written(site: Site, places: npt.NDArray[np.int64], by_group: Factors) -> Tr
     factors = _placed(by_group, places)
     each = along(factors, site.axis, site.weight.ndim).astype(np.float32)
     weight: FloatArray = site.weight * each
-    rounded = fake_quantize(weight, scale_of(weight_amax(weight, None))) / each
+    rounded = INT8.quantize(weight, scale_of(weight_amax(weight, None))) / each
     return Trial(lambda x: x, rounded)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from qdebug.calibrators.histogram import TensorHistogram
+from qdebug.formats.registry import FP16
 from qdebug.plan.rewrite.fuse import fuse, written_out
 from qdebug.plan.rewrite.powers import hold_scaled
 from qdebug.plan.rewrite.written_out import WrittenOut
@@ -26,8 +27,6 @@ _LARGE = 3e4
 """A magnitude that other samples may well double, beyond what FP16 can hold."""
 _ROOM = 2.0**13
 """What tensors above that are brought below."""
-_SMALL = 2.0**-14
-"""The smallest normal number of FP16: a tensor with a root mean square below it loses digits."""
 
 
 def _layers(network: Quantized) -> tuple[str, ...]:
@@ -125,7 +124,7 @@ def _above(histogram: TensorHistogram) -> int:
 def _below(histogram: TensorHistogram) -> int:
     """The exponent, negative, that brings the largest value of a tensor near 1; 0 for one whose
     values FP16 can tell apart."""
-    if histogram.amax == 0.0 or _root_mean_square(histogram) >= _SMALL:
+    if histogram.amax == 0.0 or _root_mean_square(histogram) >= FP16.smallest_normal:
         return 0
     return min(0, math.ceil(math.log2(histogram.amax)))
 
@@ -133,7 +132,7 @@ def _below(histogram: TensorHistogram) -> int:
 def _limits(histogram: TensorHistogram) -> tuple[int, int]:
     """See plan/rewrite/powers.py."""
     least = math.ceil(math.log2(histogram.amax / _ROOM))
-    most = math.floor(math.log2(_root_mean_square(histogram) / (4 * _SMALL)))
+    most = math.floor(math.log2(_root_mean_square(histogram) / (4 * FP16.smallest_normal)))
     return least, max(most, least)
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdebug.plan.quantize import FloatArray
+from qdebug.formats.base import FloatArray
 from qdebug.remedies.bias_correction import correct_bias
 from qdebug.remedies.moments import Moments, SiteMoments, Sums, moments_of, positions_to_fit
 from qdebug.remedies.product import Product

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from qdebug.plan.quantize import FloatArray
+from qdebug.formats.base import FloatArray
 from qdebug.remedies.product import Positions, Product
 from qdebug.remedies.walk import Site
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qdebug.formats.base import FloatArray
 from qdebug.model.graph import Graph
 from qdebug.model.layers import Layer
-from qdebug.plan.quantize import FloatArray
 
 Positions = npt.NDArray[np.int64]
 

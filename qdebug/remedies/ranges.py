@@ -16,10 +16,12 @@ import numpy as np
 
 from qdebug.calibrators.histogram import Float64, TensorHistogram
 from qdebug.calibrators.registry import parse_method
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
 from qdebug.measure.sums import error_energy, signal_energy
 from qdebug.plan.lower import activation_scales, lower
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.feed_scales import feed_scales
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.remedy import Proposal, Remedy, Study
@@ -184,7 +186,7 @@ def _least(site: Site, choice: _Choice) -> float | None:
     weight = site.rounded_weight()
 
     def error(scale: FloatArray, i: int) -> float:
-        found = site.product(fake_quantize(site.inputs[i], scale), weight)
+        found = site.product(INT8.quantize(site.inputs[i], scale), weight)
         return error_energy(site.targets[i], found)
 
     errors = site.by_execution(error, [scale_of(amax) for amax in tried])

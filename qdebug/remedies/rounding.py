@@ -16,8 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from qdebug.formats.base import FloatArray, along
+from qdebug.formats.registry import INT8
 from qdebug.plan.plan import TensorRange
-from qdebug.plan.quantize import QMAX, QMIN, FloatArray, along, fake_quantize
 from qdebug.remedies.bias_correction import correct_bias
 from qdebug.remedies.least_squares import held_back_error, refitted
 from qdebug.remedies.moments import Sums, moments_of
@@ -88,8 +89,8 @@ def _nearest_plane(upper: FloatArray, values: FloatArray, steps: FloatArray) -> 
         wanted = values[:, start:end] + upper[:, start:end, end:] @ error[:, end:]
         for i in range(end - 1, start - 1, -1):
             later = upper[:, i, None, i + 1 : end] @ error[:, i + 1 : end]
-            codes = np.rint((wanted[:, i - start] + later[:, 0]) / steps[:, i])
-            found[:, i] = np.clip(codes, QMIN, QMAX) * steps[:, i]
+            codes = INT8.nearest((wanted[:, i - start] + later[:, 0]) / steps[:, i])
+            found[:, i] = codes * steps[:, i]
             error[:, i] = values[:, i] - found[:, i]
     return found
 
@@ -108,14 +109,14 @@ def round_together(site: Site, product: Product) -> bool:
     values = site.weight if how.values is None else how.values
     steps = product.matrix(np.broadcast_to(along(how.scale, how.axis, values.ndim), values.shape))
     # A weight that is codes already, as a quantizer chose them, is rounded from FP32 again.
-    codes = np.array_equal(fake_quantize(values, how.scale, how.axis), values)
+    codes = np.array_equal(INT8.quantize(values, how.scale, how.axis), values)
     wanted = [product.matrix(site.weight if codes else values)]
     change = refitted(moments.fit, _RIDGE) if refit else None
     if change is not None:
         wanted.append(product.matrix(site.weight) + change.astype(np.float32))
     before = site.network
     least, best = _GAIN * held_back_error(site, moments), None
-    amax = how.scale.astype(np.float64) * QMAX
+    amax = how.scale.astype(np.float64) * INT8.largest
     entry = TensorRange(tuple(amax.tolist()) if amax.ndim else float(amax), "rounding")
     site.set_range(site.layer.weight or "", entry)
     for matrix in wanted:

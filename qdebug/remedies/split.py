@@ -19,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from qdebug.calibrators.weights import weight_amax
+from qdebug.formats.base import along
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Graph
 from qdebug.model.macs import work_of
 from qdebug.plan.plan import Correction, Granularity, TensorRange
-from qdebug.plan.quantize import along, fake_quantize, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.split import (
     Parts,
     Split,
@@ -241,9 +243,9 @@ def _trial(
     per_channel = network.bound.plan.weights is Granularity.PER_CHANNEL
     axis = site.axis if per_channel else None
     weight = divided_weight(graph, node, site.weight, w_parts).astype(np.float32)
-    rounded = fake_quantize(weight, scale_of(weight_amax(weight, axis)), axis)
+    rounded = INT8.quantize(weight, scale_of(weight_amax(weight, axis)), axis)
     whole = divided_weight(graph, node, rounded, 1 / w_parts).astype(np.float32)
-    return Trial(lambda x: fake_quantize(x * each, scale) / each, whole)
+    return Trial(lambda x: INT8.quantize(x * each, scale) / each, whole)
 
 
 def _best(reading: _Reading, noise: Mapping[Key | None, float], price: float) -> Split | None:

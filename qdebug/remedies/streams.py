@@ -12,9 +12,10 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Graph, Node
 from qdebug.model.weights import renamed
-from qdebug.plan.quantize import FloatArray, fake_quantize
 from qdebug.plan.rewrite.edit import copy_node
 from qdebug.run.base import Backend
 from qdebug.types import Array
@@ -125,7 +126,7 @@ class Streams:
 
     def quantized(self, tensor: str, scale: FloatArray) -> Batches:
         """A tensor as quantized so far, after Q/DQ."""
-        return self.at_once(lambda x: fake_quantize(x, scale), self.rounded[tensor])
+        return self.at_once(lambda x: INT8.quantize(x, scale), self.rounded[tensor])
 
     def run(
         self,

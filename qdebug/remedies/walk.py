@@ -16,10 +16,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
 from qdebug.measure.sums import error_energy, signal_energy
 from qdebug.model.layers import Layer
 from qdebug.plan.plan import Correction, TensorRange
-from qdebug.plan.quantize import FloatArray, fake_quantize
 from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands
 from qdebug.remedies.padding import Mask, used_positions, without_padding
 from qdebug.remedies.product import Product, product_of
@@ -98,14 +99,14 @@ class Site:
     def rounded(self) -> Batches:
         """`inputs` after Q/DQ."""
         scale = self.scale
-        return self.at_once(lambda x: fake_quantize(x, scale), self.inputs)
+        return self.at_once(lambda x: INT8.quantize(x, scale), self.inputs)
 
     def rounded_weight(self) -> FloatArray:
         """The weight that the layer computes with now: corrected, and after its Q/DQ."""
         how = self.int8.weight
         assert how is not None
         values = self.weight if how.values is None else how.values
-        return fake_quantize(values, how.scale, how.axis)
+        return INT8.quantize(values, how.scale, how.axis)
 
     def product(self, x: FloatArray, weight: FloatArray) -> FloatArray:
         """The anchor's output in one execution of `by_execution`, without the correction of the
@@ -163,7 +164,7 @@ class Site:
         if self._product is None or self._product[0] != key:
             self._product = None  # before there is another one
             scale = self.scale
-            found = self._run(self.inputs, weight, lambda x: fake_quantize(x, scale))
+            found = self._run(self.inputs, weight, lambda x: INT8.quantize(x, scale))
             self._product = key, found
         plain = self._product[1]
         bias = self.correction.bias
@@ -314,7 +315,7 @@ class Walk:
                 how = item.weight
                 own = graph.constant(tensor) if how.values is None else how.values
                 assert own is not None
-                fixed[tensor] = fake_quantize(own.astype(np.float32), how.scale, how.axis)
+                fixed[tensor] = INT8.quantize(own.astype(np.float32), how.scale, how.axis)
             else:
                 scale = item.activations[tensor]
                 given[tensor] = streams.quantized(tensor, scale)

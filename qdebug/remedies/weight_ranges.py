@@ -14,8 +14,10 @@ import numpy as np
 
 from qdebug.calibrators.histogram import Float64
 from qdebug.calibrators.weights import weight_amax
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
 from qdebug.plan.plan import Granularity, TensorRange
-from qdebug.plan.quantize import FloatArray, fake_quantize, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.remedies.moments import Sums, moments_of, quadratic
 from qdebug.remedies.product import Product
 from qdebug.remedies.remedy import Remedy
@@ -39,7 +41,7 @@ def best_amax(
     found = largest.copy()
     for cut in _CUTS:
         amax = (1 - cut) * largest
-        off = product.matrix(fake_quantize(values, scale_of(amax), axis)) - matrix
+        off = product.matrix(INT8.quantize(values, scale_of(amax), axis)) - matrix
         error = _by_channel(product, axis, _error(off, hessian))
         found = np.where(error < best, amax, found)
         best = np.minimum(best, error)

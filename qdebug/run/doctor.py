@@ -20,6 +20,7 @@ REQUIRED = (
     "onnx",
     "onnxruntime",
     "onnxslim",
+    "ml-dtypes",
     "numpy",
     "scipy",
     "h5py",
@@ -132,7 +133,7 @@ def _ort_agrees() -> Finding:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
-    from qdebug.plan.quantize import fake_quantize
+    from qdebug.formats.registry import INT8
     from qdebug.run.simulation import SimulationBackend
 
     scale = np.array(0.037, np.float32)
@@ -152,7 +153,7 @@ def _ort_agrees() -> Finding:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     session = SimulationBackend().open(model, [])
-    same = np.array_equal(session.run({"x": values})["y"], fake_quantize(values, scale))
+    same = np.array_equal(session.run({"x": values})["y"], INT8.quantize(values, scale))
     if same:
         return Finding("Q/DQ simulation", "ok", "ONNX Runtime rounds half to even, as specified")
     return Finding(

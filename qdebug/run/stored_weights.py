@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from qdebug.formats.registry import INT8
 from qdebug.model.weights import Place, place_of, renamed, tensor_of, values_of
-from qdebug.plan.quantize import dequantize
 from qdebug.run.stream import available_cores
 
 DEQUANTIZED_BYTES = 512 << 20
@@ -105,6 +105,6 @@ def _values(node: onnx.NodeProto, stored: Mapping[str, TensorProto]) -> TensorPr
     key = hashlib.sha256(repr((place.digest, *codes.dims, axis, scale.tobytes())).encode())
     digest = key.hexdigest()
     if digest not in _DEQUANTIZED:
-        values = dequantize(values_of(codes), scale, axis)
+        values = INT8.decode(values_of(codes), scale, axis)
         _DEQUANTIZED[digest] = tensor_of(values, "values", digest)
     return _DEQUANTIZED[digest]

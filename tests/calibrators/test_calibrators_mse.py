@@ -15,7 +15,8 @@ from qdebug.calibrators.gather import histogram_of
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.mse import mse_amax, squared_error
 from qdebug.calibrators.registry import parse_method
-from qdebug.plan.quantize import fake_quantize, scale_of
+from qdebug.formats.registry import INT8
+from qdebug.plan.quantize import scale_of
 
 N = 100_000
 OTHERS = ("minmax", "percentile", "percentile:99", "percentile:99.9", "percentile:99.999",
@@ -51,7 +52,7 @@ DATA = SMOOTH | DISCRETE
 
 
 def _true_error(values: Any, amax: float) -> float:
-    difference = fake_quantize(values, scale_of(amax)).astype(np.float64) - values
+    difference = INT8.quantize(values, scale_of(amax)).astype(np.float64) - values
     return float(np.sum(difference * difference))
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from qdebug.calibrators.weights import mse_weight_amax, weight_amax
-from qdebug.plan.quantize import fake_quantize, scale_of
+from qdebug.formats.registry import INT8
+from qdebug.plan.quantize import scale_of
 
 SHAPES = [
     ((64, 16, 3, 3), 0),
@@ -24,7 +25,7 @@ def _weight(shape: Any) -> Any:
 
 
 def _errors(weight: Any, amax: Any, axis: int | None) -> Any:
-    difference = fake_quantize(weight, scale_of(amax), axis).astype(np.float64) - weight
+    difference = INT8.quantize(weight, scale_of(amax), axis).astype(np.float64) - weight
     squares = difference * difference
     if axis is None:
         return squares.sum()

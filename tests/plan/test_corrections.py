@@ -12,6 +12,7 @@ import pytest
 from exact_int8 import assembled, model_of
 from onnx import helper
 
+from qdebug.formats.registry import INT8
 from qdebug.model.layers import find_layers
 from qdebug.model.samples import open_samples
 from qdebug.model.samples.subset import whole
@@ -24,7 +25,7 @@ from qdebug.plan.plan import (
     TensorRange,
     bind_plan,
 )
-from qdebug.plan.quantize import fake_quantize, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.remedies.quantized import quantized
 from qdebug.remedies.remedy import Study
@@ -118,9 +119,9 @@ def _expected(bound: BoundPlan, kind: Kind, x: Array, correction: Correction) ->
     proto.graph.output[0].name = last
     for tensor in proto.graph.initializer:
         if tensor.name == "w":
-            rounded = fake_quantize(values, scale_of(amax), axis)
+            rounded = INT8.quantize(values, scale_of(amax), axis)
             tensor.CopyFrom(onnx.numpy_helper.from_array(rounded, "w"))
-    found = SimulationBackend(1).open(proto, ()).run({"x": fake_quantize(x, scale_of(AMAX))})[last]
+    found = SimulationBackend(1).open(proto, ()).run({"x": INT8.quantize(x, scale_of(AMAX))})[last]
     if correction.bias is not None:
         place = [1] * found.ndim
         where = 1 if kind.op_type.startswith("Conv") else (found.ndim - 2 if kind.left else -1)

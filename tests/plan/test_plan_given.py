@@ -12,13 +12,13 @@ import pytest
 from onnx import numpy_helper
 from repair_networks import NETWORKS, Builder
 
+from qdebug.formats.registry import INT8
 from qdebug.model.layers import find_layers
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import Model, prepare_model
 from qdebug.plan.given import OwnConstants, own_constants
 from qdebug.plan.pair import quantized_pair
 from qdebug.plan.plan import Correction, Granularity, PrecisionPlan, TensorRange, bind_plan
-from qdebug.plan.quantize import fake_quantize
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.run.simulation import SimulationBackend
 from qdebug.types import Precision
@@ -265,4 +265,4 @@ def test_a_matrix_that_the_quantizer_transposed_is_turned_back() -> None:
     assert how is not None and expected is not None
     seen = found.corrections[layer.name].weight
     assert seen is not None
-    np.testing.assert_allclose(seen, fake_quantize(expected, how.scale, how.axis), rtol=1e-6)
+    np.testing.assert_allclose(seen, INT8.quantize(expected, how.scale, how.axis), rtol=1e-6)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdebug.plan.quantize import fake_quantize
+from qdebug.formats.registry import INT8
 from qdebug.remedies.registry import REMEDIES
 from qdebug.remedies.rounding import rounded_together
 from qdebug.types import Array
@@ -79,5 +79,5 @@ def test_lowering_quantizes_the_codes_to_themselves(bundled: Callable[[str], Any
         assert before is not None
         np.testing.assert_array_equal(item.weight.scale, before.scale)
         values = proposal.result.bound.corrections[name].weight
-        again = fake_quantize(values, item.weight.scale, item.weight.axis)
+        again = INT8.quantize(values, item.weight.scale, item.weight.axis)
         np.testing.assert_array_equal(again, values)

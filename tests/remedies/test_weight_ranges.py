@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from qdebug.calibrators.weights import weight_amax
-from qdebug.plan.quantize import fake_quantize, scale_of
+from qdebug.formats.registry import INT8
+from qdebug.plan.quantize import scale_of
 from qdebug.remedies.product import Product
 from qdebug.remedies.weight_ranges import best_amax
 from qdebug.types import Array
@@ -33,7 +34,7 @@ def test_the_output_error_of_random_inputs_is_least(product: Product, axis: int 
     assert np.all(found <= largest)
 
     def error(amax: Array) -> Array:
-        rounded = fake_quantize(weight, scale_of(amax), axis)
+        rounded = INT8.quantize(weight, scale_of(amax), axis)
         output = np.square(rows @ product.matrix(rounded - weight)).sum(axis=1)
         if axis is None:
             return np.asarray(output.sum())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdebug.plan import quantize
+from qdebug.formats.integer import IntegerFormat
 from qdebug.run import doctor
 from qdebug.run.doctor import OPTIONAL, REQUIRED, Finding, examine
 from qdebug.run.registry import DEFAULT, BackendSpec, specs
@@ -97,7 +97,7 @@ def test_an_optional_package_under_any_of_its_names(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_simulation_that_rounds_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantize, "fake_quantize", lambda x, scale: x)
+    monkeypatch.setattr(IntegerFormat, "quantize", lambda self, x, scale: x)
     finding = by_name()["Q/DQ simulation"]
     assert finding.state == "missing" and "onnxruntime" in finding.next_step
 

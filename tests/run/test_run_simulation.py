@@ -15,9 +15,10 @@ from refusals import refused
 
 from qdebug.calibrators.weights import weight_amax
 from qdebug.errors import BackendError, ModelError
+from qdebug.formats.registry import INT8
 from qdebug.model.load import read_model
 from qdebug.model.prepare import prepare_model
-from qdebug.plan.quantize import dequantize, fake_quantize, quantize, scale_of
+from qdebug.plan.quantize import scale_of
 from qdebug.run.capture import encode_marked
 from qdebug.run.simulation import SimulationBackend, SimulationSession
 
@@ -55,7 +56,7 @@ def q_network(rng: np.random.Generator) -> tuple[onnx.ModelProto, dict[str, Arra
     fuse into one INT8 kernel."""
     weight = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
     scales = scale_of(weight_amax(weight, 0))
-    codes = quantize(weight, scales, 0)
+    codes = INT8.encode(weight, scales, 0)
     values = {
         "s": scale_of(3.0),
         "s_zero": np.int8(0),
@@ -86,15 +87,15 @@ def test_qdq_is_executed_literally(capture: list[str]) -> None:
     proto, values = q_network(rng)
     x = rng.normal(size=(1, 3, 8, 8)).astype(np.float32) * 2
     found = SimulationBackend(1).open(proto, capture).run({"x": x})
-    seen = fake_quantize(x, values["s"])
-    weights = dequantize(values["codes"], values["ws"], 0)
+    seen = INT8.quantize(x, values["s"])
+    weights = INT8.decode(values["codes"], values["ws"], 0)
     c = plain_conv(seen, weights)
     expected = {"xd": seen, "wd": weights, "c": c, "r": np.maximum(c, 0)}
     for name in set(capture) & expected.keys():
         if name in ("xd", "wd"):
             np.testing.assert_array_equal(found[name], expected[name])
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
-    y = fake_quantize(np.maximum(c, 0), values["t"])
+    y = INT8.quantize(np.maximum(c, 0), values["t"])
     off = np.abs(found["y"] - y) > 1e-6
     assert off.mean() < 0.01  # a value on a tie may go either way with the order of summation
     assert np.all(found["y"] == np.rint(found["y"] / values["t"]) * values["t"])
@@ -107,7 +108,7 @@ def test_matmul_qdq_is_executed_literally() -> None:
     nodes = [*pair("x", "xd", "s"), helper.make_node("MatMul", ["xd", "w"], ["y"])]
     x = rng.normal(size=(4, 16)).astype(np.float32)
     found = SimulationBackend(1).open(model(nodes, values, [4, 16]), []).run({"x": x})["y"]
-    np.testing.assert_allclose(found, fake_quantize(x, values["s"]) @ w, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, INT8.quantize(x, values["s"]) @ w, rtol=1e-5, atol=1e-5)
 
 
 def test_unsigned_qdq_is_executed_literally() -> None:

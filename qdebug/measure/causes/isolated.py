@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import FP16
 from qdebug.measure.causes.calibration import RangeFit
 from qdebug.measure.causes.quantization import OperandPart, WeightPart, half_causes, int8_causes
 from qdebug.measure.metrics import sqnr_db
@@ -15,13 +17,12 @@ from qdebug.measure.result import Cause
 from qdebug.measure.sums import error_energy
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
-from qdebug.plan.quantize import FloatArray, Grid, dynamic_grid
+from qdebug.plan.quantize import Grid, dynamic_grid
 from qdebug.plan.rewrite.bypass import Pair
 from qdebug.plan.rewrite.qdq import weight_axis
 from qdebug.types import Array, Precision, Tensors
 
 WHOLE, NO_PAIRS, EXACT = "whole", "no pairs", "exact sums"
-_SMALLEST_NORMAL_HALF = 2.0**-14
 _SQUARE_SAFE = 1e15
 """Squares of larger values, such as a mask's, leave float32."""
 
@@ -66,7 +67,7 @@ class _Values:
         if grid is None:
             magnitude = np.abs(exact)
             self.nonzero += int(np.count_nonzero(magnitude))
-            self.tiny += int(np.sum((magnitude > 0) & (magnitude < _SMALLEST_NORMAL_HALF)))
+            self.tiny += int(np.sum((magnitude > 0) & (magnitude < FP16.smallest_normal)))
             return
         if axis is not None:
             self._add_channels(np.abs(np.moveaxis(values, axis, 0)).reshape(values.shape[axis], -1))
@@ -74,11 +75,7 @@ class _Values:
             exact = exact.astype(np.float64)
         self.squares += float(exact @ exact)
         self.low, self.high = min(self.low, float(exact.min())), max(self.high, float(exact.max()))
-        zero = int(grid.zero_point)
-        work = exact / grid.scale
-        np.rint(work, out=work)
-        np.clip(work, grid.lowest - zero, grid.highest - zero, out=work)
-        work *= grid.scale
+        work = grid.quantize(exact).astype(exact.dtype, copy=False)
         work -= exact
         self.error += float(work @ work)
         low, high = grid.limits

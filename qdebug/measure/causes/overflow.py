@@ -7,14 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from qdebug.formats.registry import FP16
 from qdebug.measure.result import HARMLESS_DB, Cause, LayerResult
 from qdebug.model.layers import Layer
 from qdebug.plan.pair import ModelPair
 from qdebug.types import Precision
 
 FP16_OVERFLOW = "fp16-overflow"
-HALF_MAX = 65504.0
-"""The largest number of FP16."""
 _NO_VALUES = ("Shape", "Size")
 """What these operators read of a tensor does not depend on its values."""
 
@@ -56,7 +55,7 @@ def _bound(
     if layer.output in pair.reference.outputs:
         return None
     found = []
-    seen = results[layer.name].metrics.ref_amax > HALF_MAX
+    seen = results[layer.name].metrics.ref_amax > FP16.largest
     for node in pair.reference.consumers.get(layer.output, ()):
         if node.op_type in _NO_VALUES:
             continue
@@ -111,7 +110,7 @@ def overflow_group(
     while waiting:
         layer = pair.layers.by_name[waiting.pop()]
         for tensor in (*pair.reads(layer.name), layer.output):
-            if not largest.get(tensor, 0.0) > HALF_MAX:
+            if not largest.get(tensor, 0.0) > FP16.largest:
                 continue
             ends = [graph.producers.get(tensor), *graph.consumers.get(tensor, ())]
             for other in (pair.layers.of_node.get(n.name) for n in ends if n is not None):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.calibrators.registry import NEVER_CLIPPING
+from qdebug.formats.registry import FP16
 from qdebug.measure.causes.calibration import WIDE, RangeFit
-from qdebug.measure.causes.overflow import FP16_OVERFLOW, HALF_MAX
+from qdebug.measure.causes.overflow import FP16_OVERFLOW
 from qdebug.measure.result import OUTPUT_ERROR, VALUES, Cause
 from qdebug.plan.quantize import MASK
 from qdebug.wording import option, part_of
@@ -15,7 +16,6 @@ from qdebug.wording import option, part_of
 ACCUMULATION = "accumulation"
 LEAST_SHARE = 0.1
 """Parts below a tenth of the error are not worth a reader's time."""
-_HALF_TINY = 2.0**-14
 _FEWEST_TINY = 0.01
 """Underflow is reported where more than this fraction of the non-zero values is tiny."""
 _UNEQUAL = 8.0
@@ -170,7 +170,7 @@ def half_causes(
         broken: the layer gives NaN or Inf where the reference does not.
     """
     causes = []
-    overflows = largest > HALF_MAX
+    overflows = largest > FP16.largest
     if overflows:
         # Where the overflow reaches the output, the error has no finite energy, and `sums` is 0.
         # Where it does not (a Sigmoid or a Clip reads Inf as a large value), `sums` was measured.
@@ -178,7 +178,7 @@ def half_causes(
             Cause(
                 FP16_OVERFLOW,
                 1.0 - sums,
-                f"values reach {largest:.3g}, and the largest number of FP16 is {HALF_MAX:.0f}",
+                f"values reach {largest:.3g}, and the largest number of FP16 is {FP16.largest:.0f}",
                 "Keep the layer in FP32, or scale down what it reads.",
             )
         )
@@ -188,8 +188,8 @@ def half_causes(
                 "fp16-underflow",
                 # Counted over the reference's values; beside an overflow it has no measured part.
                 None if overflows else min(tiny, 1.0 - sums),
-                f"{100 * tiny:.2g}% of the non-zero values are below {_HALF_TINY:.1g}, where FP16 "
-                "loses digits",
+                f"{100 * tiny:.2g}% of the non-zero values are below "
+                f"{FP16.smallest_normal:.1g}, where FP16 loses digits",
                 "Keep the layer in FP32, or scale up what it reads.",
                 VALUES,
             )
@@ -200,8 +200,8 @@ def half_causes(
                 FP16_OVERFLOW,
                 sums,
                 f"values reach only {largest:.3g}, but partial sums inside the kernel exceed the "
-                f"largest number of FP16, {HALF_MAX:.0f}; with exact sums its local SQNR would be "
-                f"{sums_db:.1f} dB",
+                f"largest number of FP16, {FP16.largest:.0f}; with exact sums its local SQNR would "
+                f"be {sums_db:.1f} dB",
                 "Keep the layer in FP32: TensorRT then sums in FP32 too.",
             )
         )
@@ -228,8 +228,9 @@ def harmless_cause(largest: float, readers_db: float) -> Cause:
     return Cause(
         FP16_OVERFLOW,
         1.0,
-        f"values reach {largest:.3g}, and the largest number of FP16 is {HALF_MAX:.0f}; harmless "
-        f"here: every layer that reads them gives finite values, at {readers_db:.1f} dB or better",
+        f"values reach {largest:.3g}, and the largest number of FP16 is {FP16.largest:.0f}; "
+        f"harmless here: every layer that reads them gives finite values, at "
+        f"{readers_db:.1f} dB or better",
         "Nothing to do: the overflow acts as a mask of -Inf.",
     )
 

@@ -9,11 +9,12 @@ import numpy as np
 from qdebug.calibrators.histogram import TensorHistogram
 from qdebug.calibrators.registry import Calibrator, parse_method
 from qdebug.errors import UsageError
+from qdebug.formats.registry import FP32, INT8
 from qdebug.measure.calibration import FACTOR, CacheDifference, RangeDifference
 from qdebug.model.prepare import Model
 from qdebug.plan.rangesfile import Ranges
 
-_DENORMAL = float(np.finfo(np.float32).tiny) * 127
+_DENORMAL = FP32.smallest_normal * INT8.largest
 _MINMAX_KIND = "TensorRT MinMaxCalibration"
 
 

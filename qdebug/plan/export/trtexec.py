@@ -18,13 +18,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.constraints import Constraints
 from qdebug.plan.export.models import dynamic_inputs, tensorrt_models
 from qdebug.plan.export.source import ExportSource, Rendered, beside, comment, one_line
 from qdebug.plan.export.trt_cache import cache_of
-from qdebug.plan.quantize import QMAX
 from qdebug.types import Precision
 from qdebug.wording import counted
 
@@ -97,7 +97,7 @@ def render_trtexec(source: ExportSource, path: Path) -> Rendered:
     graph, files, notes = source.bound.layers.graph, dict(models.files), models.notes
     if "INT8" in models.flags:
         ranges = nameable_ranges(graph, models.constraints)
-        scales = {name: amax / QMAX for name, amax in ranges.items()}
+        scales = {name: amax / INT8.largest for name, amax in ranges.items()}
         files[cache], cache_notes = cache_of(source, scales)
         notes += cache_notes
     told = layers_told(graph, models.constraints)

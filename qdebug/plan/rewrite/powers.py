@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
+from qdebug.formats.registry import FP16
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.plan.rewrite.edit import Editor, copy_node
@@ -48,8 +49,6 @@ _INVARIANT = frozenset({"ArgMax", "ArgMin", "LpNormalization", "Shape", "Sign", 
 _SATURATING = frozenset({"Erf", "HardSigmoid", "Sigmoid", "Softsign", "Tanh"})
 """Those that do the right thing with Inf."""
 
-_SMALLEST, _SMALL = 2.0**-24, 2.0**-14
-"""The smallest numbers of FP16 other than 0, and those with all digits."""
 _SLACK = 1
 """By which an exponent may be beyond its limits before a product is worth it."""
 
@@ -405,9 +404,9 @@ class _Emission:
             return 0.0  # v may be below 0, and the root below that of ε
         for tensor in total.inputs:
             value = number(self._graph, tensor)
-            if value is not None and value >= _SMALLEST:
+            if value is not None and value >= FP16.smallest_subnormal:
                 epsilon = value * 2.0**-s
-                return 0.999 * math.sqrt(epsilon) if epsilon < _SMALL else 0.0
+                return 0.999 * math.sqrt(epsilon) if epsilon < FP16.smallest_normal else 0.0
         return 0.0
 
     def _emit(self, view: Node, node: onnx.NodeProto, result: int) -> None:

@@ -14,11 +14,13 @@ import numpy as np
 import onnx
 
 from qdebug.errors import PlanError
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import Layer
 from qdebug.model.subgraphs import rename_reads
-from qdebug.plan.quantize import FloatArray, Int8Array, quantize
 from qdebug.plan.rewrite.edit import Editor, copy_node, make_node
+from qdebug.types import Array
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def weight_axis(node: Node, graph: Graph, weight: str) -> int | None:
     return rank - 2 if position == 0 else rank - 1
 
 
-def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Array:
+def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Array:
     """The INT8 codes of a constant, of its shape.
 
     Raises:
@@ -93,7 +95,7 @@ def weight_codes(graph: Graph, tensor: str, how: WeightQuantization) -> Int8Arra
             "Give the FP32 model that it was made from.",
             code="QD-PLAN-NOT-FP32",
         )
-    return quantize(values, how.scale, how.axis)
+    return INT8.encode(values, how.scale, how.axis)
 
 
 def bias_node(graph: Graph, layer: Layer) -> str | None:

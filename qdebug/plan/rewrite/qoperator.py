@@ -19,6 +19,7 @@ import onnx
 from onnx import TensorProto
 
 from qdebug.errors import ModelError
+from qdebug.formats.registry import UINT8
 from qdebug.model.graph import Graph, Node, reads_of
 from qdebug.model.subgraphs import free_name
 from qdebug.model.weights import tensor_of
@@ -126,11 +127,10 @@ def dynamically_quantized(values: Array) -> tuple[Array, Array, Array]:
     """The uint8 codes, the scale and the zero point that DynamicQuantizeLinear gives; see
     https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html."""
     lowest, highest = np.minimum(values.min(), 0), np.maximum(values.max(), 0)
-    scale = np.asarray((highest - lowest) / np.float32(255), np.float32)
+    scale = np.asarray((highest - lowest) / np.float32(UINT8.largest), np.float32)
     scale = scale if scale > 0 else np.ones((), np.float32)  # as ONNX Runtime, where all is 0
-    zero = np.rint(np.clip(-lowest / scale, 0, 255))
-    codes = np.clip(np.rint(values / scale) + zero, 0, 255)
-    return codes.astype(np.uint8), scale, zero.astype(np.uint8)
+    zero = UINT8.encode(np.asarray(-lowest), scale)
+    return UINT8.encode(values, scale, None, zero), scale, zero
 
 
 def _moves(graph: Graph, codes: str) -> list[Node]:

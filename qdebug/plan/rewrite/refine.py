@@ -13,9 +13,10 @@ import numpy as np
 import onnx
 
 from qdebug.errors import ModelError
+from qdebug.formats.base import along
 from qdebug.model.graph import Graph, Node
 from qdebug.model.layers import QUANTIZABLE_OPS
-from qdebug.plan.quantize import QUANTIZERS, along, grid_of
+from qdebug.plan.quantize import QUANTIZERS, grid_of
 from qdebug.plan.rewrite.constants import ConstantValues
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.raise_fp32 import raise_to_fp32
@@ -250,4 +251,4 @@ def _grid(graph: Graph, tensor: str, shaped: Array) -> tuple[Array | float | Non
     axis = 0 if grid.axis is None else grid.axis
     steps = spread(grid.scale, shaped, axis, 0).astype(np.float64)
     zero = spread(grid.zero_point, shaped, axis, 0)
-    return steps, (grid.lowest - zero) * steps, (grid.highest - zero) * steps
+    return steps, (grid.format.lowest - zero) * steps, (grid.format.largest - zero) * steps

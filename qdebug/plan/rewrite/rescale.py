@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdebug.formats.base import along
 from qdebug.model.graph import Graph, Node
 from qdebug.model.weights import tensor_of
-from qdebug.plan.quantize import along
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.plan.rewrite.scale_flow import Edits, Flow
 from qdebug.plan.rewrite.weights import (

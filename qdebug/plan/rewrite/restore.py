@@ -82,7 +82,7 @@ def suspects(quantized: Graph) -> dict[str, Grid]:
         bounds = bounds_of(quantized, maker)
         if bounds is not None and bounds[0] is not None and bounds[0] >= 0:
             continue
-        ends = all(g.axis is None and int(g.zero_point) == g.lowest for g in grids)
+        ends = all(g.axis is None and int(g.zero_point) == g.format.lowest for g in grids)
         if ends and not _clipped_afterwards(quantized, tensor):
             found[tensor] = grids[0]
     return found

@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 
 from qdebug.errors import ModelError
+from qdebug.formats.base import along
 from qdebug.model.graph import Graph, Node
 from qdebug.model.subgraphs import rename_reads
-from qdebug.plan.quantize import QUANTIZERS, along, quantizer_of
+from qdebug.plan.quantize import QUANTIZERS, quantizer_of
 from qdebug.plan.rewrite.edit import Editor, copy_node
 from qdebug.types import Array
 from qdebug.wording import option

@@ -46,7 +46,7 @@ def quantized_tensors(graph: Graph) -> Quantized:
             count += 1
             grid = grid_of(graph, node)
             if grid is not None and not grid.symmetric:
-                kind = "unsigned" if grid.lowest == 0 else "signed"
+                kind = "unsigned" if grid.format.lowest == 0 else "signed"
                 zero = int(grid.zero_point.flat[0])
                 others.append(f"'{node.inputs[0]}', {kind} with zero point {zero}")
     return Quantized(count, tuple(others))

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from qdebug.formats.registry import FP32
 from qdebug.model.graph import Graph, Node
 from qdebug.plan.quantize import grid_of
 from qdebug.plan.rewrite.bypass import Pair
@@ -81,8 +82,11 @@ def _range(graph: Graph, pair: Pair) -> tuple[float, float] | None:
     grid = grid_of(graph, quantizer)
     if grid is None or grid.axis is not None:
         return None
-    scale, zero, most = float(grid.scale), int(grid.zero_point), float(np.finfo(np.float32).max)
-    return max((grid.lowest - zero) * scale, -most), min((grid.highest - zero) * scale, most)
+    scale, zero, form = float(grid.scale), int(grid.zero_point), grid.format
+    return (
+        max((form.lowest - zero) * scale, FP32.lowest),
+        min((form.largest - zero) * scale, FP32.largest),
+    )
 
 
 def _clip(editor: Editor, pair: Pair, bounds: tuple[float, float], slack: str) -> None:

@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Node
-from qdebug.plan.quantize import FloatArray, Int8Array, quantize
 from qdebug.plan.rewrite.edit import attributes_of, copy_node, make_node
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
 from qdebug.run.ort_fast.literal import TO_FIRST, ZERO_U8, Literal
 from qdebug.run.ort_fast.matmul import SMALLEST_STEP, KernelPart, scaled_product
 from qdebug.run.ort_fast.parts import CONTRIB, Form, Formed
 from qdebug.run.ort_fast.windows import Windows, windows_of
+from qdebug.types import Array
 
 _ELEMENTWISE = frozenset(
     {"Relu", "Clip", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Softplus"}
@@ -50,7 +52,7 @@ class _Conv:
     node: Node
     item: Int8Layer
     source: str
-    codes: Int8Array
+    codes: Array
     scale: FloatArray
     steps: FloatArray
     bias: FloatArray | None
@@ -234,5 +236,5 @@ def _code_limits(literal: Literal, node: Node, scale: FloatArray) -> tuple[int, 
         if value is None:
             return None  # computed
         limits[i] = float(value.reshape(()))
-    low, high = quantize(np.array(limits, np.float32), scale).tolist()
+    low, high = INT8.encode(np.array(limits, np.float32), scale).tolist()
     return low + ZERO_U8, high + ZERO_U8

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from qdebug.formats.base import FloatArray
+from qdebug.formats.registry import INT8
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.quantize import FloatArray, dequantize
 from qdebug.plan.rewrite.edit import copy_node, make_node
 from qdebug.plan.rewrite.fp16 import half_roles
 from qdebug.plan.rewrite.qdq import Int8Layer, along_channels, quantized_operands, weight_codes
@@ -171,7 +172,7 @@ class Literal:
         how = item.weight
         assert how is not None
         codes = weight_codes(self.graph, tensor, how)
-        values = dequantize(codes, how.scale, how.axis)
+        values = INT8.decode(codes, how.scale, how.axis)
         return self.shop.constant(values, f"{tensor}:fake:{how.axis}")
 
     def _barrier(self, start: str, end: str) -> list[onnx.NodeProto]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from qdebug.formats.base import FloatArray
 from qdebug.model.graph import Graph, Node
-from qdebug.plan.quantize import FloatArray
 from qdebug.plan.rewrite.edit import attributes_of, make_node
 from qdebug.plan.rewrite.qdq import Int8Layer, quantized_operands, weight_codes
 from qdebug.run.ort_fast.literal import Literal

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qdebug.errors import PlanError, UsageError
+from qdebug.formats.registry import INT8
 from qdebug.plan.constraints import Constraints
 from qdebug.plan.parsed_network import builder_flags, constrain, ranges_in, set_ranges
-from qdebug.plan.quantize import QMAX
 from qdebug.plan.trtcache import DEFAULT_KIND, KINDS, CalibrationCache, cache_text
 from qdebug.run.tensorrt.library import Library
 from qdebug.wording import option
@@ -122,7 +122,7 @@ def make_calibrator(library: Library, ranges: Mapping[str, float], kind: str = D
             f"Use {known}.",
             code="QD-USAGE-IMPLICIT",
         )
-    scales = {name: amax / QMAX for name, amax in ranges.items()}
+    scales = {name: amax / INT8.largest for name, amax in ranges.items()}
     content = cache_text(CalibrationCache(cache_version(library), kind, scales)).encode()
     base: Any = getattr(library.module, _CLASSES[kind])
 
