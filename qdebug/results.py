@@ -21,10 +21,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from importlib import import_module
 from pathlib import PurePath
-from types import ModuleType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from qdebug.errors import required
 from qdebug.outputfiles import check_new, write_bytes
@@ -105,6 +104,22 @@ class FailedStage:
         return f"{self.stage}: {self.message}{hint} [{self.code}]"
 
 
+class Views(Protocol):
+    """How results are shown to people."""
+
+    def html(self, result: Result) -> str:
+        """What the terminal shows, as HTML."""
+        ...
+
+    def summary(self, result: Any) -> str:
+        """The sentences that open a comparison; "" where nothing was measured to say them."""
+        ...
+
+    def plan_text(self, result: Any) -> str:
+        """The plan of a bisection or a repair as YAML, with the evidence as comments."""
+        ...
+
+
 class Result:
     """What a command found: to be read by programs, in notebooks, and by people.
 
@@ -114,6 +129,9 @@ class Result:
 
     SCHEMA: ClassVar[str]
     ROWS: ClassVar[str]
+    VIEWS: ClassVar[Views]
+    """How results are shown: `display`, which reads results and so stands above them, sets it when
+    qdebug is imported."""
     failed: tuple[FailedStage, ...] = ()
     """Stages that ended in an error; a field of the results of commands that have several."""
 
@@ -158,8 +176,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The result as a notebook shows it: what the terminal shows, as HTML."""
-        command = self.SCHEMA.removeprefix("qdebug.").partition("/")[0]
-        return str(display("html").to_html(display(command).view(self)))
+        return self.VIEWS.html(self)
 
     def _save(self, path: str | os.PathLike[str], text: str, force: bool) -> None:
         """Write a file that the result gives.
@@ -186,12 +203,6 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
         UsageError: pandas is not installed (QD-USAGE-PANDAS).
     """
     return required("pandas", "to_pandas", code="QD-USAGE-PANDAS").DataFrame(rows)
-
-
-def display(module: str) -> ModuleType:
-    """A module of `display`, found when it is needed: views are made from results, and so stand
-    above them."""
-    return import_module(f"qdebug.display.{module}")
 
 
 def to_json(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -74,8 +76,55 @@ def _imports(file: Path) -> Iterator[str]:
                 yield from (f"qdebug.{alias.name}" for alias in node.names)
             else:
                 yield node.module
-        elif isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
-            yield from (str(a.value) for a in node.args[:1] if isinstance(a, ast.Constant))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _named_module(node.value)
+        elif isinstance(node, ast.Call) and _called(node) in IMPORTERS:
+            yield from _imported_by(file, node)
+
+
+IMPORTERS = ("import_module", "__import__", "resolve_name")
+LIBRARIES_BY_NAME = {
+    "errors.py": "packages that are optional",
+    "userfile.py": "the user's own modules",
+    "run/registry.py": "what a backend names: of qdebug's own, strings that are looked at here",
+    "run/tensorrt/library.py": "TensorRT, under one of its names",
+    "pipeline/cluster/worker.py": "strings of that file, which are looked at here",
+    "__init__.py": "strings of that file",
+}
+"""Files that import what a variable names, and what that may be."""
+
+
+def _named_module(text: str) -> Iterator[str]:
+    """The module of qdebug that a string names, alone or with something in it after a colon."""
+    module = text.partition(":")[0]
+    if re.fullmatch(r"qdebug(\.\w+)+", module):
+        path = ROOT.parent / module.replace(".", "/")
+        if path.is_dir() or path.with_suffix(".py").is_file():
+            yield module
+
+
+def _imported_by(file: Path, call: ast.Call) -> Iterator[str]:
+    """What a call imports: a string, or one that begins with the name of a package."""
+    name = call.args[0] if call.args else None
+    if isinstance(name, ast.Constant):
+        yield str(name.value)
+    elif isinstance(name, ast.JoinedStr):
+        first = name.values[0]
+        begins = str(first.value) if isinstance(first, ast.Constant) else ""
+        if isinstance(first, ast.FormattedValue) and isinstance(first.value, ast.Name):
+            own = first.value.id in (
+                "__name__",
+                "__package__",
+            )  # of a folder that imports its files
+            begins = f"{_module(file)}." if own else ""
+        assert begins.startswith("qdebug.") and begins.count(".") > 1, (
+            f"{_name(file)}:{call.lineno}: nothing tells which package is imported"
+        )
+        yield begins.rpartition(".")[0]
+    else:
+        assert _name(file) in LIBRARIES_BY_NAME, (
+            f"{_name(file)}:{call.lineno}: nothing tells what is imported"
+        )
 
 
 def _called(call: ast.Call) -> str:
@@ -100,6 +149,28 @@ def files(rule: Callable[[Path], None]) -> Callable[[], None]:
         assert not broken, "\n".join(broken)
 
     return test
+
+
+@pytest.mark.parametrize(
+    ("source", "imported"),
+    [
+        ("import_module(f'qdebug.display.{name}')", "qdebug.display"),
+        ("importlib.import_module('qdebug.cli.app')", "qdebug.cli.app"),
+        ("FACTORY = 'qdebug.run.simulation:SimulationBackend'", "qdebug.run.simulation"),
+        ("import_module(f'qdebug.{name}')", None),
+        ("import_module('qdebug.' + name)", None),
+        ("import_module(name)", None),
+    ],
+)
+def test_imports_by_string_are_seen(source: str, imported: str | None) -> None:
+    file = ROOT / "measure" / "made_up.py"
+    tree = tuple(ast.walk(ast.parse(source)))
+    with patch(f"{__name__}._nodes", lambda _: tree):
+        if imported is None:
+            with pytest.raises(AssertionError, match="nothing tells"):
+                list(_imports(file))
+        else:
+            assert imported in list(_imports(file))
 
 
 def test_every_stage_has_a_place_in_the_order() -> None:

@@ -21,7 +21,6 @@ from qdebug.results import (
     Inline,
     ModelRef,
     Result,
-    display,
     from_json,
     in_json,
 )
@@ -361,7 +360,7 @@ class CompareResult(Result):
         the worst layer), and whether the gate held."""
         worst = f", worst {self.layers[0]}" if self.layers else ""
         if self.summary is not None:
-            worst = f": {display('summary').sentence(self).removesuffix('.')}"
+            worst = f": {self.VIEWS.summary(self).removesuffix('.')}"
         judged = f", {'passed' if self.passed else 'FAILED'}" if self.conditions else ""
         return (
             f"{self.model.name} in {self.precision} on {self.backend}: {len(self.layers)} layers"

@@ -17,7 +17,7 @@ from qdebug.plan.quantize import scale_of
 from qdebug.plan.repaired import marked_repaired
 from qdebug.plan.trtcache import default_cache_text
 from qdebug.remedies.quantized import Quantized
-from qdebug.results import FailedStage, Hidden, Json, MaybeText, ModelRef, Result, display, in_json
+from qdebug.results import FailedStage, Hidden, Json, MaybeText, ModelRef, Result, in_json
 from qdebug.search.outcome import BisectResult
 from qdebug.wording import counted, option
 
@@ -321,7 +321,7 @@ class RepairResult(Result):
 
     def plan_yaml(self) -> str:
         """The plan as YAML, schema qdebug.plan/1, with what was done as comments."""
-        return str(display("repair").plan_text(self))
+        return self.VIEWS.plan_text(self)
 
     def trt_cache(self) -> str:
         """The ranges as a calibration cache of TensorRT 10."""

@@ -12,7 +12,7 @@ from qdebug.measure.conditions import Condition
 from qdebug.measure.engine import EngineReport
 from qdebug.measure.result import Cause
 from qdebug.plan.plan import PrecisionPlan
-from qdebug.results import FailedStage, Hidden, Inline, Json, ModelRef, Result, display, in_json
+from qdebug.results import FailedStage, Hidden, Inline, Json, ModelRef, Result, in_json
 from qdebug.search.find import SearchResult
 from qdebug.search.oracle import Evaluation
 from qdebug.search.pareto import Point
@@ -216,7 +216,7 @@ class BisectResult(Result):
 
     def plan_yaml(self) -> str:
         """The plan as YAML, schema qdebug.plan/1, with the evidence as comments."""
-        return str(display("bisect").plan_text(self))
+        return self.VIEWS.plan_text(self)
 
     def save_plan(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write `plan_yaml`.
