@@ -32,6 +32,7 @@ _CHANCE = 2.0
 """Standard errors within which a change of a metric may be chance."""
 _OUTCOMES = {
     Outcome.KEPT: "kept",
+    Outcome.NO_USE: "no use",
     Outcome.DROPPED: "dropped",
     Outcome.NOT_KEPT: "not kept",
 }
@@ -54,6 +55,9 @@ def view(result: RepairResult) -> list[Block]:
         blocks += [Line(), Line(f"Remedies in the order tried, on {on}", "title"), _steps(result)]
         if any(step.outcome is Outcome.DROPPED for step in result.steps):
             blocks.append(Line("dropped: kept at first, but not in the result.", indent=2))
+        if any(step.outcome is Outcome.NO_USE for step in result.steps):
+            why = "all layers that it changes are pinned, and pinned layers need no remedy."
+            blocks.append(Line(f"no use: {why}", indent=2))
     if result.best_guess:
         blocks.append(Line(_undecided(result), "note", 2))
     told = [s for s in result.skipped if "samples" in s.reason]
@@ -103,7 +107,7 @@ def _rows(result: RepairResult) -> Iterator[tuple[str, str]]:
         yield "FP32", f"{_name(result)} {score(proof.reference_metric)}"
     before = f"{_figures(result, proof.start)}{_beside_fp32(proof, proof.start)}"
     yield "before", before
-    if result.accepted:
+    if result.applied:
         yield "repaired", f"{_figures(result, proof.repaired)}{_regained(result)}"
     else:
         yield "repaired", "the same: no remedy is in the result"
@@ -246,6 +250,14 @@ def _pins(result: RepairResult) -> Iterator[Block]:
     besides = "in place of the remedies" if result.reverted else "besides"
     text = f"Pinned {besides}: {counted(count, 'layer')}, {cost} of the cost of pinning all"
     yield Line(f"{text}: {named}", "title")
+    if pinning.search.outcome is SearchOutcome.UNFINISHED and not pinning.minimal:
+        tried = counted(pinning.history, "set")
+        yield Line(
+            f"The search for them ended early, after {tried} of layers: with more time "
+            f"({option('time_limit')}) it may find fewer.",
+            "note",
+            2,
+        )
 
 
 def _no_pins(result: RepairResult) -> str:

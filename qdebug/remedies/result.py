@@ -38,10 +38,12 @@ class Outcome(StrEnum):
     """What became of a step in the end.
 
     `kept`: it is in the result. `dropped-at-the-end`: it was kept when it was tried, and the result
-    is the network before the repair. `not-kept`: it was not kept when it was tried.
+    is the network before the repair. `layers-pinned`: it is in the result, where all layers that it
+    changes are pinned, so that it is of no use. `not-kept`: it was not kept when it was tried.
     """
 
     KEPT = "kept"
+    NO_USE = "layers-pinned"
     DROPPED = "dropped-at-the-end"
     NOT_KEPT = "not-kept"
 
@@ -286,10 +288,15 @@ class RepairResult(Result):
     @property
     @in_json
     def accepted(self) -> tuple[str, ...]:
-        """The remedies that were kept, each once."""
-        if self.reverted:
-            return ()
-        return tuple(dict.fromkeys(step.remedy for step in self.steps if step.accepted))
+        """The remedies that were kept, and change layers that are not pinned, each once."""
+        kept = (step.remedy for step in self.steps if step.outcome is Outcome.KEPT)
+        return tuple(dict.fromkeys(kept))
+
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """The remedies that are in the network, of use or not, each once."""
+        inside = (Outcome.KEPT, Outcome.NO_USE)
+        return tuple(dict.fromkeys(s.remedy for s in self.steps if s.outcome in inside))
 
     @property
     @in_json
@@ -305,7 +312,7 @@ class RepairResult(Result):
         if self.given is not None:
             return self.given
         proto = self.network.proto()
-        return marked_repaired(proto, self.accepted) if self.accepted else proto
+        return marked_repaired(proto, self.applied) if self.applied else proto
 
     def fp32_proto(self) -> onnx.ModelProto:
         """The FP32 network that the plan and the calibration table are for."""

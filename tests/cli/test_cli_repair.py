@@ -286,6 +286,7 @@ def test_a_killed_repair_goes_on(desk: Any, how: signal.Signals, tmp_path: Path)
 
     resumed, fresh = again(), again(QDEBUG_CACHE_DIR=str(tmp_path / "other"))
     assert resumed["resumed"] >= 1 and fresh["resumed"] == 0
+    assert len(list(cache.glob("studies/*.json"))) == 1
     assert not list(cache.glob("repairs/*.npz"))
     for found in (resumed, fresh):
         del found["resumed"]
@@ -300,17 +301,18 @@ import numpy as np
 calls, real = [], time.monotonic
 def metric(outputs, reference):
     calls.append(1)
-    if len(calls) == 16:  # the start has been judged
+    if len(calls) == AT:
         time.monotonic = lambda: real() + 1e6
     return -float(np.abs(outputs["out"] - reference["out"]).mean())
 """
 
 
+@pytest.mark.parametrize("calls", [16, 31])  # when the start has been judged; and later
 def test_a_repair_that_ran_out_of_time_says_how_to_go_on(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
+    desk: Any, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     real = time.monotonic
-    desk.write("late.py", AT_ONCE_LATE)
+    desk.write("late.py", f"AT = {calls}\n{AT_ONCE_LATE}")
     flags = [*SMALL, *QUICK, "--json", "found.json", "--metric", "late.py:metric"]
     for limit, more in ((True, []), (True, ["--no-cache", "--force"]), (False, ["--force"])):
         monkeypatch.setattr(time, "monotonic", real)
@@ -318,7 +320,9 @@ def test_a_repair_that_ran_out_of_time_says_how_to_go_on(
         found = json.loads((desk.folder / "found.json").read_text())
         assert done.code == 0
         assert ("time limit" in found["explanation"]) == limit
-        assert ("--force" in found["explanation"]) == (limit and not more)
+        goes_on = limit and not more and bool(found["steps"])
+        assert ("--force" in found["explanation"]) == goes_on
+        assert not limit or bool(found["steps"]) == (calls > 16)
 
 
 def test_the_report_fits_a_terminal(desk: Any) -> None:

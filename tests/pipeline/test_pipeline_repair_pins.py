@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import additive, layers, problem
 
+from qdebug.pipeline.bisect.setup import Ratings
 from qdebug.pipeline.repair import pins
+from qdebug.remedies.result import Figures, Reason, Step
 from qdebug.search.find import SearchResult, find
 from qdebug.search.oracle import Oracle
 from qdebug.search.problem import Pins
@@ -44,51 +46,65 @@ class Searches:
     on: list[Network] = field(default_factory=list)
     results: list[SearchResult] = field(default_factory=list)
     limits: list[float | None] = field(default_factory=list)
+    ratings: list[Any] = field(default_factory=list)
 
-    def __call__(self, limit: float | None, network: Network, first: Sequence[Pins]) -> Any:
-        oracle = Oracle(additive(network.noise, self.most, self.chance))
+    def __call__(self, settings: Any, network: Network, first: Sequence[Pins]) -> Any:
+        oracle = Oracle(
+            additive(network.noise, self.most, self.chance),
+            max_evaluations=settings.max_evaluations,
+        )
         oracle.ask_all(list(first))
         of = problem(NAMES, COSTS, [*network.noise.values()])
         result = find(of, oracle, load_strategy("auto"))
         self.on.append(network)
         self.results.append(result)
-        self.limits.append(limit)
+        self.limits.append(settings.time_limit)
         passed = result.achieved is not None
-        return SimpleNamespace(search=result, found=passed, passed=passed)
+        pinned = [name for name, _ in result.pins]
+        return SimpleNamespace(search=result, found=passed, passed=passed, pinned=pinned)
 
 
 def fewest(
-    searches: Searches, start: Network, repaired: Network, ends_at: float = math.inf
+    searches: Searches,
+    start: Network,
+    repaired: Network,
+    ends_at: float = math.inf,
+    steps: Sequence[Step] = (),
+    took_s: float = 0.0,
 ) -> tuple[Network, SearchResult, SearchResult | None]:
     @dataclass
     class Settings:
         time_limit: float | None = None
+        max_evaluations: int | None = None
 
+    known = Ratings({}, start.noise, took_s=took_s)
     setup: Any = SimpleNamespace(
         start=start, target=0, choosing=0, proving=0, search=Settings(),
-        context=SimpleNamespace(cluster=None),
+        context=SimpleNamespace(cluster=None), ratings=known,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pins, "Start", SimpleNamespace)
         patch.setattr(pins, "CalibratedPlan", lambda bound, *_: bound)
         ends: list[float] = []
 
-        def rate(_: Settings, start: Any, until: float) -> Any:
+        def rate(_: Settings, start: Any, until: float, ratings: Any) -> Any:
             ends.append(until)
+            searches.ratings.append(ratings)
             return start.planned
 
         def search(settings: Settings, network: Any, started: float, first: Any, **_: Any) -> Any:
             assert started + (settings.time_limit or math.inf) == ends[-1]
-            return searches(settings.time_limit, network, first)
+            return searches(settings, network, first)
 
         patch.setattr(pins, "rated", rate)
         patch.setattr(pins, "search_from", search)
         for one in (start, repaired):
             one.bound = one
         given: Any = repaired
-        network, found, dropped = pins.fewest_pins(setup, given, ends_at)
-    chosen: Any = network
-    return chosen, found.search, dropped.search if dropped else None
+        found = pins.fewest_pins(setup, given, ends_at, steps)
+    assert found is not None
+    chosen: Any = found.network
+    return chosen, found.found.search, found.dropped.search if found.dropped else None
 
 
 def test_without_remedies_there_is_one_search() -> None:
@@ -148,3 +164,30 @@ def test_the_first_search_gets_half_of_the_time() -> None:
     first, second = searches.limits
     assert first is not None and second is not None
     assert first == pytest.approx(50, abs=5) and second == pytest.approx(100, abs=10)
+
+
+def test_what_the_layers_do_is_measured_once() -> None:
+    start, repaired = (Network(dict.fromkeys(NAMES, x)) for x in (1.0, 0.5))
+    searches = Searches(5.0)
+    fewest(searches, start, repaired, time.monotonic() + 100, took_s=30.0)
+    known, estimate = searches.ratings
+    assert known.effect == estimate.effect == start.noise
+    # Where it is quick, the repaired network is rated by itself.
+    searches = Searches(5.0)
+    fewest(searches, start, repaired, time.monotonic() + 100, took_s=1.0)
+    assert searches.ratings[1] is None
+
+
+@pytest.mark.parametrize("changed", [1, 20])
+def test_remedies_for_layers_that_are_pinned_are_dropped(changed: int) -> None:
+    """The same pins do without them."""
+    dear = {name: 100.0 if name in NAMES[:4] else 0.01 for name in NAMES}
+    start, repaired = Network(dear), Network({n: 0.9 * x for n, x in dear.items()})
+    step = Step(
+        "smoothing", "", tuple(NAMES[:changed]), True, Reason.LESS_NOISE,
+        Figures(1.0, None), Figures(2.0, None), 1, 0.0,
+    )  # fmt: skip
+    searches = Searches(1.0)
+    network, found, _ = fewest(searches, start, repaired, steps=[step])
+    assert {name for name, _ in found.pins} == set(NAMES[:4])
+    assert network is (start if changed == 1 else repaired)

@@ -100,6 +100,37 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Ratings:
+    """What is known of the layers of a network before a search.
+
+    Attributes:
+        layers: their own errors, by name.
+        effect: the outputs' noise Σerr²/Σref² with each alone as planned, by name.
+        measured: the layers whose effect was measured by itself, and not in a group.
+        took_s: seconds that the layers' own errors took.
+        notes: what the user must know of it.
+    """
+
+    layers: Mapping[str, LayerResult]
+    effect: Mapping[str, float]
+    measured: frozenset[str] = frozenset()
+    took_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, layers: Mapping[str, LayerResult], rating: Rating | None, took_s: float) -> Ratings:
+        """From what was measured; `rating` is None where there was no time for it."""
+        effect = rating.noise(local_noise(layers)) if rating else {}
+        measured = frozenset(rating.alone) if rating else frozenset[str]()
+        return cls(layers, effect, measured, took_s, _rating_notes(rating))
+
+    def of_changed_network(self) -> Ratings:
+        """Of a network with the same layers in which something was changed: no more than where a
+        search may start from."""
+        return Ratings({}, {**local_noise(self.layers), **self.effect})
+
+
+@dataclass(frozen=True)
 class Start:
     """What has been read and calibrated before the layers are rated.
 
@@ -193,9 +224,17 @@ def _cluster(
     )
 
 
-def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> Setup:
+def rated(
+    settings: BisectSettings,
+    start: Start,
+    ends_at: float = math.inf,
+    known: Ratings | None = None,
+) -> Setup:
     """Rate the layers, and say which of them the settings allow to be pinned; with local errors
     alone where there is no time for more.
+
+    Args:
+        known: what is known of the layers; None to measure it.
 
     Raises:
         QdebugError: settings that do not fit the model, or a runtime that failed.
@@ -204,6 +243,27 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
     pair = known_pair(context.cluster, start.model, start.planned.bound)
     if start.engine is not None:
         check_parsed(start.engine, pair, searched.samples)
+    ratings = known or _ratings(settings, start, pair, ends_at)
+    return Setup(
+        context=context,
+        target=start.target,
+        model=start.model,
+        planned=start.planned,
+        pair=pair,
+        searched=searched,
+        held_out=start.held_out,
+        rated=ratings.layers,
+        space=_space(settings, pair, searched.samples, ratings, start.kernels),
+        engine=start.engine,
+        rating_s=ratings.took_s,
+        engine_settings=start.engine_settings,
+        notes=ratings.notes,
+        coarse=start.coarse,
+    )
+
+
+def _ratings(settings: BisectSettings, start: Start, pair: ModelPair, ends_at: float) -> Ratings:
+    context, searched = start.context, start.searched
     began = time.monotonic()
     budget = settings.memory_budget
     found = rate_layers(context, pair, searched, budget, _share_of(ends_at))
@@ -214,23 +274,7 @@ def rated(settings: BisectSettings, start: Start, ends_at: float = math.inf) -> 
     rating = None
     if time.monotonic() + took < until:  # it takes no less than that, however few layers are rated
         rating = noise_alone(context, pair, searched, budget, until)
-    local = local_noise(found)
-    return Setup(
-        context=context,
-        target=start.target,
-        model=start.model,
-        planned=start.planned,
-        pair=pair,
-        searched=searched,
-        held_out=start.held_out,
-        rated=found,
-        space=_space(settings, pair, searched.samples, rating, local, start.kernels),
-        engine=start.engine,
-        rating_s=took,
-        engine_settings=start.engine_settings,
-        notes=_rating_notes(rating),
-        coarse=start.coarse,
-    )
+    return Ratings.of(found, rating, took)
 
 
 def _share_of(ends_at: float) -> float:
@@ -295,8 +339,7 @@ def _space(
     settings: BisectSettings,
     pair: ModelPair,
     samples: Samples,
-    rating: Rating | None,
-    local: Mapping[str, float],
+    ratings: Ratings,
     kernels: Sequence[KernelTime] | None,
 ) -> SearchSpace:
     """What the settings allow to be pinned; `kernels` are of the engine that was profiled.
@@ -314,8 +357,8 @@ def _space(
     space = search_space(
         pair.precisions,
         _costs(settings.profile, pair, samples, kernels),
-        {**local, **(rating.noise(local) if rating else {})},
-        noise_std=dict.fromkeys(rating.alone, MEASURED_STD) if rating else None,
+        {**local_noise(ratings.layers), **ratings.effect},
+        noise_std=dict.fromkeys(ratings.measured, MEASURED_STD),
         pin_to=pin_to,
         pin=named("pin"),
         never_pin=named("never_pin"),

@@ -15,7 +15,7 @@ from qdebug.pipeline.bisect.grain import Coarse, coarse, told
 from qdebug.pipeline.context import time_limit_told
 from qdebug.pipeline.repair.checkpoint import Checkpoints, checkpoints
 from qdebug.pipeline.repair.judge import Judge, holds
-from qdebug.pipeline.repair.pins import dropped_pins, fewest_pins, why_dropped
+from qdebug.pipeline.repair.pins import dropped_pins, fewest_pins, of_no_use, why_dropped
 from qdebug.pipeline.repair.setup import Setup, prepare
 from qdebug.pipeline.repair.spread import attempts_elsewhere
 from qdebug.pipeline.repair.steps import Attempt, State, Trying
@@ -72,19 +72,20 @@ def _repair(
     notes = (*notes, *judge.guessing_notes())
     fewest = None
     if setup.target is not None and settings.pin and not (chosen and proof.passed):
-        fewest = fewest_pins(setup, network, ends_at)
+        fewest = fewest_pins(setup, network, ends_at, state.steps)
         explanation = explanation or ("" if fewest else _NOT_PINNED)
     if fewest is not None:
-        before, (network, pinning, given_up) = network, fewest
+        before, network, pinning = network, fewest.network, fewest.found
         if network is not before:  # then the figures are those of the start, too
             reverted, found = True, baseline
-            notes = (*notes, why_dropped(given_up, pinning))
+            given_up = fewest.dropped
+            notes = (*notes, why_dropped(fewest))
             chosen = holds(condition, setup.start.layers, baseline)
             proof, _ = proving.of(setup.start)
         network = _with_pins(network, pinning)
         took_part = chosen or any(check.used_in_search for check in pinning.checks)
         proof = replace(proof, used_in_search=took_part)
-    explanation = _ended_early(explanation, kept)
+    explanation = _ended_early(explanation, kept, state)
     return RepairResult(
         model=ModelRef(settings.model, setup.reference.file.sha256),
         precision=str(setup.start.bound.plan.precision),
@@ -99,7 +100,7 @@ def _repair(
         repaired=found.figures,
         holds=chosen if condition else None,
         reverted=reverted,
-        steps=tuple(_ended(step, reverted) for step in state.steps),
+        steps=tuple(_ended(step, reverted, pinning) for step in state.steps),
         skipped=state.skipped,
         proof=proof,
         pinning=pinning,
@@ -121,11 +122,17 @@ def _coarse(setup: Setup, judge: Judge) -> Coarse | None:
     return told(coarse(setup.target, judge.reference_metric, judge.grain, sets))
 
 
-def _ended(step: Step, reverted: bool) -> Step:
+def _ended(step: Step, reverted: bool, pinning: BisectResult | None) -> Step:
     """With what became of it in the end."""
     if not step.accepted:
         return step
-    return replace(step, outcome=Outcome.DROPPED if reverted else Outcome.KEPT)
+    if reverted:
+        outcome = Outcome.DROPPED
+    elif pinning is not None and of_no_use(step, pinning.pinned):
+        outcome = Outcome.NO_USE
+    else:
+        outcome = Outcome.KEPT
+    return replace(step, outcome=outcome)
 
 
 def _sequence(settings: RepairSettings) -> tuple[str, ...]:
@@ -234,13 +241,19 @@ def _with_pins(network: Quantized, pinning: BisectResult) -> Quantized:
     )
 
 
-def _ended_early(why: str, kept: Checkpoints) -> str:
+def _ended_early(why: str, kept: Checkpoints, state: State) -> str:
     """Why a repair ended early, and how it goes on; of one that did not, nothing is kept."""
     if not why:
         kept.discard()
-    if not why or kept.key is None:
+        return ""
+    if not state.steps and state.waiting:
+        return f"{why} None was tried to its end: give more time ({option('time_limit')})."
+    if kept.key is None:
         return why
-    return f"{why} The same command goes on from there; {option('force')} replaces its files."
+    return (
+        f"{why} What was tried is kept: the same command goes on from there; {option('force')} "
+        "replaces its files."
+    )
 
 
 def _why_dropped(setup: Setup, was_worse: bool) -> str:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from qdebug.display.words import share
 from qdebug.pipeline.bisect.command import search_from
-from qdebug.pipeline.bisect.setup import Start, rated
+from qdebug.pipeline.bisect.setup import Ratings, Start, rated
 from qdebug.pipeline.model_pair import CalibratedPlan
 from qdebug.pipeline.repair.setup import Setup
 from qdebug.remedies.quantized import Quantized
-from qdebug.remedies.result import DroppedPins
+from qdebug.remedies.result import DroppedPins, Step
 from qdebug.run.timelimit import OutOfTimeError
+from qdebug.search.find import Outcome
 from qdebug.search.outcome import BisectResult
 from qdebug.search.problem import Pins
 from qdebug.wording import counted
+
+_RATED_ANEW = 0.1
+"""Of the time that is left: where rating the layers takes more, a search in the repaired network
+starts from what they do in the one before."""
 
 
 class Fewest(NamedTuple):
@@ -27,14 +32,18 @@ class Fewest(NamedTuple):
     Attributes:
         dropped: the search on the repaired network, where the one without remedies was taken and
             there was time for both.
+        no_use: the remedies change layers only that would be pinned.
     """
 
     network: Quantized
     found: BisectResult
     dropped: BisectResult | None = None
+    no_use: bool = False
 
 
-def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> Fewest | None:
+def fewest_pins(
+    setup: Setup, network: Quantized, ends_at: float, steps: Sequence[Step] = ()
+) -> Fewest | None:
     """The repaired network or the one before the repair, whichever reaches the target with the
     cheaper pins; None where there is no time to search.
 
@@ -43,7 +52,7 @@ def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> Fewest | No
     suffices without remedies is tried with them, and only cheaper sets can take its place.
 
     Args:
-        network: the repaired one.
+        network: the repaired one, by `steps`.
         ends_at: on the clock of `time.monotonic`.
 
     Raises:
@@ -58,9 +67,19 @@ def fewest_pins(setup: Setup, network: Quantized, ends_at: float) -> Fewest | No
     found = _searched(setup, network, ends_at, first)
     if found is None:  # then only what pins alone reach is better than the repaired network
         return Fewest(setup.start, alone) if alone and alone.passed else None
-    if alone is not None and _rank(alone) < _rank(found):
-        return Fewest(setup.start, alone, dropped=found)
+    kept = [step for step in steps if step.accepted]
+    no_use = bool(kept) and found.passed and all(of_no_use(s, found.pinned) for s in kept)
+    if no_use and (alone is None or _rank(found) < _rank(alone)):
+        # Without the remedies the same pins should do; it is measured.
+        alone = _searched(setup, setup.start, ends_at, [found.search.pins], most=1)
+    if alone is not None and (_rank(alone) < _rank(found) or (no_use and alone.passed)):
+        return Fewest(setup.start, alone, dropped=found, no_use=no_use)
     return Fewest(network, found)
+
+
+def of_no_use(step: Step, pinned: Collection[str]) -> bool:
+    """Whether all layers that a step changes are pinned."""
+    return set(step.layers) <= set(pinned)
 
 
 def dropped_pins(dropped: BisectResult) -> DroppedPins:
@@ -76,25 +95,35 @@ def dropped_pins(dropped: BisectResult) -> DroppedPins:
     )
 
 
-def why_dropped(dropped: BisectResult | None, taken: BisectResult) -> str:
+def why_dropped(fewest: Fewest) -> str:
     """A note: what had to be pinned with the remedies, and what without."""
+    dropped, taken = fewest.dropped, fewest.found
     if dropped is None:
         return (
             "The remedies were dropped: the time limit left no time to search for layers to pin "
             f"with them. Without: {_told(taken)}."
         )
-    cheaper = dropped.passed or not taken.passed
-    why = "pins alone are cheaper" if cheaper else "only without them pins reach the target"
+    if fewest.no_use:
+        why = "all layers that they change would be pinned"
+    elif dropped.passed or not taken.passed:
+        why = "pins alone are cheaper"
+    elif dropped.search.outcome is Outcome.UNFINISHED:
+        why = "only without them a set of layers was found in time that reaches the target"
+    else:
+        why = "only without them pins reach the target"
     parts = f"The remedies were dropped: {why}", f"With them: {_told(dropped)}"
     return ". ".join((*parts, f"Without: {_told(taken)}")) + "."
 
 
 def _told(found: BisectResult) -> str:
-    if not found.found:
-        return "no set of layers to pin was found that reaches the target"
-    cost = share(found.cost.pinned_share)
-    text = f"{counted(found.layers, 'layer')} pinned, {cost} of the cost of pinning all"
-    return text if found.passed else f"{text}, which does not suffice on held-out samples"
+    if found.found:
+        cost = share(found.cost.pinned_share)
+        text = f"{counted(found.layers, 'layer')} pinned, {cost} of the cost of pinning all"
+        return text if found.passed else f"{text}, which does not suffice on held-out samples"
+    if found.search.outcome is Outcome.IMPOSSIBLE:
+        return "the target does not hold even with everything pinned that may be pinned"
+    tried = counted(len(found.history), "set")
+    return f"the search ended early, after {tried} of layers, of which none reaches the target"
 
 
 def _rank(found: BisectResult) -> tuple[bool, bool, float]:
@@ -102,10 +131,14 @@ def _rank(found: BisectResult) -> tuple[bool, bool, float]:
 
 
 def _searched(
-    setup: Setup, network: Quantized, ends_at: float, first: Sequence[Pins] = ()
+    setup: Setup,
+    network: Quantized,
+    ends_at: float,
+    first: Sequence[Pins] = (),
+    most: int | None = None,
 ) -> BisectResult | None:
-    """What bisect's search finds; `first` are sets that it tries before. None where the time is
-    over before it begins."""
+    """What bisect's search finds; `first` are sets that it tries before, `most` how many it may
+    try. None where the time is over before it begins."""
     assert setup.target is not None
     started = time.monotonic()
     left = ends_at - started
@@ -121,9 +154,22 @@ def _searched(
         searched=setup.choosing,
         held_out=setup.proving,
     )
-    settings = replace(setup.search, time_limit=left if math.isfinite(left) else None)
+    time_limit = left if math.isfinite(left) else None
+    settings = replace(setup.search, time_limit=time_limit, max_evaluations=most)
+    ratings = _known_ratings(setup, network, left)
     try:
-        setup_of_pins = rated(settings, start, started + left)
+        setup_of_pins = rated(settings, start, started + left, ratings)
         return search_from(settings, setup_of_pins, started, first, tells_coarse=False)
     except OutOfTimeError:
         return None
+
+
+def _known_ratings(setup: Setup, network: Quantized, left: float) -> Ratings | None:
+    """What is known of the layers of a network, which need not be measured again; None where it is
+    better measured."""
+    known = setup.ratings
+    if known is None or network is setup.start:
+        return known
+    if known.took_s <= _RATED_ANEW * left:
+        return None
+    return known.of_changed_network()

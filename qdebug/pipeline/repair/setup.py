@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,16 +17,14 @@ from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.prepare import Model
 from qdebug.model.samples.subset import SampleSubset, halves, open_subsets
 from qdebug.pipeline.bisect.grain import Coarse, coarse_share, told
-from qdebug.pipeline.bisect.setup import rate_layers
+from qdebug.pipeline.bisect.setup import Ratings
 from qdebug.pipeline.bisect.target import AccuracyTarget, more_is_better, read_target
 from qdebug.pipeline.cluster.machines import open_cluster
-from qdebug.pipeline.cluster.recipe import known_pair
-from qdebug.pipeline.compare.diagnose import diagnosed
 from qdebug.pipeline.compare.gate import check_metric, refuse_without_arrays
 from qdebug.pipeline.context import Context, session_settings, simulation_context
 from qdebug.pipeline.control_flow import DataSource
-from qdebug.pipeline.effect import noise_alone
 from qdebug.pipeline.model_pair import load_model, plan_from, plan_ranges
+from qdebug.pipeline.repair.findings import findings_of
 from qdebug.pipeline.repair.judge import Judge, Judgement
 from qdebug.pipeline.repair.origin import origin_of
 from qdebug.pipeline.repair.study import study_of
@@ -35,20 +33,17 @@ from qdebug.plan.plan import PrecisionPlan
 from qdebug.remedies.quantized import Quantized, quantized
 from qdebug.remedies.remedy import Study
 from qdebug.run.sizing import parallelism
-from qdebug.run.timelimit import OutOfTimeError, check_time
-from qdebug.search.space import local_noise
 from qdebug.types import Fp16Kernels, Precision, ProgressCallback
 from qdebug.wording import option
 
 _EXECUTIONS = 24
 """Samples are run in at least this many executions: how much the error varies between them says
 what a difference is worth."""
-_EXAMINED = 8
-"""Leading layers whose causes are found."""
+_FOR_REMEDIES = 0.5
+"""Of the time that is left when the start was judged, where pins may be searched for after the
+remedies: a search that can try a few sets only pins far more than it takes."""
 _FOR_STUDY = 1 / 3
-"""Of the time that is left, for what says which layers matter, and why: remedies need the rest."""
-_FOR_REMEDIES = 0.6
-"""Of the time that is left after the study, where pins may be searched for after the remedies."""
+"""Of the time for remedies, for what says which layers matter, and why."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,9 @@ class Setup:
         judge: of the selection samples; it raises OutOfTimeError after `ends_at`.
         baseline: what the quantized network is worth as it was.
         ends_at: when the time is over, on the clock of `time.monotonic`.
-        proof_s: seconds that the check on held-out samples takes, about.
+        remedies_end_at: when no remedy may be tried any more: what follows takes time, too.
+        ratings: what the layers of the start do to the outputs; None where there was no time for
+            that.
         keep_undecided: see steps.Trying.
         coarse: where it is known before anything is run that the metric is too coarse for the
             target.
@@ -92,18 +89,11 @@ class Setup:
     judge: Judge
     baseline: Judgement
     ends_at: float
-    proof_s: float
+    remedies_end_at: float
+    ratings: Ratings | None
     notes: tuple[str, ...]
     keep_undecided: bool = False
     coarse: Coarse | None = None
-
-    @property
-    def remedies_end_at(self) -> float:
-        """When no remedy may be tried any more: what follows takes time, too."""
-        now = time.monotonic()
-        left = self.ends_at - self.proof_s - now
-        pinned = self.target is not None and self.pins
-        return now + left * (_FOR_REMEDIES if pinned and left > 0 else 1)
 
 
 def prepare(
@@ -160,7 +150,27 @@ def prepare(
     baseline = judge(given.graph.proto if given.quantized else start)
     if given.quantized:
         judge(start)
-    proof_s = _seconds_of_proof(judge, proving.count)
+    remedies_end_at = _end_of_remedies(
+        ends_at - _seconds_of_proof(judge, proving.count),
+        pins=target is not None and settings.pin,
+    )
+    now = time.monotonic()
+    findings = findings_of(
+        context,
+        start,
+        fitting,
+        memory_budget=settings.memory_budget,
+        ends_at=now + _FOR_STUDY * (remedies_end_at - now),
+        cached=settings.cache,
+    )
+    study = study_of(
+        context,
+        fitting,
+        method=settings.method,
+        memory_bytes=settings.memory_budget,
+        effect=findings.effect,
+        causes=findings.causes or {},
+    )
     return Setup(
         context=context,
         search=search,
@@ -173,14 +183,15 @@ def prepare(
         fitting=fitting,
         choosing=choosing,
         proving=proving,
-        study=_study(settings, context, start, fitting, ends_at - proof_s),
+        study=study,
         more_is_better=more,
         keep_undecided=settings.keep_undecided,
         coarse=found,
         judge=judge,
         baseline=baseline,
         ends_at=ends_at,
-        proof_s=proof_s,
+        remedies_end_at=remedies_end_at,
+        ratings=findings.ratings,
         notes=(
             *reference.notes,
             *origin.notes,
@@ -188,6 +199,13 @@ def prepare(
             *_overlap(fitting, choosing, proving),
         ),
     )
+
+
+def _end_of_remedies(ends_at: float, *, pins: bool) -> float:
+    """When no remedy may be tried any more; `ends_at` leaves time for the proof."""
+    now = time.monotonic()
+    left = ends_at - now
+    return now + left * (_FOR_REMEDIES if pins and left > 0 else 1)
 
 
 def _seconds_of_proof(judge: Judge, held_out: int) -> float:
@@ -365,38 +383,3 @@ def _target(settings: RepairSettings, search: BisectSettings) -> AccuracyTarget 
             code="QD-USAGE-TARGET-SCOPE",
         )
     return target
-
-
-def _study(
-    settings: RepairSettings,
-    context: Context,
-    start: Quantized,
-    fitting: SampleSubset,
-    ends_at: float,
-) -> Study:
-    """What remedies may look at, with what each layer's quantization does to the outputs, and the
-    causes: as far as there is time for them, of which remedies need the most."""
-    now = time.monotonic()
-    until = now + _FOR_STUDY * (ends_at - now)
-    effect: dict[str, float] = {}
-    causes: dict[str, tuple[str, ...]] = {}
-    with suppress(OutOfTimeError):
-        check_time(until)
-        pair = known_pair(context.cluster, start.model, start.bound)
-        rating = noise_alone(context, pair, fitting, settings.memory_budget, until)
-        check_time(until)
-        found = rate_layers(context, pair, fitting, settings.memory_budget, until)
-        effect = {} if rating is None else rating.noise(local_noise(found))
-        leading = sorted(found, key=lambda name: -effect.get(name, 0.0))[:_EXAMINED]
-        limited = replace(context, ends_at=until)
-        worst = [found[name] for name in leading]
-        results = diagnosed(limited, pair, fitting.samples, fitting.batches, worst, (), _EXAMINED)
-        causes = {r.name: tuple(str(cause.label) for cause in r.causes) for r in results}
-    return study_of(
-        context,
-        fitting,
-        method=settings.method,
-        memory_bytes=settings.memory_budget,
-        effect=effect,
-        causes=causes,
-    )
