@@ -198,8 +198,9 @@ class TaskResult:
             known.
         reference_classes: how many different classes FP32 chooses, of the built-in metrics; null
             for others.
-        step: by how much one sample can move it: 1 / samples of the built-in metrics; of others the
-            largest change when one sample is left out, measured for up to 16 of them; else null.
+        step: the smallest change that it can show: one sample of the built-in metrics; of others
+            the smallest that is seen when FP32's outputs are changed, for up to 16 samples; else
+            null.
     """
 
     name: str

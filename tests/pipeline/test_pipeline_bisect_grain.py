@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from qdebug.measure.task import TaskMetric, load_metric
-from qdebug.pipeline.bisect.grain import Coarse, coarse, coarse_share, grain_of, told
+from qdebug.pipeline.bisect.grain import Coarse, coarse, coarse_share, told
 from qdebug.pipeline.bisect.target import AccuracyTarget
 from qdebug.pipeline.evaluator import MetricEvaluator
+from qdebug.pipeline.metric_grain import grain_of
 
 
 def evaluator(metric: TaskMetric, **outputs: Any) -> MetricEvaluator:

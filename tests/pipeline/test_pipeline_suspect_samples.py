@@ -83,12 +83,12 @@ def test_which_samples_are_scaled_wrongly_is_told_where_fp32_proves_it(
 def test_a_change_that_so_few_samples_cannot_show_is_told(fail_on: list[str], told: int) -> None:
     result = compared(some(7), fail_on=fail_on)
     assert result.metric is not None and result.metric.step == 1 / 7
-    assert notes(result, "by up to 0.1429") == (1 if told else 0)
+    assert notes(result, "steps of 0.1429") == (1 if told else 0)
     assert told < 1 or notes(result, f"It takes {told} or more") == 1
-    assert notes(compared(some(200), fail_on=fail_on), "by up to") == 0
+    assert notes(compared(some(200), fail_on=fail_on), "steps of") == 0
 
 
-def test_what_one_sample_does_to_a_metric_of_the_users_is_measured() -> None:
+def test_in_what_steps_a_metric_of_the_users_moves_is_measured() -> None:
     def error_rate(outputs: Any, labels: Any) -> float:
         wrong = outputs["logits"].argmax(1) != labels["labels"]
         return float(3 * wrong.mean())
@@ -97,10 +97,12 @@ def test_what_one_sample_does_to_a_metric_of_the_users_is_measured() -> None:
     data["labels"] = np.array([*data["labels"][:7], (data["labels"][7] + 1) % 10])
     result = compared(data, metric=error_rate, fail_on=["metric<=0.4"])
     assert result.metric is not None and result.metric.reference == 3 / 8
-    assert result.metric.step == pytest.approx(3 / 8)  # without the one that is wrong
-    assert notes(result, "by up to 0.3750") == 1 and notes(result, "It takes 120 or more") == 1
+    assert result.metric.step == pytest.approx(3 / 8)  # one more that is wrong
+    assert (
+        notes(result, "steps of about 0.3750") == 1 and notes(result, "It takes 120 or more") == 1
+    )
     many = compared(some(17), metric=error_rate)
-    assert many.metric is not None and many.metric.step is None and notes(many, "by up to") == 0
+    assert many.metric is not None and many.metric.step is None and notes(many, "steps of") == 0
 
 
 def test_a_condition_that_fp32_does_not_meet_is_told() -> None:

@@ -26,11 +26,12 @@ from qdebug.pipeline.bisect.evaluation import (
     open_verifier,
     search_key,
 )
-from qdebug.pipeline.bisect.grain import Coarse, coarse, grain_of, told
+from qdebug.pipeline.bisect.grain import Coarse, coarse, told
 from qdebug.pipeline.bisect.setup import Setup
 from qdebug.pipeline.cluster.dispatch import workers_note
 from qdebug.pipeline.compare.gate import guessing_notes
 from qdebug.pipeline.context import emulates_fp16
+from qdebug.pipeline.metric_grain import grain_of
 from qdebug.search.combined import CombinedPredicate
 from qdebug.search.find import Outcome, SearchResult, find, is_minimal
 from qdebug.search.journal import SCHEMA, Journal

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
-
-import numpy as np
 
 from qdebug.errors import MetricError, UsageError
 from qdebug.measure.chance import no_better_than_chance
@@ -18,15 +16,15 @@ from qdebug.measure.task import BUILT_IN, TaskMetric, classes_of, labels_of, loa
 from qdebug.model.prepare import Model
 from qdebug.model.samples import Samples
 from qdebug.pipeline.evaluator import MetricEvaluator, OutputKeeper
-from qdebug.types import Array
+from qdebug.pipeline.metric_grain import grain_of
 from qdebug.wording import option
 
 _ENOUGH_FOR_CLASSES = 8
 """Fewer samples may well be of one class."""
 _SMALL_STEP = 0.01
 """A loss of 1% is what most users look for."""
-_MOST_LEFT_OUT = 16
-"""Of more samples none is left out to see what it does to a user's metric."""
+_MOST_CHANGED = 16
+"""With more samples it is not measured in what steps a user's metric moves."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +113,12 @@ def task_result(
         MetricError: the metric raised, or an output has another shape for some samples.
     """
     evaluator = MetricEvaluator.of(metric, samples, reference)
-    before, outputs = evaluator.of_reference(), candidate.joined()
-    after = evaluator(outputs)
+    before, after = evaluator.of_reference(), evaluator(candidate.joined())
     if metric.name not in BUILT_IN:
-        return TaskResult(metric.name, before, after, step=_step(evaluator, outputs, after))
+        few = samples.count <= _MOST_CHANGED
+        return TaskResult(
+            metric.name, before, after, step=grain_of(evaluator, samples.count) if few else None
+        )
     classes = classes_of(evaluator.reference)
     return TaskResult(
         metric.name,
@@ -128,26 +128,6 @@ def task_result(
         reference_classes=classes.chosen if classes else None,
         step=1 / samples.count,
     )
-
-
-def _step(evaluator: MetricEvaluator, outputs: Mapping[str, Array], whole: float) -> float | None:
-    """The largest change of a user's metric when one sample is left out; None where there are too
-    many samples for that, or arrays that are not samples by rows."""
-    groups = (outputs, evaluator.labels, evaluator.reference)
-    sizes = {len(x) if x.ndim else 0 for arrays in groups for x in arrays.values()}
-    count = min(sizes, default=0)
-    if len(sizes) != 1 or not 1 < count <= _MOST_LEFT_OUT:
-        return None
-    changes = []
-    for k in range(count):
-        kept = np.arange(count) != k
-        less, labels, reference = ({n: x[kept] for n, x in arrays.items()} for arrays in groups)
-        try:
-            value = MetricEvaluator(evaluator.metric, labels, reference)(less)
-        except MetricError:  # it cannot judge so few
-            return None
-        changes.append(abs(value - whole))
-    return max(changes)
 
 
 def metric_notes(task: TaskResult | None, samples: int, gate: Gate) -> tuple[str, ...]:
@@ -196,9 +176,10 @@ def _guessing(name: str) -> str:
 
 
 def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list[str]:
-    """Whether so few samples can show the change that is allowed, where one moves the metric by
-    `step`."""
-    moves = f"With {samples} samples a single one moves {task.name} by up to {step:.4f}"
+    """Whether so few samples can show the change that is allowed, where the metric moves in steps
+    of `step`."""
+    about = "" if task.name in BUILT_IN else "about "
+    moves = f"With {samples} samples {task.name} moves in steps of {about}{step:.4f}"
     conditions = [c for c in gate.conditions if c.scope == "metric"]
     if not conditions:
         return [f"{moves}: smaller losses do not show."] if step > _SMALL_STEP else []
@@ -214,7 +195,7 @@ def _step_notes(task: TaskResult, step: float, samples: int, gate: Gate) -> list
         elif 0 < allowed < step:
             notes.append(
                 f"{moves}, and {condition.expression} allows a change of {allowed:.4f} from FP32: "
-                f"one sample decides. It takes {math.ceil(samples * step / allowed)} or more."
+                f"one step decides. It takes {math.ceil(samples * step / allowed)} or more."
             )
     return notes
 

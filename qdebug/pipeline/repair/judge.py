@@ -24,11 +24,11 @@ from qdebug.model.graph import Graph
 from qdebug.model.layers import Layers
 from qdebug.model.samples import Batch
 from qdebug.model.samples.subset import SampleSubset
-from qdebug.pipeline.bisect.grain import grain_of
 from qdebug.pipeline.bisect.target import check_target
 from qdebug.pipeline.compare.gate import guessing_notes
 from qdebug.pipeline.context import Context
 from qdebug.pipeline.evaluator import KeptReference, MetricEvaluator, OutputKeeper, evaluate, run_of
+from qdebug.pipeline.metric_grain import grain_of
 from qdebug.remedies.quantized import Quantized
 from qdebug.remedies.result import Figures, Reason
 from qdebug.run.timelimit import check_time
