@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from rich.console import Console
@@ -94,7 +95,7 @@ class Lines:
         """`clock` tells the time in seconds."""
         self._console, self._clock = console, clock
         self._began = self._said = clock()
-        self._step: Progress | None = None
+        self._step: tuple[Progress, int] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="qdebug progress", daemon=True)
 
@@ -106,9 +107,9 @@ class Lines:
         """No line is printed any more."""
         self._ended.set()
 
-    def step(self, step: Progress) -> None:
-        """What is done now."""
-        self._step = step
+    def step(self, step: Progress, run: int) -> None:
+        """What is done now, for the time `run` of this stage."""
+        self._step = step, run
 
     def heard(self) -> None:
         """Something else was printed just now that says it."""
@@ -121,7 +122,8 @@ class Lines:
             self._said = now
             seconds = int(now - self._began)
             minutes = f"{seconds // 60:02}:{seconds % 60:02}"
-            text = printable(f"qdebug: {minutes} {_doing(self._step)}")
+            doing = _doing(*self._step) if self._step else "reading the model"
+            text = printable(f"qdebug: {minutes} {doing}")
             self._console.file.write(f"{text}\n")
             self._console.file.flush()
 
@@ -134,13 +136,14 @@ class Lines:
                 return
 
 
-def _doing(step: Progress | None) -> str:
-    """What is done, such as "calibrating 3/16"."""
-    if step is None:
-        return "reading the model"
+def _doing(step: Progress, run: int) -> str:
+    """What is done, such as "calibrating 3/16"; of a stage that runs again, for which time: else
+    the count would seem to run backwards."""
     label = LABELS.get(step.stage, step.stage)
     total = f"/{step.total}" if step.total else ""
     text = f"{label[:1].lower()}{label[1:]} {step.done}{total}"
+    if run > 1:
+        text += f" (run {run} of this stage)"
     if step.note:
         text += f", {step.note}"
     return f"working, after {text}" if step.done == step.total else text
@@ -172,6 +175,7 @@ class ProgressBars:
         )
         self._tasks: dict[str, TaskID] = {}
         self._last: dict[str, Progress] = {}
+        self._runs: Counter[str] = Counter()
 
     def __enter__(self) -> ProgressBars:
         self._bars.start()
@@ -190,9 +194,10 @@ class ProgressBars:
         begins = last is None or _starts_over(last, step)
         if begins:
             self._begun[step.stage] = now, step.done
+            self._runs[step.stage] += 1
         left = _seconds_left(step, now, *self._begun[step.stage])
         if self._lines:
-            self._lines.step(step)
+            self._lines.step(step, self._runs[step.stage])
             self._log(step, now, left, begins=begins)
         if step.stage not in self._tasks:
             unit = "samples" if step.stage in _SAMPLES else ""

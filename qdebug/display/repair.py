@@ -156,7 +156,10 @@ def _regained(result: RepairResult) -> str:
     error = proof.recovered_error
     if error is None or error >= 1:
         return _moved(proof) + better
-    part = f"{100 * proof.recovered:.0f} ± {100 * error:.0f}%"
+    part = f"{100 * proof.recovered:.0f}"
+    chance = f"{100 * error:.0f}"
+    # So few samples that none of them matters tell nothing of chance.
+    part += "%" if chance == "0" else f" ± {chance}%"
     return f"; {part} of the loss recovered{better}" if proof.recovered >= 0 else _moved(proof)
 
 

@@ -139,6 +139,13 @@ def test_off_a_terminal_a_line_is_printed_every_30_seconds() -> None:
     assert not lines_of(*seconds[:29])
 
 
+def test_a_stage_that_runs_again_does_not_seem_to_run_backwards() -> None:
+    steps = [(30.0, 19), (40.0, 64), (60.0, 15)]
+    first, again = lines_of(*((at, Progress("rounding", done, 64)) for at, done in steps))
+    assert "19/64" in first and "15/64" in again
+    assert "run 2" in again and "run" not in first.replace("rounding", "")
+
+
 def test_a_line_is_printed_while_nothing_is_reported() -> None:
     search = Progress("search", 7, 0, "a\x1b[2Jb\n")
     assert lines_of((30.0, None), (59.0, search), (4000.0, None), (4001.0, None)) == [

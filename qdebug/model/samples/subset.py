@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def open_subsets(
     with given_by(setting):
         samples = open_samples(data, inputs, limit=limit, batch_size=batch_size)
     if holdout is None:
-        return split(finely(samples, executions[0]), holdout_share, other)
+        return split(finely(samples, executions[0]), holdout_share, settings)
     with given_by(other):
         held_out = open_samples(holdout, inputs, batch_size=batch_size, limited_by="")
         begins = held_out  # as `samples` do, where those are the first of the same data
@@ -154,10 +155,10 @@ def open_subsets(
 
 
 def split(
-    samples: Samples, share: float, setting: str = "holdout"
+    samples: Samples, share: float, settings: tuple[str, str] = ("inputs", "holdout")
 ) -> tuple[SampleSubset, SampleSubset]:
     """Calibration and held-out samples, `share` of them held out, spread evenly over the data;
-    `setting` is what others are given by.
+    `settings` are those that the data, and others to hold out, are given by.
 
     Raises:
         UsageError: there are too few samples to hold any out.
@@ -169,10 +170,16 @@ def split(
         due = int((number + 1) * share) > int(number * share)
         (held_out if due else calibration).append(batch)
     if not held_out or not calibration:
+        data, other = settings
+        enough = max(2, math.ceil(1 / share), math.ceil(1 / (1 - share)))
+        few, needed = counted(samples.count, "sample"), counted(enough, "sample")
+        if len(batches) < samples.count:  # a batch is not divided
+            few += f" in {len(batches)} batch{'es' if len(batches) > 1 else ''}"
+            needed = f"{enough} batches"
         raise UsageError(
-            f"{option('holdout_share')}: {share:g} of {counted(samples.count, 'sample')}, in "
-            f"{len(batches)} parts, is none of them, or all",
-            f"Give more samples, or others as {option(setting)}.",
+            f"{option(data)}: {few}: too few to hold some out ({option('holdout_share')} is "
+            f"{share:g}), by which the result is checked",
+            f"Give at least {needed}, or other samples as {option(other)}.",
             code="QD-USAGE-HOLDOUT",
         )
     return SampleSubset(samples, tuple(calibration)), SampleSubset(samples, tuple(held_out))
@@ -185,10 +192,12 @@ def halves(subset: SampleSubset, setting: str = "mix") -> tuple[SampleSubset, Sa
         UsageError: it is a single one.
     """
     if len(subset.batches) < 2:
+        held_out = counted(subset.count, "held-out sample")
+        batch = ", in one batch," if subset.count > 1 else ""
         raise UsageError(
-            f"{option(setting)}: one half of the held-out samples decides and the other half "
-            "checks, but there is only one batch of them",
-            f"Hold out more with {option('holdout_share')}, or give more samples to hold out.",
+            f"{option(setting)}: too few samples: one half of those held out decides and the other "
+            f"half checks, but {held_out}{batch} cannot be halved",
+            f"Give more samples, or hold out more of them ({option('holdout_share')}).",
             code="QD-USAGE-HOLDOUT",
         )
     first, second = subset.batches[::2], subset.batches[1::2]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qdebug.errors import UsageError
 from qdebug.model.samples import Samples, open_samples
 from qdebug.model.samples.subset import first, halves, split, whole
 from qdebug.types import TensorSpec
@@ -37,3 +40,12 @@ def test_the_first_samples_in_whole_batches(samples: Samples) -> None:
     subset = whole(samples.with_batch_size(8))
     assert [first(subset, n).count for n in (None, 1, 8, 20, 100)] == [60, 8, 8, 16, 60]
     assert whole(samples).key == subset.key == samples.digest
+
+
+def test_too_few_samples_are_named_and_how_many_it_takes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((3, 2), np.float32))
+    spec = TensorSpec("x", (None, 2), np.dtype(np.float32))
+    samples = open_samples(str(tmp_path / "x.npz"), (spec,), batch_size=1)
+    with pytest.raises(UsageError) as caught:
+        split(samples, 0.3)
+    assert "3 samples" in caught.value.message and "4 samples" in caught.value.hint
