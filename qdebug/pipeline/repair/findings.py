@@ -143,7 +143,8 @@ def _load(key: str) -> Findings:
 
 
 def _key(context: Context, start: Quantized, fitting: SampleSubset) -> str:
-    versions = {n: v for n, v in package_versions().items() if n.startswith("onnxruntime")}
+    operators = context.sessions.operators_digest
+    versions = {n: v for n, v in package_versions(operators).items() if n.startswith("onnxruntime")}
     parts = [
         _VERSION,
         __version__,
