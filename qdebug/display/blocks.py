@@ -93,12 +93,13 @@ def table_of(
 
 def conditions(checked: Iterable[Checked], unknown: str = "no value") -> Checks:
     """The conditions of a gate, each with the worst value found; `unknown` stands for none."""
-    return Checks(
-        tuple(
-            (c.passed, f"{c.expression}: {unknown if c.value is None else number(c.value)}")
-            for c in checked
-        )
-    )
+    return Checks(tuple((c.passed, f"{c.expression}: {_found(c, unknown)}") for c in checked))
+
+
+def _found(checked: Checked, unknown: str) -> str:
+    if checked.value is not None:
+        return number(checked.value)
+    return f"{unknown} ({printable(checked.reason)})" if checked.reason else unknown
 
 
 def failures(stages: Iterable[FailedStage]) -> list[Block]:

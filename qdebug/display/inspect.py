@@ -11,6 +11,7 @@ from qdebug.display.engine import audit_blocks, doubt
 from qdebug.display.words import first_names, number
 from qdebug.engine_info.diff import Side
 from qdebug.engine_info.layers import EngineLayer, EventKind, InfoSource, Role
+from qdebug.engine_info.summary import Summary
 from qdebug.engine_info.tensors import QUANTIZED, EngineTensor
 from qdebug.measure.inspection import EngineDiff, InspectResult
 from qdebug.wording import counted, option, printable
@@ -75,6 +76,8 @@ def _facts(result: InspectResult) -> Iterator[tuple[str, str]]:
         counts = {s.precision or "unknown": s.products for s in summary.shares}
         yield "conv/matmul", _by_precision(counts)
         yield from _macs(result)
+    if summary.hidden:
+        yield "unknown", _opaque(result)
     if summary.others:
         yield "others", _by_precision(summary.others)
     layers = counted(summary.layers, "layer")
@@ -84,14 +87,34 @@ def _facts(result: InspectResult) -> Iterator[tuple[str, str]]:
     else:
         yield "layers", layers
     if result.info.detailed:
-        moving = len(summary.reformats)
-        told = f"{counted(moving, 'layer')} only to move or convert data" if moving else "none"
-        yield "reformats", told
+        yield "reformats", _reformats(summary)
     if summary.sparse is not None:
         yield "sparse", f"{summary.sparse} of {counted(total, 'layer')} with 2:4 sparse weights"
     if summary.ms is not None:
         parts = [f"{number(s.ms, 3)} in {s.precision} conv/matmul" for s in summary.shares if s.ms]
         yield "time", ", ".join([f"{number(summary.ms, 3)} ms", *parts])
+
+
+def _opaque(result: InspectResult) -> str:
+    """What the layers that do not list their operations hide."""
+    summary = result.summary
+    ms = [x.time_ms for x in summary.hidden if x.time_ms is not None]
+    time = f", {number(sum(ms), 3)} ms," if ms else ""
+    listed = "; the precisions above are of the products that are listed" if summary.shares else ""
+    return (
+        f"{counted(summary.hidden, 'layer')} (Myelin){time} may hold further products, so no share "
+        f"is told{listed}"
+    )
+
+
+def _reformats(summary: Summary) -> str:
+    moving = len(summary.reformats)
+    told = f"{counted(moving, 'layer')} only to move or convert data" if moving else "none"
+    cost = [f"{number(summary.reformat_ms, 3)} ms"] if summary.reformat_ms is not None else []
+    cost += [f"{_si(summary.reformat_bytes)}B"] if summary.reformat_bytes else []
+    cost_told = f" ({', '.join(cost)})" if moving and cost else ""
+    views = f"; {summary.views} more cost nothing (NoOp)" if summary.views else ""
+    return told + cost_told + views
 
 
 def _by_precision(counts: Mapping[str, int]) -> str:
@@ -120,7 +143,13 @@ def _macs(result: InspectResult) -> Iterator[tuple[str, str]]:
 
 def _unit(result: InspectResult) -> str:
     """What the work is for: a sample, or an execution where a batch is fixed."""
-    first = next((t.shape[0] for t in result.info.model_inputs if t.shape), 1)
+    info = result.info
+    if not info.nodes:  # the work is that of the layers, whose batch their operands have
+        product = next((x for x in info.layers if x.macs is not None and x.inputs), None)
+        dims = product.inputs[0].dims if product else None
+        first: int | str = dims[0] if dims else 1
+    else:
+        first = next((t.shape[0] for t in info.model_inputs if t.shape), 1)
     if isinstance(first, int):
         return "per sample" if first == 1 else f"per execution (batch of {first})"
     return "per sample" if first in ("?", *_BATCH) else f"for {first} = 1"

@@ -26,7 +26,7 @@ class AuditVerdict(StrEnum):
     """Computed inside another node's kernel or with the cast of its data, or exact in any
     precision."""
     GONE = "gone"
-    """Folded into a constant or merged into a neighbour: nothing runs for it."""
+    """No layer names it: folded into a constant, or merged into a neighbour."""
     UNKNOWN = "unknown"
     """The file does not say."""
 
@@ -141,6 +141,9 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
     if layer is None:
         verdict, note = _absent(op_type, node, info)
         return AuditedLayer(name, op_type, want, "", verdict, note)
+    if layer.role is Role.OPAQUE:
+        unknown = AuditVerdict.UNKNOWN, "inside a layer that does not list its kernels"
+        return AuditedLayer(name, op_type, want, "", *unknown, engine_layer=layer.name)
     if op_type in QUANTIZABLE_OPS or (not op_type and name in layer.own_names):
         found, built = product_of(name, info)
         layer = found or layer
@@ -162,13 +165,18 @@ def _row(name: str, want: Precision, node: OnnxNode | None, info: EngineInfo) ->
 def _absent(op_type: str, node: OnnxNode | None, info: EngineInfo) -> tuple[AuditVerdict, str]:
     if info.nodes and node is None:
         return AuditVerdict.UNKNOWN, "not a node of the model that was built"
+    if info.hidden:
+        return (
+            AuditVerdict.UNKNOWN,
+            "no layer names it; one that does not list its nodes may hold it",
+        )
     if any(layer.named_only for layer in info.layers):
         return AuditVerdict.UNKNOWN, "no layer name mentions it"
     if op_type in QUANTIZABLE_OPS:
         return AuditVerdict.UNKNOWN, "no layer names it"
     if op_type in MOVING_OPS:
-        return AuditVerdict.GONE, "only moves data: its neighbours read and write in its order"
-    return AuditVerdict.GONE, "folded into a constant or merged into a neighbour"
+        return AuditVerdict.GONE, "no layer names it; it only moves data"
+    return AuditVerdict.GONE, "no layer names it"
 
 
 def _judged_product(want: Precision, built: str, layer: EngineLayer) -> tuple[AuditVerdict, str]:

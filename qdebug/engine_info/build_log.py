@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from qdebug.engine_info.build_errors import meaning_of
 from qdebug.engine_info.layer_info import NAMES_ONLY, NO_METADATA
 from qdebug.engine_info.layers import (
     BuildEvent,
@@ -14,6 +16,8 @@ from qdebug.engine_info.layers import (
     InfoSource,
     OnnxNode,
 )
+from qdebug.engine_info.optimization_profiles import first_profile
+from qdebug.engine_info.profile import times_in_table, with_times
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.engine_info.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
@@ -21,16 +25,32 @@ from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.model.macs import known_macs
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_TIME = r"\d[\d/.-]*[-T ]?\d\d:\d\d:\d\d[\d.,Z]*"
+_LEVEL = r"(?:VERBOSE|DEBUG|INFO|WARNING|ERROR|INTERNAL_ERROR|CRITICAL)"
 # "[11/21/2026-14:23:05] [TRT] [V] ", "[V] [TRT] ", "[VERBOSE] ", "[TensorRT] VERBOSE: ",
-# "2026-11-21 14:23:05,123 DEBUG trt: ": a time, a library and a severity in any order.
+# "2026-11-21 14:23:05,123 DEBUG trt: ", "[2025-01-01 10:00:00 VERBOSE] ", "DEBUG:trt:",
+# "DEBUG: [Torch-TensorRT] - ", ONNX Runtime's "… [V:onnxruntime:Default, file.h:88 log] ":
+# a time, a library and a severity in any order.
 _PREFIX = re.compile(
-    r"\s*(?:\[?\d[\d/.-]*[-T ]?\d\d:\d\d:\d\d[\d.,Z]*\]?\s*"
-    r"|\[(?:TRT|TRT-RTX|TensorRT|TensorRT-RTX|TRT_LOGGER)\]\s*:?\s*"
-    r"|\[?(?:VERBOSE|DEBUG|INFO|WARNING|ERROR|INTERNAL_ERROR|CRITICAL)\]?:?\s+"
+    rf"\s*(?:\[?{_TIME}\]?\s*(?:-\s+)?"
+    rf"|\[{_TIME}\s+{_LEVEL}\]\s*"
+    r"|\[(?:TRT|TRT-RTX|TensorRT|TensorRT-RTX|TRT_LOGGER)\]\s*(?::|-(?=\s))?\s*"
+    r"|\[(?:TRTorch|Torch-TensorRT)[^\]]*\]\s*(?::|-(?=\s))?\s*"
+    r"|\[[VIWEF]:onnxruntime:[^\]]*\]\s*"
+    r"|\.\.?/\S*\.cpp:\d+\s+"
+    rf"|{_LEVEL}:(?:[\w.-]+:)?\s*"
+    rf"|\[?{_LEVEL}\]?:?\s+(?:-\s+)?"
+    r"|(?:trt|tensorrt|TRT|TensorRT|TRT_LOGGER):? -?\s+"
     r"|\[[VIWEFXSUC!]\]\s*)+"
 )
 _SEVERITY = re.compile(r"\b(INTERNAL_ERROR|ERROR|CRITICAL|WARNING)\b|\[([WEFC!])\]")
 _LAYERS = re.compile(r"^(?:Layers|Engine Layer Information):\s*(.*)$")
+_LISTED = re.compile(r"Layer\(\w+\): .*, Tactic: |Name: .*, LayerType: ")
+_BUILD_BEGINS = re.compile(
+    r"&&&& RUNNING|Starting engine build|Building an engine|Engine generation completed|"
+    r"Applying generic optimizations to the graph"
+)
+_TACTIC_NAME = re.compile(r"Set Tactic Name: (\S+) Tactic: (-?\w+)")
 _NODE = re.compile(r"^(?P<name>.+) \[(?P<op>[\w.:]+)\] (?P<way>inputs|outputs): (?P<list>.*)$")
 _OPERAND = re.compile(r"\[(?P<name>.*?) -> \((?P<dims>[-\d, ]*)\)\[\w+\]\](?:, |$)")
 _FUSION = re.compile(
@@ -40,7 +60,8 @@ _FALLBACK = re.compile(
     r"fall ?back to non-int8|non-int8 implementation|rejecting int8|without int8|"
     r"no implementation (?:of layer .* )?obeys|requested layer computation precision|"
     r"overflow|subnormal|missing scale|may cause (?:accuracy|overflow)|"
-    r"falling back|converting .* to fp32|platform doesn't support|not supported natively",
+    r"calibrator is not being used|falling back|converting .* to fp32|"
+    r"platform doesn't support|not supported natively",
     re.IGNORECASE,
 )
 _VERSION = re.compile(
@@ -59,53 +80,56 @@ _TACTIC = re.compile(r"Set Tactic Name: |Chose Runner Type: ")
 def read_build_log(text: str, name: str) -> EngineInfo:
     """The engine that a verbose build log describes.
 
-    Logs of trtexec, Polygraphy, Python's `trt.Logger` and of loggers that write a line's severity
-    before it are read; of several builds in one log, the last.
+    Logs of trtexec, Polygraphy, Python's `trt.Logger`, Torch-TensorRT, ONNX Runtime and of loggers
+    that write a line's severity before it are read; of several engines in one log, the last. What
+    happened is told of the whole build, and times where trtexec printed its profile.
 
     Args:
         text: the log.
         name: of the file, for errors.
 
     Raises:
-        UsageError: the log does not list the engine's layers.
+        UsageError: the log does not list the engine's layers; the builder's error is in front
+            where the build failed.
     """
-    lines = [_COLOUR.sub("", line) for line in text.splitlines()]
+    lines = [_COLOUR.sub("", line) for line in lines_of(text)]
     stripped = [_PREFIX.sub("", line, count=1) for line in lines]
-    starts = [i for i, line in enumerate(stripped) if _LAYERS.match(line)]
-    if not starts:
-        raise UsageError(
-            f"{name} is not a build log that lists the engine's layers",
-            "Build with a verbose logger (trtexec --verbose, trt.Logger.VERBOSE) and "
-            "--profilingVerbosity=detailed.",
-            code="QD-USAGE-ENGINE-FILE",
-        )
-    layers, unread = _layers(lines[starts[-1] :], stripped[starts[-1] :])
-    if not layers:
-        raise UsageError(
-            f"{name}: the list of the engine's layers in line {starts[-1] + 1} is cut",
-            code="QD-USAGE-ENGINE-FILE-DAMAGED",
-        )
-    before = starts[-2] + 1 if len(starts) > 1 else 0
+    engines = _engines(_lists(lines, stripped), stripped)
+    if not engines:
+        error: UsageError = _no_layers(lines, stripped, name)
+        raise error
+    found = _fullest(engines[-1])
+    before = engines[-2][-1].end if len(engines) > 1 else 0
+    layers = _with_kernels(found.layers, stripped[before:])
     names_only = all(not layer.inputs and not layer.outputs for layer in layers)
-    notes = [NAMES_ONLY] if names_only else []
+    layers, notes = first_profile(layers)
+    notes += (NAMES_ONLY,) if names_only else ()
     if not names_only and any(layer.named_only for layer in layers):
-        notes.append(NO_METADATA)
-    if unread:
-        notes.append(
-            f"{unread} lines in the list of layers could not be read: some may be missing."
+        notes += (NO_METADATA,)
+    if found.unread:
+        notes += (
+            f"{found.unread} lines in the list of layers could not be read: some may be missing.",
         )
-    if len(starts) > 1:
-        notes.append(f"The log holds {len(starts)} engines; this is the last.")
-    return EngineInfo(
-        layers=tuple(layers),
+    if len(engines) > 1:
+        notes += (f"The log holds {len(engines)} engines; this is the last.",)
+    info = EngineInfo(
+        layers=layers,
         source=InfoSource.BUILD_LOG,
-        io=tuple(_io(stripped[starts[-1] :])),
+        io=tuple(_io(lines[found.start :], stripped[found.start :])),
         detailed=not names_only,
         library=_library(stripped),
-        nodes=tuple(_nodes(stripped[before : starts[-1]])),
+        nodes=tuple(_nodes(stripped[before : found.start])),
         events=tuple(_events(lines[before:], stripped[before:])),
-        notes=tuple(notes),
+        notes=notes,
     )
+    times = times_in_table(stripped[before:])
+    return with_times(info, times, name) if times else info
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a log. TensorRT parts entries by U+001E and U+001F, which `str.splitlines` takes
+    for the ends of lines."""
+    return text.replace("\r\n", "\n").split("\n")
 
 
 def is_build_log(text: str) -> bool:
@@ -113,37 +137,156 @@ def is_build_log(text: str) -> bool:
     return bool(
         re.search(r"^.*(?:Layers|Engine Layer Information):\s*$", text, re.MULTILINE)
         or re.search(r"\[(?:TRT|TensorRT)\]|Parsing node: |Engine generation", text)
+        or _LISTED.search(text)
     )
 
 
-def _layers(lines: Sequence[str], messages: Sequence[str]) -> tuple[list[EngineLayer], int]:
-    """The layers listed from the heading on, and how many lines of the list make no sense.
+@dataclass(frozen=True)
+class _List:
+    """A list of an engine's layers.
 
-    Args:
-        lines: as they are in the log; one that starts with a time or a severity ends the list.
-        messages: the same without what comes before the message.
+    Attributes:
+        start, end: its lines, the heading and what follows it.
+        unread: lines that make no sense.
     """
-    heading = _LAYERS.match(messages[0])
-    first = heading[1] if heading else ""  # some loggers put the first layer behind the heading
-    found, unread = [], 0
-    for line, message in zip(["", *lines[1:]], [first, *messages[1:]], strict=True):
-        text = message.strip()
+
+    start: int
+    end: int
+    layers: tuple[EngineLayer, ...]
+    unread: int
+
+
+def _lists(lines: Sequence[str], messages: Sequence[str]) -> list[_List]:
+    """All lists of layers, with a heading or without."""
+    found = []
+    i = 0
+    while i < len(lines):
+        heading = _LAYERS.match(messages[i])
+        if heading or _LISTED.match(messages[i]):
+            start = i
+            layers, unread, i = _layers(lines, messages, i + bool(heading), heading)
+            found.append(_List(start, i, tuple(layers), unread))
+        else:
+            i += 1
+    return found
+
+
+def _layers(
+    lines: Sequence[str], messages: Sequence[str], start: int, heading: re.Match[str] | None
+) -> tuple[list[EngineLayer], int, int]:
+    """The layers from the line `start` on, how many lines make no sense, and where they end: at a
+    line that starts with a time or a severity and is no layer, or at an empty one."""
+    first = parse_layer(heading[1].strip()) if heading else None  # as some loggers write it
+    found, unread, i = [first] if first else [], 0, start
+    for i in range(start, len(lines)):
+        text = messages[i].strip()
         layer = parse_layer(text)
         if layer:
             found.append(layer)
-        elif line and (not text or text in _ENDINGS or line != message):
-            break
-        elif text:
+        elif not text or text in _ENDINGS or lines[i] != messages[i] or _LAYERS.match(text):
+            return found, unread, i
+        else:
             unread += 1
-    return found, unread
+    return found, unread, max(i + 1, start)
 
 
-def _io(lines: list[str]) -> Iterator[EngineTensor]:
-    start = next((i for i, line in enumerate(lines) if line.strip() == "I/O Tensors:"), None)
-    for line in lines[start + 1 :] if start is not None else []:
-        tensor = parse_io_tensor(line.strip())
+def _engines(lists: Sequence[_List], messages: Sequence[str]) -> list[list[_List]]:
+    """The lists by engine: one that is printed twice, as by --verbose and --dumpLayerInfo, has the
+    same layers, and nothing was built between."""
+    found: list[list[_List]] = []
+    for listed in lists:
+        if not listed.layers:
+            continue
+        last = found[-1][-1] if found else None
+        if last and _same(last, listed) and not _builds(messages[last.end : listed.start]):
+            found[-1].append(listed)
+        else:
+            found.append([listed])
+    return found
+
+
+def _same(one: _List, other: _List) -> bool:
+    return sorted(x.name for x in one.layers) == sorted(x.name for x in other.layers)
+
+
+def _builds(messages: Iterable[str]) -> bool:
+    return any(_BUILD_BEGINS.search(message) for message in messages)
+
+
+def _fullest(lists: Sequence[_List]) -> _List:
+    """The last of the lists that tell most."""
+    return max(
+        reversed(lists),
+        key=lambda x: (
+            not any(layer.named_only for layer in x.layers),
+            any(layer.inputs or layer.outputs for layer in x.layers),
+        ),
+    )
+
+
+def _with_kernels(
+    layers: Sequence[EngineLayer], messages: Sequence[str]
+) -> tuple[EngineLayer, ...]:
+    """`layers` with the name of the kernel in place of its number, where the log names it."""
+    names = {}
+    for message in messages:
+        match = _TACTIC_NAME.search(message)
+        if match:
+            names[_number(match[2])] = match[1]
+    return tuple(
+        replace(layer, tactic=names.get(_number(layer.tactic), layer.tactic))
+        if layer.named_only
+        else layer
+        for layer in layers
+    )
+
+
+def _number(tactic: str) -> int | None:
+    """A tactic's number: TensorRT 8.0 writes it in decimal digits and signed."""
+    try:
+        return int(tactic, 0) % 2**64 or None
+    except ValueError:
+        return None
+
+
+def _no_layers(lines: Sequence[str], messages: Sequence[str], name: str) -> UsageError:
+    """The error of a log without layers: that of the builder, where it failed."""
+    errors = [e.text for e in _events(lines, messages) if e.kind is EventKind.ERROR]
+    heading = next((i for i, m in enumerate(messages, 1) if _LAYERS.match(m)), None)
+    if errors:
+        first = next((e for e in errors if meaning_of(e)), errors[0])
+        return UsageError(
+            f"{name}: the build failed: {first}",
+            meaning_of(first) or "TensorRT's documentation lists its errors.",
+            code="QD-USAGE-ENGINE-NOT-BUILT",
+        )
+    if heading:
+        return UsageError(
+            f"{name}: the list of the engine's layers in line {heading} is cut",
+            code="QD-USAGE-ENGINE-FILE-DAMAGED",
+        )
+    return UsageError(
+        f"{name} is not a build log that lists the engine's layers",
+        "Build with a verbose logger (trtexec --verbose, trt.Logger.VERBOSE) and "
+        "--profilingVerbosity=detailed.",
+        code="QD-USAGE-ENGINE-FILE",
+    )
+
+
+def _io(lines: Sequence[str], messages: Sequence[str]) -> Iterator[EngineTensor]:
+    start = next((i for i, text in enumerate(messages) if text.strip() in _ENDINGS[:2]), None)
+    if start is None:
+        return
+    prefixed = lines[start] != messages[start]
+    for i in range(start + 1, len(lines)):
+        text = messages[i].strip()
+        if messages[start].strip() != "Bindings:":
+            tensor = parse_io_tensor(text)
+        else:  # TensorRT 8 and 10 list names only
+            named = text and (lines[i] != messages[i]) == prefixed
+            tensor = EngineTensor(text) if named else None
         if tensor is None:
-            break
+            return
         yield tensor
 
 

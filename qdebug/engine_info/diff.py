@@ -11,7 +11,6 @@ from qdebug.errors import UsageError
 from qdebug.results import Json, MaybeText
 from qdebug.wording import option
 
-_HELPERS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
 _TIME_CHANGE = 0.1
 """A layer's time is called changed from 10 % on."""
 
@@ -85,10 +84,8 @@ def _sides(info: EngineInfo) -> Mapping[str, Side]:
     sides = {}
     for node in info.of_node:
         layer = info.layer_of(node)
-        if layer is not None and info.op_types.get(node) not in _HELPERS:
-            others = tuple(
-                n for n in layer.onnx_nodes if n != node and info.op_types.get(n) not in _HELPERS
-            )
+        if layer is not None and info.computes(node):
+            others = tuple(n for n in layer.onnx_nodes if n != node and info.computes(n))
             sides[node] = Side(layer.name, layer.precision, others, layer.tactic, layer.time_ms)
     return sides
 

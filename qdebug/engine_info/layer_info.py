@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
-from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer
-from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
+from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer, nodes_of_named
+from qdebug.engine_info.optimization_profiles import first_profile
+from qdebug.engine_info.tensors import EngineTensor, canonical_dtype, dtype_in
+from qdebug.engine_info.work import WEIGHTS, with_macs
 from qdebug.errors import UsageError
 
 NAMES_ONLY = (
@@ -17,8 +19,8 @@ NAMES_ONLY = (
     "trt.ProfilingVerbosity.DETAILED, then export again."
 )
 NO_METADATA = (
-    "The file does not say which ONNX nodes a layer computes (TensorRT before 8.6); they are taken "
-    "from the layers' names, which do not tell all."
+    "The file does not say which ONNX nodes a layer computes (TensorRT before 8.6, or a profiling "
+    "verbosity below DETAILED); they are taken from the layers' names, which do not tell all."
 )
 
 
@@ -49,9 +51,10 @@ def read_layer_info(document: Mapping[str, Any], name: str) -> EngineInfo:
             code="QD-USAGE-ENGINE-FILE",
         )
     entries = document.get("Layers", [document])
-    layers = tuple(_layer(entry, f"{name}, layer {i}") for i, entry in enumerate(entries))
+    listed = [_layer(entry, f"{name}, layer {i}") for i, entry in enumerate(entries)]
+    layers, told = first_profile(listed)
     detailed = any(layer.layer_type for layer in layers)
-    notes = [NAMES_ONLY] if layers and not detailed else []
+    notes = [*told, *([NAMES_ONLY] if layers and not detailed else [])]
     if detailed and any(layer.named_only for layer in layers):
         notes.append(NO_METADATA)
     return EngineInfo(
@@ -99,7 +102,7 @@ def tensor_of(fields: Mapping[str, Any], where: str) -> EngineTensor:
     dtype = _text(fields, "Datatype", where) or _text(fields, "DataType", where) or both
     return EngineTensor(
         name=_text(fields, "Name", where),
-        dtype=canonical_dtype(dtype) or dtype.lower(),
+        dtype=dtype_in(dtype),
         format=_text(fields, "Format", where) or both,
         dims=_dims(fields, where),
     )
@@ -121,25 +124,31 @@ def _layer(entry: object, where: str) -> EngineLayer:
     told = "Metadata" in entry
     metadata = _text(entry, "Metadata", where)
     sparse = entry.get("HasSparseWeights")
-    return EngineLayer(
+    kind = _text(entry, "LayerType", where)
+    layer = EngineLayer(
         name=name,
-        layer_type=_text(entry, "LayerType", where),
+        layer_type=kind,
         inputs=_tensors(entry, "Inputs", where),
         outputs=_tensors(entry, "Outputs", where),
         constants=(*_tensors(entry, "Constants", where), *_weights(entry)),
         tactic=_text(entry, "TacticName", where) or _text(entry, "TacticValue", where),
-        onnx_nodes=nodes_of_layer(metadata) if told else nodes_in_name(name),
+        onnx_nodes=nodes_of_layer(metadata) if told else nodes_of_named(name, kind),
         named_only=not told,
         sparse=None if sparse is None else bool(sparse),
         origin=_text(entry, "Origin", where),
     )
+    return with_macs(layer)
 
 
 def _weights(entry: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
     """The weights of a layer whose constants are not listed."""
     found = entry.get("Weights")
     kind = found.get("Type") if isinstance(found, Mapping) else None
-    return (EngineTensor("Weights", canonical_dtype(str(kind))),) if kind else ()
+    if not isinstance(found, Mapping) or not kind:
+        return ()
+    count = found.get("Count")
+    dims = (count,) if isinstance(count, int) and count >= 0 else None
+    return (EngineTensor(WEIGHTS, canonical_dtype(str(kind)), dims=dims),)
 
 
 def _tensors(entry: Mapping[str, Any], key: str, where: str) -> tuple[EngineTensor, ...]:

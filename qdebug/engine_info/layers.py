@@ -15,7 +15,8 @@ from qdebug.engine_info.compiled import (
     CompiledKernel,
     operations,
 )
-from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, widest
+from qdebug.engine_info.metadata import is_quantizer
+from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, widest
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.results import Hidden, Json, MaybeText, in_json
 
@@ -24,9 +25,14 @@ _MATRIX_TYPE = re.compile(
     re.IGNORECASE,
 )
 _CONTROL_TYPES = frozenset({"shape_call", "signal", "wait"})
-_MOVING_TYPES = frozenset({"reformat", "cast", "reorder", "convert"})
+_MOVING_TYPES = frozenset({"reformat", "cast", "reorder", "convert", "noop"})
+_OPAQUE_TYPES = frozenset({"myelin", "foreignnode"})
 _MATRIX_NAME = re.compile(r"_(gemm|mha|fmha|fc|bmm|conv)(_|$)")
 _MOVING_OR_CAST = MOVING_WORDS | {"Cast"}
+
+
+HELPER_OPS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
+"""Operators that come and go with the precision."""
 
 
 class InfoSource(StrEnum):
@@ -49,6 +55,8 @@ class Role(StrEnum):
     """It computes something else."""
     REFORMAT = "reformat"
     """It only moves or converts data."""
+    OPAQUE = "opaque"
+    """It holds several operations, matrix products too perhaps, and does not say which."""
     CONTROL = "control"
     """It computes no tensor: shapes on the host, signals between streams."""
 
@@ -66,6 +74,8 @@ class EngineLayer:
         sparse: the weights are 2:4 sparse; None when the file does not say.
         origin: why TensorRT added it: "REFORMAT", "QDQ", "CAST" or "".
         time_ms: of one execution; None when it was not measured.
+        macs: multiply-accumulates of one execution, of a product whose operands are described;
+            None for any other.
     """
 
     name: str
@@ -79,6 +89,7 @@ class EngineLayer:
     sparse: bool | None = None
     origin: MaybeText = ""
     time_ms: float | None = None
+    macs: float | None = None
 
     @cached_property
     @in_json
@@ -88,6 +99,8 @@ class EngineLayer:
         operands = self.inputs or self.outputs or self.constants
         if kind in _CONTROL_TYPES or (self.name.startswith("__mye") and not operands):
             return Role.CONTROL
+        if kind in _OPAQUE_TYPES or self.name.startswith("{ForeignNode["):
+            return Role.OPAQUE
         if kind in _MOVING_TYPES or self.name.startswith("Reformatting CopyNode"):
             return Role.REFORMAT
         if _MATRIX_TYPE.search(self.layer_type):
@@ -99,6 +112,17 @@ class EngineLayer:
             if words and _MOVING_OR_CAST.issuperset(words):
                 return Role.REFORMAT
         return Role.OTHER
+
+    @property
+    def takes_no_time(self) -> bool:
+        """Whether nothing is executed for it: another view of the same memory."""
+        return self.layer_type == "NoOp"
+
+    @property
+    def changes_type(self) -> bool:
+        """Whether it writes another type than it reads, as far as the file tells."""
+        reads, writes = ({t.dtype for t in ts if t.dtype} for ts in (self.inputs, self.outputs))
+        return bool(reads and writes) and reads != writes
 
     @cached_property
     def own_names(self) -> frozenset[str]:
@@ -124,11 +148,14 @@ class EngineLayer:
         """The type the layer computes in, as in `EngineTensor.dtype`, or "tf32"; "" if unknown.
 
         A matrix product runs in a quantized type when its data and, if it has any, its weights come
-        in that type: weights alone are unpacked and multiplied in floating point. A compiled kernel
-        may quantize its data itself (`compiled`). Everything else runs in the widest floating point
-        type that it reads or, when it reads none, writes or holds; a layer without any is named by
-        the integers it reads.
+        in that type: weights alone are unpacked and multiplied in floating point. Where only the
+        types of data are told, what else a convolution reads are residuals, and what its kernel
+        multiplies stands in the kernel's name. A compiled kernel may quantize its data itself
+        (`compiled`). Everything else runs in the widest floating point type that it reads or, when
+        it reads none, writes or holds; a layer without any is named by the integers it reads.
         """
+        if self.role is Role.OPAQUE:
+            return ""
         found = self._product_precision() if self.role is Role.MATRIX else self._widest()
         tensor_float = found == "fp32" and re.search(r"tf32", self.tactic, re.IGNORECASE)
         return "tf32" if tensor_float else found
@@ -136,12 +163,21 @@ class EngineLayer:
     def _product_precision(self) -> str:
         if self.compiled:
             return self.compiled.matrix_precision()
+        weights = [t.dtype for t in self.constants if t.dtype in QUANTIZED]
         for dtype in QUANTIZED:
             reads = sum(t.dtype == dtype for t in self.inputs)
-            weights = [t.dtype for t in self.constants if t.dtype in QUANTIZED]
             if reads and (dtype in weights or reads > 1 or (len(self.inputs) == 1 and not weights)):
                 return dtype
-        return self._widest()
+        convolution = "conv" in self.layer_type.lower()
+        first = self.inputs[0].dtype if self.inputs else ""
+        if convolution and first in QUANTIZED and not self.constants:
+            return first
+        mixed = any(t.dtype in QUANTIZED for t in self.inputs) and not self.constants
+        if first and not mixed:
+            return self._widest()
+        # Weights of a convolution are multiplied as they are; those of others may be unpacked.
+        held = weights[0] if convolution and weights else ""
+        return dtype_of_kernel(self.tactic) or held or ("" if mixed or weights else self._widest())
 
     def _widest(self) -> str:
         found = ""
@@ -282,6 +318,22 @@ class EngineInfo:
     def by_name(self) -> Mapping[str, OnnxNode]:
         """The nodes of the model by name, where the file names them."""
         return {node.name: node for node in self.nodes}
+
+    def computes(self, node: str) -> bool:
+        """Whether a node does more than to round, cast or hold values, as far as is known."""
+        op_type = self.op_types.get(node)
+        return not is_quantizer(node) if op_type is None else op_type not in HELPER_OPS
+
+    @cached_property
+    def hidden(self) -> tuple[EngineLayer, ...]:
+        """The opaque layers that may hold a product: all, unless the nodes are known and others
+        compute all their products."""
+        found = tuple(layer for layer in self.layers if layer.role is Role.OPAQUE)
+        told = self.products and all(
+            any(layer.role is not Role.OPAQUE for layer in self.of_node.get(product, ()))
+            for product in self.products
+        )
+        return () if told else found
 
     def layer_of(self, node: str) -> EngineLayer | None:
         """The layer that does the work of `node`: among those that name it, the matrix product that

@@ -3,9 +3,10 @@ and what to do."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, OnnxNode
+from qdebug.engine_info.layers import BuildEvent, EngineInfo, EngineLayer, EventKind, OnnxNode
 from qdebug.engine_info.tensors import FLOATS, QUANTIZED
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.types import Precision
@@ -38,8 +39,10 @@ def explain_mismatch(
                 "what it multiplies is not quantized in the model that was built",
                 "Build the engine from the model that the plan was exported to.",
             )
+        said = next((e.text for e in info.events if _about(e, node.name)), "")
+        told = f"the builder said: {said}" if said else "no reason is in the file"
         return (
-            "no INT8 kernel took it",
+            f"{told}; its operands are quantized in the model",
             f"Pin it to {plain}: it runs so anyway, and its Q/DQ only cost accuracy.",
         )
     operands = {t.dtype for t in (*layer.inputs, *layer.outputs)}
@@ -51,6 +54,12 @@ def explain_mismatch(
     feeder = _feeder(node, info)
     pin = f"Pin '{feeder}', which feeds it, to {want} too, or use" if feeder else "Use"
     return note, f"{pin} {option('fallback_precision', want)}: then no cast can be folded."
+
+
+def _about(event: BuildEvent, node: str) -> bool:
+    kinds = (EventKind.PRECISION, EventKind.WARNING, EventKind.ERROR)
+    named = re.search(rf"(?<![\w/.]){re.escape(node)}(?![\w/.])", event.text)
+    return event.kind in kinds and bool(named)
 
 
 def summed_in_fp32(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource
+from qdebug.engine_info.layers import EngineInfo, EngineLayer, InfoSource, Role
 from qdebug.engine_info.metadata import nodes_in_name
+from qdebug.engine_info.optimization_profiles import without_mark
 from qdebug.errors import UsageError
 from qdebug.wording import option
 
@@ -70,24 +72,57 @@ def read_profile(document: Sequence[Any], name: str) -> tuple[LayerTime, ...]:
     return tuple(times)
 
 
+def times_in_table(lines: Sequence[str]) -> tuple[LayerTime, ...]:
+    """The times in the last table that trtexec's --dumpProfile printed among `lines`, without what
+    comes before their messages; none where it printed none."""
+    starts = [i for i, line in enumerate(lines) if _TABLE.match(line.strip())]
+    if not starts:
+        return ()
+    times: list[LayerTime] = []
+    for line in lines[starts[-1] + 1 :]:
+        text = line.strip()
+        if re.match(r"(?:Layer\s|Time ?\(ms\))", text):
+            continue
+        found = _NAME_FIRST.match(text) or _NAME_LAST.match(text)
+        if not found or found["name"].strip() == "Total":
+            break
+        times.append(LayerTime(found["name"].strip(), float(found["ms"])))
+    return tuple(times)
+
+
+# "=== Profile (1105 iterations ) ===": each row is a name, the total, the average, the median where
+# it is told, and a share in percent; from TensorRT 8.6 on the name is last.
+_TABLE = re.compile(r"=== Profile \(\d+ iterations? \) ===")
+_FIGURE = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+_NAME_FIRST = re.compile(
+    rf"(?P<name>.*\S)\s+{_FIGURE}\s+(?P<ms>{_FIGURE})\s+(?:{_FIGURE}\s+)?{_FIGURE}\s*%?$"
+)
+_NAME_LAST = re.compile(
+    rf"{_FIGURE}\s+(?P<ms>{_FIGURE})\s+(?:{_FIGURE}\s+)?{_FIGURE}\s+(?P<name>\S.*)$"
+)
+
+
 def with_times(info: EngineInfo, times: Sequence[LayerTime], name: str) -> EngineInfo:
     """`info` with the time of every layer that the profile names; layers of one name in turn.
 
     Raises:
-        UsageError: the profile names none of the layers: it is of another engine.
+        UsageError: the profile names few of the layers that take time: it is of another engine.
     """
     waiting: dict[str, deque[float]] = defaultdict(deque)
     for time in times:
-        waiting[time.name].append(time.ms)
+        waiting[without_mark(time.name)].append(time.ms)
     layers = []
     for layer in info.layers:
         queue = waiting.get(layer.name)
         layers.append(replace(layer, time_ms=queue.popleft()) if queue else layer)
+    working = [x for x in layers if x.role is not Role.CONTROL and not x.takes_no_time]
+    matched = sum(x.time_ms is not None for x in working)
     left = sum(map(len, waiting.values()))
-    if left == len(times):
+    if matched < len(working) / 2 or left > len(times) / 2:
+        absent = next((t.name for t in times if waiting[without_mark(t.name)]), times[0].name)
         raise UsageError(
-            f"{option('profile')}: {name} has no time of any of the engine's {len(layers)} layers; "
-            f"it names for example '{times[0].name}'",
+            f"{option('profile')}: {name} has a time of {matched} of the engine's {len(working)} "
+            f"layers only; {left} of its {len(times)} times are of others, for example '{absent}'",
             "Export profile and layer information from one engine.",
             code="QD-USAGE-PROFILE-OTHER-ENGINE",
         )

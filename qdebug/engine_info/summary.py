@@ -19,10 +19,11 @@ from qdebug.engine_info.layers import (
     EventKind,
     Role,
 )
+from qdebug.engine_info.work import bytes_moved
 from qdebug.model.layers import QUANTIZABLE_OPS
+from qdebug.wording import counted
 
 PRECISIONS = ("int8", "fp8", "int4", "fp4", "fp16", "bf16", "tf32", "fp32")
-_HELPERS = frozenset({"Constant", "Cast", "QuantizeLinear", "DequantizeLinear"})
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Share:
     Attributes:
         products: how many layers.
         macs: multiply-accumulates of the model's nodes they compute, for one sample where the
-            batch axis is dynamic; None where they depend on an axis whose size the file does not
-            give.
+            batch axis is dynamic, or else of one execution of the layers; None where they depend
+            on an axis whose size the file does not give.
         ms: their time; None when it was not measured.
     """
 
@@ -52,7 +53,11 @@ class Summary:
         others: how many other computing layers run in each precision.
         nodes: ONNX nodes that layers name, Q/DQ, casts and constants left out.
         fused_nodes: those of them that share their kernel with another.
-        reformats: layers that only move or convert data.
+        reformats: layers that only move or convert data, and are executed: neither another view of
+            the same memory, nor a Q/DQ node.
+        views: layers for which nothing is executed (NoOp).
+        reformat_ms, reformat_bytes: of the reformats; None where it is not known of any.
+        hidden: layers that may hold products, and do not say in which precision.
         left_high: products in floating point between quantized ones.
         changes: pairs of products, one feeding the other, of different precision.
         unread: DequantizeLinear nodes that no quantized product reads -> where they run.
@@ -66,6 +71,10 @@ class Summary:
     nodes: int
     fused_nodes: int
     reformats: tuple[EngineLayer, ...]
+    views: int
+    reformat_ms: float | None
+    reformat_bytes: float | None
+    hidden: tuple[EngineLayer, ...]
     left_high: tuple[EngineLayer, ...]
     changes: tuple[Edge, ...]
     unread: Mapping[str, EngineLayer]
@@ -80,14 +89,21 @@ def summarize(info: EngineInfo) -> Summary:
     edges = product_edges(info) if info.detailed else ()
     others = Counter(x.precision for x in info.layers if x.role is Role.OTHER and x.precision)
     told = [layer.sparse for layer in products if layer.sparse is not None]
-    computing = _computing_nodes(info)
+    computing = {name for name in info.of_node if info.computes(name)}
+    moving = [layer for layer in info.layers if layer.role is Role.REFORMAT]
+    reformats = tuple(layer for layer in moving if not layer.takes_no_time)
+    moved = [n for n in map(bytes_moved, reformats) if n is not None]
     return Summary(
         layers=len(info.working),
         shares=_shares(info, products) if info.detailed else (),
         others=dict(others.most_common()),
         nodes=len(computing),
         fused_nodes=sum(_is_fused(info, node, computing) for node in computing),
-        reformats=tuple(layer for layer in info.layers if layer.role is Role.REFORMAT),
+        reformats=reformats,
+        views=len(moving) - len(reformats),
+        reformat_ms=_total(reformats),
+        reformat_bytes=sum(moved) if moved else None,
+        hidden=info.hidden,
         left_high=left_high(edges),
         changes=tuple(edge for edge in edges if edge.changes),
         unread=unread_dequantizers(info),
@@ -113,7 +129,7 @@ def gate_values(summary: Summary, audit: Audit | None = None) -> dict[str, float
     where the precision of a product is unknown."""
     shares = summary.shares
     products = sum(s.products for s in shares)
-    told = all(s.precision for s in shares)
+    told = not unknown_products(summary)
     values: dict[str, float | None] = {}
     for precision in ("int8", "fp16", "fp32"):
         names = (precision, "tf32") if precision == "fp32" else (precision,)
@@ -146,14 +162,27 @@ def gate_values(summary: Summary, audit: Audit | None = None) -> dict[str, float
     return values
 
 
+def unknown_products(summary: Summary) -> str:
+    """Why no share of the products can be told, in words; "" where it can."""
+    unknown = sum(s.products for s in summary.shares if not s.precision)
+    parts = [f"the precision of {counted(unknown, 'product')} is unknown"] if unknown else []
+    if summary.hidden:
+        opaque = counted(summary.hidden, "layer")
+        parts.append(f"{opaque} may hold products that the file does not list")
+    return "; ".join(parts)
+
+
 def _shares(info: EngineInfo, products: list[EngineLayer]) -> tuple[Share, ...]:
     work: Counter[str] = Counter()
-    told = bool(info.nodes)
+    named = any(node.op_type in QUANTIZABLE_OPS for node in info.nodes)
+    told = named or all(layer.macs is not None for layer in products)
     for node in info.nodes:
         layer = info.layer_of(node.name) if node.op_type in QUANTIZABLE_OPS else None
         if layer is not None:
             told = told and node.macs is not None
             work[layer.precision] += node.macs or 0  # type: ignore[assignment]
+    for layer in () if named else products:
+        work[layer.precision] += layer.macs or 0  # type: ignore[assignment]
     found = {layer.precision for layer in products}
     order = [p for p in PRECISIONS if p in found] + sorted(found.difference(PRECISIONS))
     return tuple(
@@ -165,10 +194,6 @@ def _shares(info: EngineInfo, products: list[EngineLayer]) -> tuple[Share, ...]:
         )
         for p in order
     )
-
-
-def _computing_nodes(info: EngineInfo) -> set[str]:
-    return {name for name in info.of_node if info.op_types.get(name) not in _HELPERS}
 
 
 def _is_fused(info: EngineInfo, node: str, computing: set[str]) -> bool:

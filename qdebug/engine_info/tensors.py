@@ -43,6 +43,29 @@ def canonical_dtype(text: str) -> str:
     return ""
 
 
+def dtype_in(text: str) -> str:
+    """As `canonical_dtype`, and a word that it does not know as it is; "" for a sentence, such as
+    "N/A due to dynamic shapes"."""
+    return canonical_dtype(text) or (text.lower() if re.fullmatch(r"\w+", text) else "")
+
+
+_KERNEL_TYPES = (
+    ("int8", r"i8i32|imma|i8816|i16832|int8|i8i8|dp4a"),
+    ("fp8", r"e4m3|fp8|f8f"),
+    ("tf32", r"tf32"),
+    ("bf16", r"bf16"),
+    ("fp16", r"hmma|h884|h1688|h16816|f16f16|f16f32|fp16"),
+    ("fp32", r"ffma|f32f32|scudnn|sgemm|fp32"),
+)
+
+
+def dtype_of_kernel(tactic: str) -> str:
+    """The type that a kernel for matrix products multiplies in, by its name: "int8" of
+    "turing_fp16_i8816cudnn_int8_128x128", which writes FP16; "" where the name tells none."""
+    name = tactic.lower()
+    return next((dtype for dtype, marks in _KERNEL_TYPES if re.search(marks, name)), "")
+
+
 _DTYPES = {
     **dict.fromkeys(("float", "fp32"), "fp32"),
     **dict.fromkeys(("half", "fp16", "float16"), "fp16"),

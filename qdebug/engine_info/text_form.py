@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from qdebug.engine_info.layers import EngineLayer
-from qdebug.engine_info.metadata import nodes_in_name, nodes_of_layer
-from qdebug.engine_info.tensors import EngineTensor, canonical_dtype
+from qdebug.engine_info.metadata import nodes_of_layer, nodes_of_named
+from qdebug.engine_info.tensors import EngineTensor, canonical_dtype, dtype_in
+from qdebug.engine_info.work import WEIGHTS, with_macs
 
 # A list is empty or ends with a tensor's brace: its dimensions hold brackets of their own.
 _DETAILED = re.compile(
@@ -20,9 +21,13 @@ _TENSOR = re.compile(
     r"(?P<rest>.*?) ?\}(?=, \{ Name: |$)"
 )
 _BRIEF = re.compile(
-    r"Layer\((?P<kind>[^)]*)\): (?P<name>.*), Tactic: (?P<tactic>[^,]*), (?P<io>.*)$"
+    r"Layer\((?P<kind>[^)]*)\): (?P<name>.*), Tactic: (?P<tactic>[^,]*),(?P<io>.*)$"
 )
-_BRIEF_TENSOR = re.compile(r"(?P<name>.+?)\[(?P<dtype>\w+)\((?P<dims>[-\d,]*)\)\](?:, |$)")
+# "a[Int8(1,3,512,768)]" until TensorRT 8.4, then "a (Int8[1,64:32,56,56])": 32 channels a vector.
+_BRIEF_TENSOR = re.compile(
+    r"(?P<name>.+?)(?:\[(?P<old>\w+)\((?P<sizes>[-\d:,]*)\)\]"
+    r"| \((?P<dtype>\w+)\[(?P<dims>[-\d:,]*)\]\))(?:, |$)"
+)
 
 
 def parse_layer(line: str) -> EngineLayer | None:
@@ -47,24 +52,26 @@ def parse_io_tensor(line: str) -> EngineTensor | None:
 
 
 def _detailed(found: re.Match[str]) -> EngineLayer:
-    rest, metadata, name = found["rest"], found["metadata"], found["name"]
-    weights = re.search(r', Weights: \{"Type": "(\w+)"', rest)
+    rest, metadata, name, kind = found["rest"], found["metadata"], found["name"], found["kind"]
+    weights = re.search(r', Weights: \{"Type": "(\w+)"(?:, "Count": (\d+))?', rest)
     sparse = re.search(r", HasSparseWeights: (\d)", rest)
     constants = _tensors(found["constants"])
     if weights:
-        constants += (EngineTensor("Weights", canonical_dtype(weights[1])),)
-    return EngineLayer(
+        dims = (int(weights[2]),) if weights[2] else None
+        constants += (EngineTensor(WEIGHTS, canonical_dtype(weights[1]), dims=dims),)
+    layer = EngineLayer(
         name=name,
-        layer_type=found["kind"],
+        layer_type=kind,
         inputs=_tensors(found["inputs"]),
         outputs=_tensors(found["outputs"]),
         constants=constants,
         tactic=_field(rest, "TacticName") or _field(rest, "TacticValue"),
-        onnx_nodes=nodes_in_name(name) if metadata is None else nodes_of_layer(metadata),
+        onnx_nodes=nodes_of_named(name, kind) if metadata is None else nodes_of_layer(metadata),
         named_only=metadata is None,
         sparse=None if sparse is None else sparse[1] != "0",
         origin=_field(rest, "Origin"),
     )
+    return with_macs(layer)
 
 
 def _field(text: str, key: str) -> str:
@@ -83,7 +90,7 @@ def _tensors(text: str | None) -> tuple[EngineTensor, ...]:
         found.append(
             EngineTensor(
                 name=match["name"],
-                dtype=canonical_dtype(word) or word.lower(),
+                dtype=dtype_in(word),
                 format=layout[1] if layout else both[1] if both else "",
                 dims=parse_dims(match["dims"]),
             )
@@ -92,25 +99,30 @@ def _tensors(text: str | None) -> tuple[EngineTensor, ...]:
 
 
 def _brief(found: re.Match[str]) -> EngineLayer:
-    reads, _, writes = found["io"].rpartition(" -> ")
-    if not _:
-        reads, writes = "", found["io"].removeprefix("-> ")
+    reads, arrow, writes = f"{found['io']} ".rpartition(" -> ")
+    if not arrow:
+        reads, writes = found["io"], ""
     return EngineLayer(
         name=found["name"],
         layer_type=found["kind"],
         inputs=_brief_tensors(reads),
         outputs=_brief_tensors(writes),
-        tactic=found["tactic"],
-        onnx_nodes=nodes_in_name(found["name"]),
+        tactic=found["tactic"].strip(),
+        onnx_nodes=nodes_of_named(found["name"], found["kind"]),
         named_only=True,
     )
 
 
 def _brief_tensors(text: str) -> tuple[EngineTensor, ...]:
-    return tuple(
-        EngineTensor(m["name"], canonical_dtype(m["dtype"]), dims=parse_dims(m["dims"]))
-        for m in _BRIEF_TENSOR.finditer(text.strip())
-    )
+    return tuple(_brief_tensor(found) for found in _BRIEF_TENSOR.finditer(text.strip()))
+
+
+def _brief_tensor(found: re.Match[str]) -> EngineTensor:
+    dtype, sizes = found["dtype"] or found["old"], found["dims"] or found["sizes"] or ""
+    vectors = re.search(r":(\d+)", sizes)
+    layout = f"{dtype}, {vectors[1]} channels a vector" if vectors else dtype
+    dims = parse_dims(re.sub(r":\d+", "", sizes))
+    return EngineTensor(found["name"], canonical_dtype(dtype), layout, dims)
 
 
 def parse_dims(text: str) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from qdebug.errors import MetricError
 from qdebug.measure.metrics import GATED
+from qdebug.results import MaybeText
 from qdebug.wording import option
 
 SCOPES = ("output", "layer", "tensor", "metric")
@@ -65,11 +66,13 @@ class Checked:
         expression: as the user wrote it.
         value: NaN where one is; None where there was nothing to check.
         passed: whether it holds for all values.
+        reason: why there was nothing to check, where that is known; or "".
     """
 
     expression: str
     value: float | None
     passed: bool
+    reason: MaybeText = ""
 
 
 def parse_condition(
@@ -120,11 +123,14 @@ def parse_value_condition(text: str, names: Sequence[str]) -> Condition:
     return Condition(text, "", match[1], match[3], _bound(match[4], where))
 
 
-def check_condition(condition: Condition, values: Sequence[float | None]) -> Checked:
-    """Check all `values`; the worst is reported. A NaN fails, and so does having no value."""
+def check_condition(
+    condition: Condition, values: Sequence[float | None], reason: str = ""
+) -> Checked:
+    """Check all `values`; the worst is reported. A NaN fails, and so does having no value, for the
+    `reason` given."""
     measured = [v for v in values if v is not None]
     if not measured:
-        return Checked(condition.expression, None, False)
+        return Checked(condition.expression, None, False, reason)
     if any(math.isnan(v) for v in measured):
         return Checked(condition.expression, math.nan, False)
     worst = min(measured) if condition.operator.startswith(">") else max(measured)

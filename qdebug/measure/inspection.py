@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.diff import Diff
 from qdebug.engine_info.layers import EngineInfo
-from qdebug.engine_info.summary import Share, Summary, gate_values
+from qdebug.engine_info.summary import Share, Summary, gate_values, unknown_products
 from qdebug.measure.conditions import Checked, Condition, check_condition
 from qdebug.measure.result import GateVerdict
 from qdebug.results import FailedStage, Hidden, Inline, Json, MaybeText, Result, in_json
@@ -45,6 +45,23 @@ class UnreadPair:
 
     node: str
     layer: str
+
+
+@dataclass(frozen=True)
+class Reformats:
+    """The layers of an engine that only move or convert data.
+
+    Attributes:
+        executed: how many take time or change the type.
+        views: how many are another view of the same memory (NoOp), for which nothing is executed.
+        ms: time of those executed; null where it was not measured.
+        bytes: what they read and write; null where no size is known.
+    """
+
+    executed: int
+    views: int
+    ms: float | None
+    bytes: float | None
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -89,6 +106,20 @@ class InspectResult(Result):
     def products(self) -> tuple[Share, ...]:
         """The matrix products by precision."""
         return self.summary.shares
+
+    @property
+    @in_json
+    def opaque(self) -> tuple[str, ...]:
+        """Layers that may hold matrix products, and do not say in which precision: as long as there
+        are any, no share of the products is told."""
+        return tuple(layer.name for layer in self.summary.hidden)
+
+    @property
+    @in_json
+    def reformats(self) -> Reformats:
+        """The layers that only move or convert data."""
+        found = self.summary
+        return Reformats(len(found.reformats), found.views, found.reformat_ms, found.reformat_bytes)
 
     @property
     @in_json
@@ -158,5 +189,14 @@ def inspection_of(
         plan=plan,
         audit=audit,
         diff=diff,
-        conditions=tuple(check_condition(c, [values[c.name]]) for c in conditions),
+        conditions=tuple(_checked(c, values[c.name], summary) for c in conditions),
     )
+
+
+def _checked(condition: Condition, value: float | None, summary: Summary) -> Checked:
+    share = condition.name.endswith("_share") and condition.name not in _OF_OTHERS
+    return check_condition(condition, [value], unknown_products(summary) if share else "")
+
+
+_OF_OTHERS = ("fused_share", "sparse_share")
+"""Shares that do not depend on the precision of every product."""

@@ -165,6 +165,22 @@ def test_the_gate(told: Any, conditions: list[str], code: int) -> None:
     assert done.out.count("FAILS") == code
 
 
+def test_a_gate_on_a_share_fails_with_the_layers_that_may_hide_products(desk: Any) -> None:
+    opaque = {"Name": "{ForeignNode[a...b]}", "LayerType": "Myelin"}
+    desk.write("swin.json", json.dumps({**LAYERS, "Layers": [LAYERS["Layers"][0], opaque]}))
+    done = desk.run("inspect", "swin.json", "--fail-on", "int8_share>=0.5", "--json", "-")
+    assert (done.code, done.json["opaque"]) == (1, ["{ForeignNode[a...b]}"])
+    assert [(s["precision"], s["products"]) for s in done.json["products"]] == [("int8", 1)]
+    (condition,) = done.json["verdict"]["conditions"]
+    assert condition["value"] is None and condition["reason"].startswith("1 layer ")
+
+
+def test_a_profile_of_another_engine_is_refused_with_the_count(told: Any) -> None:
+    told.write("few.json", json.dumps([PROFILE[0], PROFILE[3], {"name": "z", "averageMs": 1}]))
+    says = ["QD-USAGE-PROFILE-OTHER-ENGINE", "1 of the engine's 3 layers", "'z'"]
+    told.refused("inspect", "layers.json", "--profile", "few.json", says=says)
+
+
 def test_the_model_tells_the_work_that_layer_information_does_not(told: Any) -> None:
     values = told.run("inspect", "layers.json", "--model", "net.onnx", "--json", "-").json["values"]
     work = [4 * 64 * 27, 4 * 64 * 36, 20]

@@ -192,9 +192,9 @@ def test_lines_that_are_no_layers_are_told_of() -> None:
 def test_a_brief_log_names_types_but_nodes_only_by_the_layers_names() -> None:
     info = read_build_log(BRIEF, "old.log")
     copy, conv, constant, myelin = info.layers
-    assert [layer.precision for layer in info.layers] == ["fp32", "int8", "fp32", "fp16"]
+    assert [layer.precision for layer in info.layers] == ["fp32", "int8", "fp32", ""]
     assert conv.onnx_nodes == ("Conv_0", "Sigmoid_1", "Mul_2")
-    assert (copy.onnx_nodes, constant.onnx_nodes, myelin.onnx_nodes) == ((), ("w",), ())
+    assert (copy.onnx_nodes, constant.onnx_nodes, myelin.onnx_nodes) == ((), (), ())
     assert [t.name for t in conv.inputs] == ["Reformatted Input Tensor 0 to Conv_0", "skip"]
     assert any("layers' names" in note for note in info.notes)
 
