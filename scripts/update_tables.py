@@ -23,6 +23,7 @@ from qdebug.calibrators.registry import CALIBRATORS  # noqa: E402
 from qdebug.config.commands import COMMANDS  # noqa: E402
 from qdebug.config.option import TENSORRT, Setting, settings_of  # noqa: E402
 from qdebug.measure.metrics import BUILT_IN, LAYER_METRICS, METRICS, Metric  # noqa: E402
+from qdebug.model.dataformats import FORMATS  # noqa: E402
 from qdebug.run.registry import CAPABILITIES, built_in  # noqa: E402
 from qdebug.search.strategies import STRATEGIES  # noqa: E402
 
@@ -37,6 +38,11 @@ def calibrators() -> str:
     """The calibrators, as users write them."""
     rows = ((f"`{m.usage}`", m.summary, m.strength, m.weakness) for m in CALIBRATORS)
     return table(("Method", "The range ends at", "Good", "Bad"), rows)
+
+
+def data_formats() -> str:
+    """What samples are given in."""
+    return table(("DATA", "Holds"), ((f"`{f.phrase}`", f.holds) for f in FORMATS))
 
 
 def tensor_metrics() -> str:
@@ -162,6 +168,7 @@ def _default(setting: Setting) -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "calibrators": calibrators,
+    "data-formats": data_formats,
     "tensor-metrics": tensor_metrics,
     "layer-metrics": layer_metrics,
     "task-metrics": task_metrics,

@@ -41,8 +41,8 @@ ONLY_IN = {
     "dask_jobqueue": ("pipeline/cluster/",),
     "distributed": ("pipeline/cluster/",),
     "cloudpickle": ("pipeline/cluster/",),
-    "h5py": ("store/", "model/samples/hdf5.py"),
-    "hdf5plugin": ("store/", "model/samples/hdf5.py"),
+    "h5py": ("store/", "model/samples/readers/hdf5.py"),
+    "hdf5plugin": ("store/", "model/samples/readers/hdf5.py"),
     "cyclopts": ("cli/parser.py",),
     "rich": ("cli/", "display/"),
 }

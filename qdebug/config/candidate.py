@@ -24,6 +24,7 @@ from qdebug.config.option import (
 )
 from qdebug.config.values import parse_bytes, parse_segments
 from qdebug.measure.metrics import metric_usage
+from qdebug.model.dataformats import data_usage
 from qdebug.run.segmentation import AUTO
 
 PrecisionName = Literal["int8", "fp16", "fp32"]
@@ -31,10 +32,7 @@ FallbackName = Literal["fp16", "fp32"]
 Fp16KernelsName = Literal["tensorrt", "exact"]
 WeightsName = Literal["per-channel", "per-tensor"]
 
-DATA = (
-    ".npz, .npy or .h5, a folder of these or of ONNX test data, Polygraphy's inputs JSON, or for "
-    "anything else, such as pictures, loader.py:function"
-)
+DATA = data_usage()
 METRIC = Option(f"Accuracy of the task: {metric_usage()}.", GATE, metavar="METRIC")
 SAMPLES = Option("Use the first N samples only.", SAMPLED, metavar="N", unset="all")
 BATCH_SIZE = Option(

@@ -45,7 +45,7 @@ from typing import Any, Literal
 import numpy as np
 
 from qdebug.errors import UsageError
-from qdebug.model.samples.hdf5 import own_item, own_values
+from qdebug.model.samples.readers.hdf5 import own_item, own_values
 from qdebug.types import Array
 from qdebug.wording import option
 

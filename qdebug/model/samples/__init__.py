@@ -1,13 +1,8 @@
 """Reads what the user gives as DATA into samples for a model, lazily.
 
-Formats:
-- `.npz`, `.npy`, `.h5`/`.hdf5` (`arrays`): arrays by input name, samples on the leading axis. A
-  lone array needs no name when the model has one input. In an HDF5 file a name is a path; a
-  directory of `.npy` named after the inputs is the same, and so is a dict of arrays in memory.
-- directories with one file per feed: `.npz`, or `.npy` for a single-input model; ONNX
-  `test_data_set_*`; Polygraphy's inputs JSON, a file or a directory of them (`feed_files`);
-  `script.py:function`, or an iterable in memory (`iterables`). Numbers in names sort as numbers.
-- In names, '/' and ':' may be replaced by '_'.
+`model/dataformats.py` lists the formats, `readers` has a file for each. A lone array needs no name
+where the model has one input; a dict of arrays in memory is as an `.npz`. Numbers in names of files
+sort as numbers, and in names of inputs '/' and ':' may be replaced by '_'.
 
 Axes, for an input of rank r:
 - A stacked array of rank r has its samples on the model's own leading axis: batches of the
@@ -23,7 +18,8 @@ left out. NaN and Inf are refused when a sample is read. Pickles are never loade
 
 from __future__ import annotations
 
-from qdebug.model.samples.opening import open_samples, samples_in_memory
+from qdebug.model.samples.opening import open_samples
+from qdebug.model.samples.readers.memory import samples_in_memory
 from qdebug.model.samples.samples import Batch, FeedSource, SampleArray, Samples
 
 __all__ = ["Batch", "FeedSource", "SampleArray", "Samples", "open_samples", "samples_in_memory"]

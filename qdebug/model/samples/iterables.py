@@ -26,39 +26,9 @@ from qdebug.errors import SampleError
 from qdebug.model.samples.arrays import Cursors
 from qdebug.model.samples.samples import FeedSource
 from qdebug.types import Array, Feeds
-from qdebug.userfile import UserCodeProblem, function_of, last_line, load_file, raising_line
+from qdebug.userfile import last_line, raising_line
 
-_PROBLEM = UserCodeProblem(SampleError, "QD-SAMPLES-FEEDS")
-DEFAULT_FUNCTION = "load_data"
 KEPT_BYTES = 1 << 30
-
-
-def split_spec(spec: str) -> tuple[Path, str] | None:
-    """The script and the function that `spec` names, or None when it names no script."""
-    script, colon, function = spec.rpartition(":")
-    if colon and script.endswith(".py"):
-        return Path(script), function or DEFAULT_FUNCTION
-    return (Path(spec), DEFAULT_FUNCTION) if spec.endswith(".py") else None
-
-
-def open_script(path: Path, function: str) -> IteratedFeeds:
-    """The feeds that a function of a script gives.
-
-    Raises:
-        SampleError: the script fails, or has no such function.
-    """
-    name = f"{path}:{function}"
-    return IteratedFeeds(
-        function_of(load_file(path, _PROBLEM), function, name, _PROBLEM), name, path
-    )
-
-
-def feeds_of(given: Iterable[Any] | Callable[[], Iterable[Any]], name: str) -> FeedSource:
-    """The feeds of an object in memory, called `name` in messages. Nothing is read."""
-    if callable(given):
-        return IteratedFeeds(given, name)
-    feeds = IteratedFeeds(lambda: given, name)
-    return KeptFeeds(feeds) if isinstance(given, Iterator) else feeds
 
 
 class IteratedFeeds:

@@ -16,7 +16,7 @@ from qdebug.inmemory import InMemory
 from qdebug.measure.task import TaskMetric, load_metric
 from qdebug.model.load import external_files
 from qdebug.model.samples import Samples
-from qdebug.model.samples.iterables import split_spec
+from qdebug.model.samples.readers.python import split_spec
 from qdebug.outputfiles import kept_in
 from qdebug.pipeline.cluster.files import SharedFile, shared_file
 from qdebug.pipeline.cluster.unit import Place

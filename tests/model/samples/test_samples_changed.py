@@ -12,7 +12,7 @@ import pytest
 
 from qdebug.errors import SampleError
 from qdebug.model.samples import Samples, open_samples
-from qdebug.model.samples.arrays import open_array
+from qdebug.model.samples.readers.npy import open_array
 from qdebug.types import TensorSpec
 
 

@@ -300,9 +300,9 @@ def test_onnx_test_data_that_is_damaged_or_too_much(tmp_path, arrays, inputs) ->
 
 def test_json_bare_feed_and_strings_with_brackets(tmp_path, arrays, make_spec, monkeypatch) -> None:
     json = pytest.importorskip("polygraphy.json")
-    from qdebug.model.samples import feed_files
+    from qdebug.model.samples.readers import polygraphy_json
 
-    monkeypatch.setattr(feed_files, "CHUNK_BYTES", 7)  # marks fall on chunk borders
+    monkeypatch.setattr(polygraphy_json, "CHUNK_BYTES", 7)  # marks fall on chunk borders
     name = 'x{[\\"}'
     json.save_json({name: arrays["image"][:1]}, str(tmp_path / "one.json"))
     samples = open_samples(str(tmp_path / "one.json"), [make_spec(name, None, 3, 4, 5)])
@@ -316,7 +316,7 @@ if sys.argv[2] == "without":
     sys.modules["hdf5plugin"] = None
 from pathlib import Path
 from qdebug.errors import SampleError
-from qdebug.model.samples.hdf5 import open_hdf5
+from qdebug.model.samples.readers.hdf5 import open_hdf5
 try:
     print(open_hdf5(Path(sys.argv[1]))["x"].read(1, 2).sum())
 except SampleError as error:
