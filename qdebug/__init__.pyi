@@ -375,6 +375,8 @@ def inspect(
     file: str | os.PathLike[str] | onnx.ModelProto,
     *,
     profile: str | os.PathLike[str] | None = None,
+    timing: str | os.PathLike[str] | None = None,
+    metadata: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] | onnx.ModelProto | None = None,
     diff: str | os.PathLike[str] | onnx.ModelProto | None = None,
     expect: str | os.PathLike[str] | PrecisionPlan | BisectResult | Run | None = None,

@@ -73,7 +73,8 @@ class CalibrateSettings(ClusterSettings):
     from_cache: Annotated[
         CalibrationLike | None,
         Option(
-            "Also evaluate existing ranges: a TensorRT calibration cache, scales.yaml or a plan.",
+            "Also evaluate existing ranges: a calibration cache of TensorRT or of ONNX Runtime's "
+            "TensorRT provider, scales.yaml or a plan.",
             PRECISIONS,
             metavar="FILE",
             reads=True,

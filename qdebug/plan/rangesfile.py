@@ -1,4 +1,5 @@
-"""Files with ranges: our own scales.yaml, a plan, or TensorRT's calibration cache."""
+"""Files with ranges: our own scales.yaml, a plan, or a calibration cache of TensorRT or of ONNX
+Runtime's TensorRT execution provider."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from qdebug.errors import PlanError
 from qdebug.inmemory import InMemory, path_in
 from qdebug.inputfiles import read_text
 from qdebug.model.inline import Taken
+from qdebug.plan.ortcache import is_ort_cache, read_ort_cache
 from qdebug.plan.plan import PrecisionPlan, TensorRange
 from qdebug.plan.planfile import (
     ControlFlow,
@@ -65,7 +67,7 @@ class _ScalesFile(Strict):
 
 
 def read_ranges(path: str | Path) -> Ranges:
-    """Read the ranges in a file of any of the three kinds, or take those that are `InMemory`:
+    """Read the ranges in a file of any of these kinds, or take those that are `InMemory`:
     `Ranges`, or the ranges of a `PrecisionPlan`.
 
     Raises:
@@ -90,6 +92,11 @@ def read_ranges(path: str | Path) -> Ranges:
         source = f"a calibration cache of TensorRT {cache.release}"
         written_by = f"TensorRT {cache.release}, {cache.kind}"
         return Ranges(tensors, True, source, written_by=written_by)
+    if is_ort_cache(path):
+        found = read_ort_cache(path)
+        kind = "ONNX Runtime's TensorRT execution provider"
+        ranges = {name: TensorRange(amax, kind) for name, amax in found.items()}
+        return Ranges(ranges, True, f"a calibration table of {kind}", written_by=kind)
     if _schema_of(path) == SCALES_SCHEMA:
         file = read_yaml(path, _ScalesFile, PlanError)
         entries = {name: tensor_range(entry) for name, entry in file.tensors.items()}

@@ -4,7 +4,8 @@
     input: 3c010a14
 
 After a header with the library's version and the calibrator's kind, one line per tensor: its name
-and the big-endian bit pattern of a float32 scale; amax = 127 · scale. (The format is that of
+and the big-endian bit pattern of a float32 scale, "0" for zero from TensorRT 10
+on; amax = 127 · scale. (The format is that of
 IInt8Calibrator::writeCalibrationCache of TensorRT 10; TensorRT 11 and RTX have no calibrators.)
 """
 
@@ -120,13 +121,13 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, float]:
     # The name may hold ": "; the scale may not.
     name, colon, bits = line.rpartition(":")
     bits = bits.strip()
-    if not colon or not name or not re.fullmatch(r"[0-9a-fA-F]{8}", bits):
+    if not colon or not name or not re.fullmatch(r"[0-9a-fA-F]{8}|0", bits):
         raise PlanError(
             f"{path}:{number}: '{line.strip()[:60]}' is not a line of a calibration cache",
             "A line looks like 'tensor: 3c010a14': a name and eight hexadecimal digits.",
             code="QD-PLAN-CACHE",
         )
-    scale = struct.unpack(">f", bytes.fromhex(bits))[0]
+    scale = struct.unpack(">f", bytes.fromhex(bits.zfill(8)))[0]
     if not math.isfinite(scale) or scale < 0:
         raise PlanError(
             f"{path}:{number}: the scale of '{name.strip()}' is {scale}",

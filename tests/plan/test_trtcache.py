@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
+from onnxruntime.quantization.quant_utils import write_calibration_table
 
 from qdebug.errors import PlanError
 from qdebug.plan.plan import PrecisionPlan, TensorRange
@@ -84,6 +86,38 @@ def test_bad_lines(tmp_path: Path, text: str, line: int, part: str) -> None:
     assert f"bad.cache:{line}:" in str(error.value)
     assert part in str(error.value)
     assert error.value.code == "QD-PLAN-CACHE"
+
+
+def test_tensorrt_10_writes_zero_as_one_digit(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.cache"
+    path.write_text("TRT-101000-EntropyCalibration2\nx: 3c010a14\n/Constant: 0\n")
+    assert read_cache(path).scales["/Constant"] == 0.0
+
+
+def test_tables_of_onnx_runtime_are_those_that_it_writes(tmp_path: Path) -> None:
+    ends = {"x": (-3.5, 2.25), "/a:b": (0.0, 6.0)}
+    data = {n: tuple(np.array(v, np.float32) for v in pair) for n, pair in ends.items()}
+    written = TensorsData(CalibrationMethod.MinMax, data)
+    write_calibration_table(written.data, str(tmp_path))
+    found = read_ranges(tmp_path / "calibration.json")
+    assert {n: entry.amax for n, entry in found.tensors.items()} == {"x": 3.5, "/a:b": 6.0}
+    # What the provider reads is the highest value.
+    table = read_ranges(tmp_path / "calibration.flatbuffers")
+    assert {n: entry.amax for n, entry in table.tensors.items()} == {"x": 2.25, "/a:b": 6.0}
+    assert found.partial and table.partial
+    (tmp_path / "old.json").write_text('{"x": [-3.5, 2.25]}')
+    assert read_ranges(tmp_path / "old.json").tensors["x"].amax == 3.5
+
+
+@pytest.mark.parametrize("cut", [0, 3, 40, 60])
+def test_a_damaged_table_of_onnx_runtime_is_refused(tmp_path: Path, cut: int) -> None:
+    data = {"x": (np.array(-1, np.float32), np.array(1, np.float32))}
+    write_calibration_table(TensorsData(CalibrationMethod.MinMax, data).data, str(tmp_path))
+    for name in ("calibration.flatbuffers", "calibration.json"):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:cut] if name.endswith("s") else b'{"x": [1, "a"]}')
+        with pytest.raises(PlanError, match="QD-PLAN-CACHE"):
+            read_ranges(path)
 
 
 def test_missing_and_binary(tmp_path: Path) -> None:
