@@ -26,9 +26,29 @@ class InspectSettings:
     profile: Annotated[
         str | None,
         Option(
-            "Times of the same engine's layers (trtexec --exportProfile).",
+            "Times of the same engine's layers (trtexec --exportProfile, or a log of "
+            "--dumpProfile).",
+            WHAT,
+            metavar="FILE",
+            reads=True,
+        ),
+    ] = None
+    timing: Annotated[
+        str | None,
+        Option(
+            "Times of whole executions of the same engine (trtexec --exportTimes).",
             WHAT,
             metavar="FILE.json",
+            reads=True,
+        ),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Option(
+            "What names the GPU of the engine: metadata of trex, or a log of trtexec.",
+            WHAT,
+            metavar="FILE",
+            unset="the log itself, where it names it",
             reads=True,
         ),
     ] = None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from qdebug.engine_info.build_errors import meaning_of
+from qdebug.engine_info.device import device_in_log
 from qdebug.engine_info.layer_info import NAMES_ONLY, NO_METADATA
 from qdebug.engine_info.layers import (
     BuildEvent,
@@ -17,7 +18,7 @@ from qdebug.engine_info.layers import (
     OnnxNode,
 )
 from qdebug.engine_info.optimization_profiles import first_profile
-from qdebug.engine_info.profile import times_in_table, with_times
+from qdebug.engine_info.profile import LayerTime, info_of_profile, times_in_table, with_times
 from qdebug.engine_info.tensors import EngineTensor
 from qdebug.engine_info.text_form import parse_dims, parse_io_tensor, parse_layer
 from qdebug.errors import UsageError
@@ -95,6 +96,9 @@ def read_build_log(text: str, name: str) -> EngineInfo:
     lines = [_COLOUR.sub("", line) for line in lines_of(text)]
     stripped = [_PREFIX.sub("", line, count=1) for line in lines]
     engines = _engines(_lists(lines, stripped), stripped)
+    times = times_in_table(stripped) if not engines else ()
+    if times:
+        return info_of_profile(times)
     if not engines:
         error: UsageError = _no_layers(lines, stripped, name)
         raise error
@@ -121,9 +125,17 @@ def read_build_log(text: str, name: str) -> EngineInfo:
         nodes=tuple(_nodes(stripped[before : found.start])),
         events=tuple(_events(lines[before:], stripped[before:])),
         notes=notes,
+        device=device_in_log(stripped),
     )
     times = times_in_table(stripped[before:])
     return with_times(info, times, name) if times else info
+
+
+def times_in_log(text: str) -> tuple[LayerTime, ...]:
+    """The times of the last profile that trtexec printed into a log; none without one."""
+    if "=== Profile (" not in text:
+        return ()
+    return times_in_table([_PREFIX.sub("", _COLOUR.sub("", x), count=1) for x in lines_of(text)])
 
 
 def lines_of(text: str) -> list[str]:

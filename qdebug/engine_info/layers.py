@@ -15,8 +15,10 @@ from qdebug.engine_info.compiled import (
     CompiledKernel,
     operations,
 )
+from qdebug.engine_info.device import Device
 from qdebug.engine_info.metadata import is_quantizer
 from qdebug.engine_info.tensors import QUANTIZED, EngineTensor, dtype_of_kernel, widest
+from qdebug.engine_info.timing import ExecutionTimes
 from qdebug.model.layers import QUANTIZABLE_OPS
 from qdebug.results import Hidden, Json, MaybeText, in_json
 
@@ -259,6 +261,8 @@ class EngineInfo:
         nodes: of the model that was built, where the file names them.
         events: of a build log.
         notes: what the file does not say, and what to do to have it say so.
+        device: the GPU that it was built or measured on, where a file names it.
+        executions: times of whole executions, where they were given.
     """
 
     layers: tuple[EngineLayer, ...]
@@ -271,6 +275,8 @@ class EngineInfo:
     notes: tuple[str, ...] = ()
     model_inputs: tuple[ModelTensor, ...] = ()
     model_outputs: tuple[ModelTensor, ...] = ()
+    device: Device | None = None
+    executions: ExecutionTimes | None = None
 
     @property
     @in_json

@@ -7,21 +7,30 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from qdebug.engine_info.build_log import is_build_log, read_build_log
+from qdebug.engine_info.build_log import is_build_log, lines_of, read_build_log, times_in_log
+from qdebug.engine_info.device import (
+    Device,
+    device_in_log,
+    is_device_metadata,
+    read_device_metadata,
+)
 from qdebug.engine_info.layer_info import is_layer_info, read_layer_info
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.onnx_file import info_of_graph
+from qdebug.engine_info.polygraphy_text import is_polygraphy_text, read_polygraphy_text
 from qdebug.engine_info.profile import (
     LayerTime,
     info_of_profile,
     is_profile,
     read_profile,
 )
+from qdebug.engine_info.timing import ExecutionTimes, is_times, read_times
 from qdebug.errors import ModelError, UsageError
 from qdebug.inputfiles import HDF5_MAGIC, open_file
-from qdebug.model.foreign import ENGINE_SUFFIXES
+from qdebug.model.foreign import ENGINE_SUFFIXES, recognized
 from qdebug.model.load import ModelFile, read_model
 from qdebug.model.prepare import prepare_model
+from qdebug.wording import option
 
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a]")
 _MODEL_BEGINS = b"\x08"
@@ -72,10 +81,22 @@ def _refuse_run_file(data: bytes, path: Path) -> None:
 def _described(text: str, path: Path) -> EngineInfo:
     if not text.strip():
         raise _not_taken(f"{path} is empty")
-    if text.lstrip()[0] in "{[" and not is_build_log(text):
+    if text.lstrip()[0] in "{[" and not is_build_log(text) and not is_polygraphy_text(text):
         return _from_json(text, path)
+    if is_polygraphy_text(text):
+        return read_polygraphy_text(text, str(path))
     if is_build_log(text):
         return read_build_log(text, str(path))
+    if text.startswith("TRT-"):
+        raise UsageError(
+            f"{path} is a calibration cache of TensorRT, which holds ranges and no layers",
+            f"Compare its ranges: {option('from_cache', str(path))} of calibrate.",
+            code="QD-USAGE-ENGINE-FILE",
+        )
+    known = recognized(path)
+    if known is not None and path.suffix not in (".yaml", ".yml"):
+        what = f"{path} is text, and neither layers nor a build log of TensorRT: by its name, "
+        raise UsageError(f"{what}{known.what}", known.hint, code="QD-USAGE-ENGINE-FILE")
     raise _not_taken(f"{path} is text, but not a build log of TensorRT")
 
 
@@ -90,13 +111,45 @@ def _model(path: Path) -> ModelFile:
         raise _not_taken(why) from error
 
 
+def open_device(path: Path) -> Device:
+    """The GPU in the metadata of an engine, or in trtexec's log.
+
+    Raises:
+        UsageError: the file cannot be read or names no GPU.
+    """
+    text = _text(_read(path)) or ""
+    if text.lstrip()[:1] in ("{", "["):
+        return read_device_metadata(_parsed(text, path), str(path))
+    found = device_in_log(lines_of(text))
+    if found is None:
+        raise UsageError(
+            f"{path} names no GPU",
+            "Give FILE.metadata.json of trex, or a log of trtexec.",
+            code="QD-USAGE-ENGINE-FILE",
+        )
+    return found
+
+
+def open_times(path: Path) -> ExecutionTimes:
+    """The times of executions.
+
+    Raises:
+        UsageError: the file cannot be read or holds none.
+    """
+    text = _text(_read(path))
+    return read_times(_parsed(text, path) if text is not None else None, str(path))
+
+
 def open_profile(path: Path) -> tuple[LayerTime, ...]:
-    """The times in a profile.
+    """The times in a profile, or in the table that trtexec --dumpProfile printed into a log.
 
     Raises:
         UsageError: the file cannot be read or is not a profile.
     """
     text = _text(_read(path))
+    printed = times_in_log(text) if text is not None else ()
+    if printed:
+        return printed
     document = _parsed(text, path) if text is not None else None
     return read_profile(document, str(path))  # type: ignore[arg-type]
 
@@ -107,6 +160,16 @@ def _from_json(text: str, path: Path) -> EngineInfo:
         return info_of_profile(read_profile(document, str(path)))  # type: ignore[arg-type]
     if is_layer_info(document):
         return read_layer_info(document, str(path))  # type: ignore[arg-type]
+    for found, what, setting in (
+        (is_times(document), "times of executions (trtexec --exportTimes)", "timing"),
+        (is_device_metadata(document), "metadata of an engine (trex)", "metadata"),
+    ):
+        if found:
+            raise UsageError(
+                f"{path} holds {what}, and no layers",
+                f"Inspect the layer information of the engine with {option(setting, str(path))}.",
+                code="QD-USAGE-ENGINE-FILE",
+            )
     raise _not_taken(f"{path} is JSON, but neither layer information nor a profile")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from qdebug.config.inspect import InspectSettings
@@ -9,7 +10,12 @@ from qdebug.engine_info.audit import Audit
 from qdebug.engine_info.diff import diff
 from qdebug.engine_info.layers import EngineInfo
 from qdebug.engine_info.onnx_file import info_of_graph, with_nodes
-from qdebug.engine_info.opening import open_engine_file, open_profile
+from qdebug.engine_info.opening import (
+    open_device,
+    open_engine_file,
+    open_profile,
+    open_times,
+)
 from qdebug.engine_info.plan_audit import audit_plan
 from qdebug.engine_info.profile import with_times
 from qdebug.engine_info.summary import GATE_NAMES, gate_values, summarize
@@ -40,6 +46,12 @@ def inspect(settings: InspectSettings) -> InspectResult:
         with given_by("profile"):
             times = open_profile(Path(settings.profile))
         info = with_times(info, times, settings.profile)
+    if settings.timing:
+        with given_by("timing"):
+            info = replace(info, executions=open_times(Path(settings.timing)))
+    if settings.metadata:
+        with given_by("metadata"):
+            info = replace(info, device=open_device(Path(settings.metadata)))
     audit = None
     if settings.expect:
         model, bound = _bound(settings.expect, settings.model)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from refusals import refused
 
 from qdebug.engine_info.build_log import is_build_log, read_build_log
+from qdebug.engine_info.device import read_device_metadata
 from qdebug.engine_info.flow import unread_dequantizers
 from qdebug.engine_info.layer_info import read_layer_info
-from qdebug.engine_info.layers import EngineInfo, EventKind, Role
+from qdebug.engine_info.layers import EngineInfo, EventKind, InfoSource, Role
 from qdebug.engine_info.metadata import nodes_in_name
+from qdebug.engine_info.opening import open_engine_file
+from qdebug.engine_info.polygraphy_text import read_polygraphy_text
 from qdebug.engine_info.summary import gate_values, summarize
+from qdebug.engine_info.timing import ExecutionTimes, read_times
 
 LATER = """\
 Layer(Reformat): Reformatting CopyNode for Input Tensor 0 to c1 + r1, Tactic: 0x3e8, \
@@ -241,3 +248,108 @@ c1 + r1
 def test_times_are_those_of_the_table_in_the_log(table: str) -> None:
     info = read_build_log(f"[I] Layers:\n{LATER}[I] x\n{table}[I] y\n", "a.log")
     assert [layer.time_ms for layer in info.layers] == [0.04, 0.3, 0.02, 0.04]
+
+
+def test_a_log_of_times_alone_is_a_profile() -> None:
+    info = read_build_log(TABLES[1], "a.log")
+    assert (info.source, info.detailed, info.layers[1].time_ms) == (InfoSource.PROFILE, False, 0.3)
+
+
+POLYGRAPHY = """\
+[I] ==== TensorRT Engine ====
+    Name: Unnamed Network 0 | Explicit Batch Engine
+
+    ---- 1 Engine Input(s) ----
+    {x [dtype=float32, shape=(1, 3, -1, -1)]}
+
+    ---- 1 Engine Output(s) ----
+    {y [dtype=float32, shape=(1, 8, -1, -1)]}
+
+    ---- Memory ----
+    Device Memory: 0 bytes
+
+    ---- 2 Layer(s) Per Profile ----
+    - Profile: 0
+        Layer 0    | c1 + r1 [Op: CaskConvolution]
+            {q [shape=(1, 3, -1, -1), Row major Int8 format],
+             s [shape=(1, 8, -1, -1), Row major linear FP16 format]}
+             -> {m [shape=(1, 8, -1, -1), Row major linear FP16 format]}
+            ---- Attributes ----
+            Origin = CONV
+            Tactic = 0x1
+
+        Layer 1    | node_of_y [Op: Reformat]
+            {m [shape=(1, 8, -1, -1)]}
+             -> {y [shape=(1, 8, -1, -1)]}
+
+    - Profile: 1
+        Layer 0    | c1 + r1 [profile 1] [Op: CaskConvolution]
+            {q [profile 1] [shape=(1, 3, -1, -1), Row major Int8 format]}
+             -> {m [profile 1] [shape=(1, 8, -1, -1), Row major linear FP16 format]}
+"""
+
+
+def test_polygraphy_s_text_is_read() -> None:
+    info = read_polygraphy_text(POLYGRAPHY, "a.txt")
+    conv, copy = info.layers
+    assert (conv.name, conv.precision, conv.tactic) == ("c1 + r1", "int8", "0x1")
+    assert [(t.name, t.dtype, t.dims) for t in (*conv.inputs, *conv.outputs)] == [
+        ("q", "int8", (1, 3, -1, -1)), ("s", "fp16", (1, 8, -1, -1)), ("m", "fp16", (1, 8, -1, -1))
+    ]  # fmt: skip
+    assert (copy.role, copy.outputs[0].dtype) == (Role.REFORMAT, "")
+    assert [(t.name, t.dtype) for t in info.io] == [("x", "fp32"), ("y", "fp32")]
+    with refused("QD-USAGE-ENGINE-FILE", "a.txt", "--show layers"):
+        read_polygraphy_text(POLYGRAPHY.split("    ---- 2 Layer")[0], "a.txt")
+
+
+METADATA = [
+    {"Name": "NVIDIA A100 80GB PCIe", "ComputeCapability": [8, 0], "MULTIPROCESSOR_COUNT": 108,
+     "CLOCK_RATE": 1410000, "MEMORY_CLOCK_RATE": 1512000, "GLOBAL_MEMORY_BUS_WIDTH": 5120}
+]  # fmt: skip
+DEVICE = """\
+[I] === Device Information ===
+[I] Selected Device: NVIDIA H100 PCIe
+[I] Compute Capability: 9.0
+[I] SMs: 114
+[I] Memory Bus Width: 5120 bits (ECC enabled)
+[I] Application Compute Clock Rate: 1.755 GHz
+[I] Application Memory Clock Rate: 1.593 GHz
+"""
+
+
+def test_a_gpu_is_known_from_metadata_and_from_the_log() -> None:
+    device = read_device_metadata(METADATA, "a")
+    # NVIDIA: 312 TFLOPS in FP16, 624 TOPS in INT8, 1935 GB/s.
+    assert 2e-12 * (device.peak_macs("fp16") or 0) == pytest.approx(312, rel=0.01)
+    assert 2e-12 * (device.peak_macs("int8") or 0) == pytest.approx(624, rel=0.01)
+    assert device.bandwidth_gb_s == pytest.approx(1935, rel=0.01)
+    assert device.peak_macs("fp4") is None
+    found = read_build_log(f"{DEVICE}[I] Layers:\n{LATER}", "a.log").device
+    assert found is not None and found.name == "NVIDIA H100 PCIe"
+    assert found.compute_capability == (9, 0) and found.multiprocessors == 114
+    assert found.bandwidth_gb_s == pytest.approx(2039, rel=0.01)
+
+
+def test_times_of_executions_are_their_medians() -> None:
+    document = [{"computeMs": ms, "latencyMs": ms + 1} for ms in (1.0, 2.0, 9.0)]
+    assert read_times(document, "a") == ExecutionTimes(3, 2.0, 3.0)
+    with refused("QD-USAGE-ENGINE-FILE-DAMAGED", "computeMs"):
+        read_times([{"computeMs": "1"}], "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.json", json.dumps(METADATA), "metadata="),
+        ("a.json", json.dumps([{"computeMs": 1.0}]), "timing="),
+        ("calib.bin", "TRT-7103-EntropyCalibration2\nx: 3c010a14\n", "calibration cache"),
+        ("model.xml", '<?xml version="1.0"?><net name="m" version="11"></net>', "ONNX"),
+    ],
+)
+def test_what_is_no_layers_is_told_what_it_is(
+    name: str, content: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with refused("QD-USAGE-ENGINE-FILE", says, name):
+        open_engine_file(path, lambda data, file: None)
